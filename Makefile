@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test check soak crash tck ard bench site release env
+.PHONY: help demo test test-all check soak crash tck ard bench site release env
 
 help: ## what can be made
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)$$/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -17,13 +17,18 @@ demo: ## a real job through three agents, offline: MODULE=textwrap
 	@scripts/bootstrap
 	@exec $(BIN)/retinue demo $(MODULE) $(ARGS)
 
-test: ## every suite, with the time of each
+test: ## all that is fast, and one real run of each kind: before each commit
 	@scripts/bootstrap test docs
-	@exec $(BIN)/python -m scripts.suites $(ARGS)
+	@exec $(BIN)/python -m scripts.suites test $(ARGS)
 
+test-all: ## every suite: processes, programs of others, crashes and a browser, too
+	@scripts/bootstrap test docs
+	@exec $(BIN)/python -m scripts.suites all $(ARGS)
+
+# what `make test` leaves to `make test-all`, or one suite
 test-%:
 	@scripts/bootstrap test docs
-	@exec $(BIN)/python -m scripts.suites --only $* $(ARGS)
+	@exec $(BIN)/python -m scripts.suites $* $(ARGS)
 
 check: ## format, lint, types, layers
 	@scripts/bootstrap lint test

@@ -9,7 +9,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-PACKAGES = ("retinue", "koi_mcp", "retinue_testwriter", "tests", "testwriter", "scripts", "benchmarks")
+PACKAGES = (
+    "retinue",
+    "koi_mcp",
+    "retinue_demo",
+    "retinue_testwriter",
+    "tests",
+    "testwriter",
+    "scripts",
+    "benchmarks",
+)
 CHECKS = {
     "format": ["ruff", "format", "--check", "."],
     "lint": ["ruff", "check", "."],

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MAIN = ROOT / "pyproject.toml"
 DEMO = ROOT / "packages" / "retinue-testwriter" / "pyproject.toml"
 CHANGELOG = ROOT / "CHANGELOG.md"
-PACKAGES = {"retinue": {"retinue", "koi_mcp"}, "retinue_testwriter": {"retinue_testwriter"}}
+PACKAGES = {"retinue": {"retinue", "koi_mcp"}, "retinue_testwriter": {"retinue_demo", "retinue_testwriter"}}
 """The distributions and the packages of their wheels."""
 
 NAMES = tuple(PACKAGES)

@@ -1,124 +1,94 @@
-"""Runs the test suites one after the other and says how long each took.
+"""Runs the tests: those of ``make test``, the rest of ``make test-all``, both, or single suites.
 
-A suite is a folder; everything of ``tests`` outside these folders is ``unit``, so a new folder is never
-forgotten. A suite whose folder does not exist yet is not there to be asked for.
-
-Many tests start processes and have time limits. Up to ``MOST_REPEATED`` failed tests of a suite run once
-more, alone: the suite passes if they pass then, and the summary names them as unstable.
+A run is one pytest with ``WORKERS`` workers; each takes whole files, because the tests of a file share what
+they start. A failed test is not run again.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import subprocess
 import sys
 import time
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from scripts.suite_times import FAST, SLOW, SUITES, suite_of
+
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = {
-    "golden": "tests/seeds",
-    "doors": "tests/doors",
-    "processes": "tests/processes",
-    "mcp": "tests/mcp",
-    "testwriter": "packages/retinue-testwriter/tests",
-    "docs": "tests/docs",
-    "packages": "tests/packages",
-    "registry": "tests/registry",
-    "conformance": "tests/conformance",
-    "interop": "tests/interop",
-    "crash": "tests/crash",
-    "browser": "tests/browser",
-}
-NO_TESTS_COLLECTED = 5
-TESTS_FAILED = 1
-MOST_REPEATED = 3
+END_TO_END = (
+    "tests/processes/test_access_process.py"
+    "::test_an_agent_of_another_state_joins_by_a_token_and_is_called_through_the_hub",
+    "tests/processes/test_hub_process.py::test_a_killed_agent_is_started_again_by_its_supervisor",
+    "tests/crash/test_programs.py::test_a_run_of_a_killed_hub_goes_on_at_the_next",
+    "tests/interop/test_mcp_relay.py::test_a_client_lists_reads_and_calls_as_if_nobody_stood_between",
+    "tests/interop/test_a2a_sdk.py::test_the_sdks_client_calls_every_skill_of_the_hub",
+    "tests/registry/test_everywhere.py::test_an_agent_that_is_found_there_is_called",
+)
+"""The tests of slow suites that ``make test`` runs: one real run of each kind."""
+WORKERS = 3
+"""One more than the cores of a small machine, because tests that start processes wait for them."""
+SLOWEST = 20
 
 
-@dataclass
-class SuiteResult:
-    """What one run of pytest came to."""
-
-    name: str
-    seconds: float
-    status: int
-    counts: Counter[str] = field(default_factory=Counter)
-    unstable: list[str] = field(default_factory=list)
-    """Tests that failed first and passed alone."""
+def list_suites(root: Path = ROOT) -> dict[str, list[str]]:
+    """The suites that have tests, each with its folders and files relative to ``root``."""
+    suites: dict[str, list[str]] = {}
+    for folder in [root / "tests", *sorted((root / "packages").glob("*/tests"))]:
+        for path in _list_places(folder):
+            place = path.relative_to(root).as_posix()
+            suites.setdefault(suite_of(place), []).append(place)
+    return {name: suites[name] for name in SUITES if name in suites}
 
 
-def list_suites() -> dict[str, list[str]]:
-    """The suites that exist, each with pytest's arguments for it."""
-    present = {name: folder for name, folder in FOLDERS.items() if (ROOT / folder).is_dir()}
-    unit = ["tests", *(f"--ignore={folder}" for folder in present.values())]
-    return {"unit": unit, **{name: [folder] for name, folder in present.items()}}
+def _list_places(folder: Path) -> Iterator[Path]:
+    """The largest folders whose tests are of one suite, and the files between them."""
+    for path in sorted(folder.iterdir()):
+        if path.match("test_*.py"):
+            yield path
+        elif path.is_dir() and any(path.rglob("test_*.py")):
+            if any(inner.name in FAST or inner.name in SLOW for inner in path.rglob("*") if inner.is_dir()):
+                yield from _list_places(path)
+            else:
+                yield path
 
 
-def count_outcomes(summary: str) -> Counter[str]:
-    """The numbers of pytest's last line: ``3 passed, 1 skipped in 0.1s``."""
-    found = re.findall(r"(\d+) (passed|failed|skipped|error)s?\b", summary)
-    return Counter({kind: int(number) for number, kind in found})
+def choose_runs(which: str, root: Path = ROOT) -> dict[str, list[str]]:
+    """By the name of a run, pytest's arguments; ``which`` is ``test``, ``rest``, ``all`` or a suite."""
+    suites = list_suites(root)
+    if which in suites:
+        return {which: suites[which]}
+    fast = [place for name, places in suites.items() if name not in SLOW for place in places]
+    slow = [place for name, places in suites.items() if name in SLOW for place in places]
+    runs = {
+        "test": [*fast, *END_TO_END],
+        "rest": [*slow, *(f"--deselect={test}" for test in END_TO_END)],
+    }
+    return runs if which == "all" else {which: runs[which]}
 
 
-def run_suite(name: str, arguments: list[str]) -> SuiteResult:
-    """Run one suite, and its failed tests once more."""
-    print(f"\n── {name} ──", flush=True)
+def run_pytest(name: str, arguments: Sequence[str], root: Path = ROOT) -> tuple[int, float]:
+    """Run pytest with its workers; gives its status and the seconds it took."""
+    print(f"── {name} ──", flush=True)
     started = time.monotonic()
-    status, counts, failed = _run_pytest(arguments)
-    unstable: list[str] = []
-    if status == TESTS_FAILED and 0 < len(failed) <= MOST_REPEATED:
-        print(f"\n── {name}: {len(failed)} failed, once more ──", flush=True)
-        status, repeated, _ = _run_pytest(failed)
-        counts["failed"] = repeated["failed"] + repeated["error"]
-        counts["error"] = 0
-        counts["passed"] += repeated["passed"]
-        unstable = failed if status == 0 else []
-    return SuiteResult(name, time.monotonic() - started, status, +counts, unstable)
-
-
-def _run_pytest(arguments: list[str]) -> tuple[int, Counter[str], list[str]]:
-    """Status, numbers of the summary, and the ids of failed tests; the output passes through as it comes."""
-    colour = ["--color=yes"] if sys.stdout.isatty() else []
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--durations=5", *colour, *arguments]
-    last, failed = "", []
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout or ():
-            print(line, end="", flush=True)
-            plain = re.sub(r"\x1b\[[\d;]*m", "", line)
-            last = plain if re.search(r"\bin [\d.]+s", plain) else last
-            if found := re.match(r"(?:FAILED|ERROR) (\S+\.py::.*?)(?: - |$)", plain.rstrip("\n")):
-                failed.append(found.group(1))
-    return process.returncode, count_outcomes(last), failed
+    options = ["-q", f"-n{WORKERS}", "--dist=loadfile", f"--durations={SLOWEST}", "-p", "scripts.suite_times"]
+    command = [sys.executable, "-m", "pytest", *options, *arguments]
+    status = subprocess.run(command, cwd=root, check=False).returncode
+    return status, time.monotonic() - started
 
 
 def main(arguments: list[str]) -> int:
-    """Run all suites, or those named; the status is that of the worst."""
-    suites = list_suites()
-    parser = argparse.ArgumentParser(prog="suites")
-    parser.add_argument("--only", action="append", help=f"one of {', '.join(suites)}")
+    """Do the runs asked for; the status is that of the worst."""
+    names = ["test", "rest", "all", *list_suites()]
+    parser = argparse.ArgumentParser(prog="suites", epilog="other arguments are pytest's")
+    parser.add_argument("which", choices=names)
     options, extra = parser.parse_known_args(arguments)
-    chosen = options.only or list(suites)
-    if unknown := [name for name in chosen if name not in suites]:
-        print(f"no such suite: {', '.join(unknown)}; there are {', '.join(suites)}", file=sys.stderr)
-        return 2
-    results = [run_suite(name, [*suites[name], *extra]) for name in chosen]
-    print()
-    total: Counter[str] = Counter()
-    for result in results:
-        total += result.counts
-        verdict = {0: "ok", NO_TESTS_COLLECTED: "NO TESTS"}.get(result.status, "FAILED")
-        outcome = ", ".join(f"{number} {kind}" for kind, number in result.counts.items())
-        print(f"{result.name:<12} {result.seconds:7.1f} s  {verdict:<8} {outcome}")
-    print(f"{'total':<12} {sum(result.seconds for result in results):7.1f} s")
-    for result in results:
-        for test in result.unstable:
-            print(f"unstable: {test}")
-    failed = total["failed"] + total["error"]
-    print(f"{total['passed']} passed, {failed} failed, {total['skipped']} skipped")
-    return max(result.status for result in results)
+    results = {
+        name: run_pytest(name, [*chosen, *extra]) for name, chosen in choose_runs(options.which).items()
+    }
+    for name, (status, seconds) in results.items():
+        print(f"{name}: {'ok' if status == 0 else 'FAILED'}, {seconds:.0f} s")
+    return max(status for status, _ in results.values())
 
 
 if __name__ == "__main__":

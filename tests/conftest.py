@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -60,6 +60,23 @@ def retinue_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     return home
+
+
+@pytest.fixture(autouse=True)
+def fresh_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undo what a command that ran in this test made of the logs.
+
+    Commands let loggers keep their configuration. The loggers are global, so a later test would configure
+    or capture logs in vain.
+    """
+    before, configure = structlog.get_config(), structlog.configure
+
+    def configure_without_cache(**options: Any) -> None:
+        configure(**{**options, "cache_logger_on_first_use": False})
+
+    monkeypatch.setattr(structlog, "configure", configure_without_cache)
+    yield
+    configure(**before)
 
 
 @pytest.fixture

@@ -1,45 +1,88 @@
-"""How the suites run: failed tests once more, and unstable ones named."""
+"""Which tests the runs take, and how a run ends."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from scripts import suites
+from scripts.suite_times import SLOW, suite_of
 
-FAILS_ONCE = """
+COUNTS = """
 from pathlib import Path
 
 def test_first():
-    mark = Path(__file__).with_name("mark")
-    seen = mark.exists()
-    mark.touch()
-    assert seen
+    with Path(__file__).with_name("runs").open("a") as runs:
+        runs.write("x")
+    assert False
 """
-ALWAYS_FAILS = (
-    "import pytest\n@pytest.mark.parametrize('x', range({count}))\ndef test_x(x):\n    assert False\n"
-)
 
 
-def _run(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> suites.SuiteResult:
-    (folder / "test_one.py").write_text(text)
-    (folder / "pytest.ini").write_text("[pytest]\n")
-    monkeypatch.setattr(suites, "ROOT", folder)
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take most of the time of a start
-    return suites.run_suite("one", ["."])
+def _write(root: Path, *files: str) -> None:
+    for file in files:
+        path = root / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("def test_first():\n    pass\n")
 
 
-def test_a_test_that_fails_once_passes_and_is_named_as_unstable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def _files_under(places: Iterable[str], root: Path) -> list[Path]:
+    found = [root / place for place in places if not place.startswith("--") and "::" not in place]
+    return [file for place in found for file in ([place] if place.is_file() else place.rglob("test_*.py"))]
+
+
+def test_a_new_folder_is_fast_and_a_folder_with_the_name_of_a_slow_suite_is_slow(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        "tests/test_top.py",
+        "tests/new/test_new.py",
+        "tests/seeds/test_seed.py",
+        "tests/processes/test_hub.py",
+        "packages/retinue-fish/tests/fish/test_fish.py",
+        "packages/retinue-fish/tests/fish/codec/test_codec.py",
+        "packages/retinue-fish/tests/fish/processes/test_fish_hub.py",
+    )
+    assert suites.list_suites(tmp_path) == {
+        "unit": [
+            "tests/new",
+            "tests/test_top.py",
+            "packages/retinue-fish/tests/fish/codec",
+            "packages/retinue-fish/tests/fish/test_fish.py",
+        ],
+        "golden": ["tests/seeds"],
+        "processes": ["tests/processes", "packages/retinue-fish/tests/fish/processes"],
+    }
+
+
+def test_every_file_of_tests_is_in_one_of_the_two_runs() -> None:
+    runs = suites.choose_runs("all")
+    listed = [file for arguments in runs.values() for file in _files_under(arguments, suites.ROOT)]
+    folders = [suites.ROOT / "tests", *suites.ROOT.glob("packages/*/tests")]
+    assert sorted(listed) == sorted(file for folder in folders for file in folder.rglob("test_*.py"))
+
+
+def test_a_test_of_a_slow_suite_that_make_test_runs_is_not_run_by_the_rest() -> None:
+    runs = suites.choose_runs("all")
+    assert set(suites.END_TO_END) <= set(runs["test"])
+    assert {f"--deselect={test}" for test in suites.END_TO_END} <= set(runs["rest"])
+    for test in suites.END_TO_END:
+        path, _, function = test.partition("::")
+        assert suite_of(path) in SLOW
+        assert f"def {function.partition('[')[0]}(" in (suites.ROOT / path).read_text("utf-8")
+
+
+def test_a_failed_test_fails_its_run_and_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    result = _run(tmp_path, monkeypatch, FAILS_ONCE)
-    assert (result.status, result.counts, result.unstable) == (0, {"passed": 1}, ["test_one.py::test_first"])
-
-
-@pytest.mark.parametrize("count", [1, suites.MOST_REPEATED + 1])
-def test_a_test_that_fails_again_fails_its_suite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    result = _run(tmp_path, monkeypatch, ALWAYS_FAILS.format(count=count))
-    assert (result.status, result.counts, result.unstable) == (1, {"failed": count}, [])
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_one.py").write_text(COUNTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    monkeypatch.setenv("PYTHONPATH", str(suites.ROOT))
+    status, _ = suites.run_pytest("one", ["tests"], tmp_path)
+    assert status == 1
+    assert (tmp_path / "tests" / "runs").read_text() == "x"
+    printed = capfd.readouterr().out
+    assert "slowest 20 durations" in printed
+    assert "unit " in printed
+    assert "1 failed" in printed

@@ -417,7 +417,7 @@ def test_a_result_becomes_a_json_value(annotation: Any, value: Any, encoded: Any
         {"a": [1.0, float("-inf")]},
         b"\xff",
     ],
-    ids=repr,
+    ids=["object", "object-within", "large-integer", "surrogate", "nan", "inf", "inf-within", "bytes"],
 )
 def test_a_result_that_is_no_json_value_is_refused(value: Any) -> None:
     with pytest.raises(OutputInvalidError) as caught:

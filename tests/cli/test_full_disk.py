@@ -10,7 +10,6 @@ import asyncio
 import os
 import re
 import resource
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,6 +35,7 @@ from retinue.workflows.durable.runs import DurableOptions, DurableRuns
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from tests.cli.conftest import PLAN_CARD, Retinue
+from tests.ports import reserve_port
 
 AGENT = """from retinue import Agent
 
@@ -252,10 +252,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
 
 
 def koi_sections() -> dict[str, Any]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        ports = [socket.getsockname()[1] for socket in (one, other)]
+    ports = [reserve_port(), reserve_port()]
     urls = [f"http://127.0.0.1:{port}/koi-net" for port in ports]
     return {
         "coordinator": {"name": "registry", "base_url": urls[0], "mcp_registry_port": ports[0]},

@@ -14,16 +14,16 @@ from retinue.storage.mesh_key import Join, render_join
 from tests.support.memory_audit import MemoryAudit
 
 JWT = jwt.encode({"alg": "HS256"}, {"sub": "alice"}, OctKey.import_key(secrets.token_bytes(32)))
-TOKENS = [
-    f"rtn_0011aabb_{secrets.token_urlsafe(32)}",
-    f"rtn_local_{secrets.token_urlsafe(32)}",
-    f"rtnm_{JWT}",
-    JWT,
-    render_join(Join("rtn_0_x", b"0" * 64)),
-]
+TOKENS = {
+    "given": f"rtn_0011aabb_{secrets.token_urlsafe(32)}",
+    "local": f"rtn_local_{secrets.token_urlsafe(32)}",
+    "mesh": f"rtnm_{JWT}",
+    "jwt": JWT,
+    "join": render_join(Join("rtn_0_x", b"0" * 64)),
+}
 
 
-@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("token", TOKENS.values(), ids=TOKENS)
 @pytest.mark.parametrize(
     "text", ["{}", "x={}&y=1", '"{}"', "Authorization: Bearer {}", "ValueError('bad {}')"]
 )
@@ -45,6 +45,6 @@ def test_other_text_stays_as_it_is(text: str) -> None:
 
 def test_the_audit_keeps_no_token_that_was_sent_as_the_name_of_a_skill() -> None:
     audit = MemoryAudit()
-    record_calls(audit.append)(ToolCallEvent("1", TOKENS[0], {}, "anonymous", TOKENS[3], 0, now()))
+    record_calls(audit.append)(ToolCallEvent("1", TOKENS["given"], {}, "anonymous", TOKENS["jwt"], 0, now()))
     (row,) = audit.recent(1)
     assert (row["tool"], row["trace_id"], row["caller"]) == (HIDDEN, HIDDEN, "anonymous")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.ports import reserved_port
 from tests.processes.running import WAIT_S, Program
 
 AGENT = '''
@@ -134,23 +134,17 @@ class Agents:
     def _keep(self, name: str) -> None:
         while not self._stopped.is_set():
             # Another port each time: its old one may be that of another agent by then.
-            program = Program("serve", f"{name}.py", "--port", str(find_port()), cwd=self.folder)
-            self._programs[name] = program
-            is_ready = False
-            while program.process.poll() is None and not self._stopped.wait(0.02):
-                if not is_ready and "published" in program.output:
-                    is_ready = True
-                    self._ready.release()
-            program.close()
+            with reserved_port() as port:
+                program = Program("serve", f"{name}.py", "--port", str(port), cwd=self.folder)
+                self._programs[name] = program
+                is_ready = False
+                while program.process.poll() is None and not self._stopped.wait(0.02):
+                    if not is_ready and "published" in program.output:
+                        is_ready = True
+                        self._ready.release()
+                program.close()
             self.kills += not self._stopped.is_set()
             self._stopped.wait(self.away_s)
-
-
-def find_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextmanager

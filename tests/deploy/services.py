@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -131,13 +130,6 @@ def image_environment() -> dict[str, str]:
         for name, _, value in (word.partition("=") for word in line.split())
         if name.startswith("RETINUE_")
     }
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @contextmanager

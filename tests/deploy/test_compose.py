@@ -22,11 +22,11 @@ from tests.deploy.services import (
     Service,
     check_options,
     count_nodes,
-    free_port,
     image_environment,
     list_unknown_variables,
     postgres_with_password,
 )
+from tests.ports import reserve_port
 from tests.processes.running import wait_until
 from tests.registry.places import BCRYPT_OF_PASSWORD
 from tests.registry.token_server import PASSWORD as REGISTRY_PASSWORD
@@ -140,7 +140,7 @@ def test_no_password_is_in_the_files_and_none_has_a_default() -> None:
 @pytest.mark.timeout(300)
 def test_the_file_started_as_processes_runs_a_workflow_on_three_nodes(tmp_path: Path) -> None:
     rows = read_services()
-    places = {name: free_port() for name in OURS}
+    places = {name: reserve_port() for name in OURS}
     others = {f"{name}:{port}": f"127.0.0.1:{places[name]}" for name, port in PORTS.items()}
     (tmp_path / "htpasswd").write_text(f"retinue:{BCRYPT_OF_PASSWORD}\n")
     (tmp_path / "flow.yaml").write_text(FLOW)

@@ -21,8 +21,8 @@ import urllib3
 from scripts.environment import find_uv
 from scripts.package_settings import make_uv_environment, read_settings
 from scripts.release import build
-from tests.deploy.services import free_port
 from tests.docs.pages import ROOT
+from tests.ports import reserve_port
 from tests.processes.running import execute, wait_until
 from tests.services import get_program
 
@@ -169,7 +169,7 @@ def container(folder: Path, bundle: Path, name: str) -> Iterator[subprocess.Pope
 def test_the_image_is_built_and_runs_a_hub_without_root_and_with_a_read_only_root(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("NOT CHECKED: the image is built and started by root only")
-    images, name, port = Images(tmp_path), f"retinue-{os.getpid()}", free_port()
+    images, name, port = Images(tmp_path), f"retinue-{os.getpid()}", reserve_port()
     started_at = time.monotonic()
     try:
         image = build_image(images, tmp_path)

@@ -21,11 +21,11 @@ from tests.deploy.services import (
     Service,
     check_options,
     count_nodes,
-    free_port,
     image_environment,
     list_unknown_variables,
     postgres_with_password,
 )
+from tests.ports import reserve_port
 from tests.processes.running import wait_until
 
 FOLDER = DEPLOY / "kubernetes"
@@ -137,7 +137,7 @@ def test_the_service_leads_to_the_hub_and_the_workers_join_it_there() -> None:
 
 @pytest.mark.timeout(300)
 def test_the_pods_started_as_processes_are_ready_and_share_the_database(tmp_path: Path) -> None:
-    ports = {"9000": str(free_port()), "9100": str(free_port())}
+    ports = {"9000": str(reserve_port()), "9100": str(reserve_port())}
     places = {f"retinue-hub:{shown}": f"127.0.0.1:{real}" for shown, real in ports.items()}
     assert {*read_secrets().values()} == {DATABASE, JOIN}
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,6 +20,7 @@ from ruamel.yaml import YAML
 from retinue.mesh.metrics import METRICS
 from scripts.grafana_dashboard import PAGE, render_dashboard
 from tests.llm.programs import answer, write_program
+from tests.ports import reserve_port
 from tests.processes.running import execute, program, wait_until, write_agent
 from tests.processes.test_import_process import SERVER
 from tests.services import get_program
@@ -144,9 +144,7 @@ def prometheus(folder: Path, targets: dict[str, str]) -> Iterator[str]:
     ]
     with (folder / "prometheus.yml").open("w") as file:
         YAML().dump(config, file)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{reserve_port()}"
     log = (folder / "prometheus.log").open("w")
     process = subprocess.Popen(
         [

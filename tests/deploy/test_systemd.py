@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.services import DEPLOY, Service, check_options, free_port, list_unknown_variables
+from tests.deploy.services import DEPLOY, Service, check_options, list_unknown_variables
+from tests.ports import reserve_port
 from tests.processes.running import program, wait_until
 
 UNITS = ("retinue-hub.service", "retinue-worker@1.service")
@@ -140,7 +141,7 @@ def test_a_worker_takes_over_from_the_hub_of_its_machine_and_needs_no_writable_c
         pytest.skip("this kernel is older than 6.3 and cannot refuse executable memory to a process")
     assert list_values(UNITS[1], "MemoryDenyWriteExecute") == ["yes"]
     (tmp_path / "waiting.yaml").write_text(WAITING)
-    port, probes = str(free_port()), str(free_port())
+    port, probes = str(reserve_port()), str(reserve_port())
     hub, worker = map(make_service, UNITS)
     hub = replace(
         hub, environment={**hub.environment, "RETINUE_HUB__PORT": port, "RETINUE_RUNS__LEASE_S": "2"}

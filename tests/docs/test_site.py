@@ -7,12 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from scripts import site
-from tests.docs.pages import GUIDES, ROOT
+from tests.docs.pages import DECISIONS, GUIDES, README, ROOT
 
 ZENSICAL = Path(sys.executable).parent / "zensical"
 
@@ -63,12 +66,29 @@ def test_a_style_sheet_that_imports_from_elsewhere_is_named(tmp_path: Path) -> N
     assert site.find_foreign_urls(tmp_path) == ["a.css: https://fonts.example/a"]
 
 
-def test_the_start_page_leads_to_pages_that_exist() -> None:
-    """The site's navigation has every page; the start page has those of the README's list."""
-    text = (ROOT / "docs" / "index.md").read_text("utf-8")
-    linked = set(re.findall(r"\]\(((?:guides/)?[\w-]+\.md)", text))
-    assert len(linked) > 20
-    assert {ROOT / "docs" / name for name in linked} <= set(GUIDES)
+def list_pages(entry: Any) -> Iterator[str]:
+    """The pages of an entry of the navigation, in order."""
+    if isinstance(entry, str):
+        yield entry
+        return
+    for part in entry.values() if isinstance(entry, dict) else entry:
+        yield from list_pages(part)
+
+
+def test_the_navigation_has_every_page_once_and_ends_with_the_decisions() -> None:
+    navigation = YAML(typ="safe").load(ROOT / "mkdocs.yml")["nav"]
+    decisions = [f"decisions/{page.name}" for page in DECISIONS]
+    guides = [page.relative_to(ROOT / "docs").as_posix() for page in GUIDES if page != README]
+    assert sorted(list_pages(navigation)) == sorted([*guides, *decisions])
+    assert list(list_pages(navigation[-1])) == decisions
+
+
+def test_the_start_page_leads_to_every_page() -> None:
+    """The README leads to the start page, and that to all others."""
+    linked = set(re.findall(r"\]\(((?:guides/)?[\w-]+\.md)", (ROOT / "docs" / "index.md").read_text("utf-8")))
+    start = ROOT / "docs" / "index.md"
+    assert {ROOT / "docs" / name for name in linked} | {README, start} == set(GUIDES)
+    assert "(docs/index.md)" in README.read_text("utf-8")
 
 
 @pytest.mark.skipif(

@@ -425,7 +425,10 @@ async def test_at_its_own_endpoint_an_agent_has_no_skills_for_whom_it_does_not_h
     world = await start(stack, tmp_path, wire, True, access={SECRET: {"receive": ["token:friend"]}})
     url = world.agents[SECRET].url
     for token in ({}, world.token("mesh"), world.token("mesh", agents=("open-*",))):
-        assert (await wire.get(f"{url}/agent-card", **token)).json["skills"] == []
+        for path in ("/agent-card", "/.well-known/agent-card.json"):
+            card = await wire.get(url + path, **token)
+            assert card.json["skills"] == []
+            assert WORD.encode() not in card.body
         hidden = await wire.call(url, SKILL, {}, **token)
         missing = await wire.call(url, "keep_nothing", {}, **token)
         assert hidden.body == missing.body.replace(b"keep_nothing", SKILL.encode())

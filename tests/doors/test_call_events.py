@@ -46,7 +46,7 @@ class Ears:
 async def test_an_admitted_call_is_told_once_before_it_runs_and_audited_under_its_id(
     office: Office, endpoint: str
 ) -> None:
-    """Exactly the keys of specification 5, doubt 13."""
+    """Exactly the keys of specification 5, doubt 13 (exchange 4-5)."""
     ears = Ears(office, office.served.events if endpoint == "agent" else office.hub.mesh.events)
     base = {"agent": office.served.url, "hub by agent": f"{office.hub.url}/agents/bench-agent"}
     skill: str = "create_plan"

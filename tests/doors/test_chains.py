@@ -1,4 +1,4 @@
-"""Chains of calls over real sockets: from agent to agent, through a hub and without one (S-14, S-15)."""
+"""Chains of calls over real sockets: from agent to agent, through a hub and without one (exchange 4-7)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_five_agents_in_a_line_pass(system: System, wire: Wire, hub: bool)
 
 @requirement("S-14")
 async def test_twenty_branches_on_one_agent_that_calls_on_pass(system: System, wire: Wire) -> None:
-    """Siblings of a fan-out do not push each other over the limit (specification 7, seed 004)."""
+    """Siblings of a fan-out do not push each other over the limit (specification 7.5)."""
     chain = Chain()
     await system.start_agent(chain.link("a", "b"))
     await system.start_agent(chain.link("b", None))

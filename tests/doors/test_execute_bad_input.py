@@ -99,7 +99,7 @@ async def test_a_body_of_10_mb_is_refused_with_its_limit(endpoints: Endpoints, w
 
 @requirement("P-22")
 async def test_an_unknown_skill_keeps_the_words_of_the_seed(endpoints: Endpoints, wire: Wire) -> None:
-    """The error of seed 001 for an unknown skill, at every endpoint."""
+    """The error of seed 001 for an unknown skill, at every endpoint (exchange 1-8)."""
     reply = await wire.call(endpoints.base, "unknown_skill_id", {"x": 1}, id=7)
     assert reply.status == 200
     assert list(reply.json) == ["jsonrpc", "error", "id"]
@@ -143,7 +143,7 @@ async def test_a_version_that_nobody_offers_is_a_conflict(
 async def test_bad_parameters_name_the_field_and_its_path(
     endpoints: Endpoints, wire: Wire, skill: str, params: Any, message: str, path: str
 ) -> None:
-    """The error of seed 001 for invalid parameters, at every endpoint."""
+    """The error of seed 001 for invalid parameters, at every endpoint (exchange 1-9)."""
     reply = await wire.post(f"{endpoints.base}/execute", {"method": skill, "params": params, "id": "a"})
     assert reply.status == 200
     assert reply.error["code"] == -32603
@@ -183,7 +183,7 @@ async def test_bad_parameters_name_the_field_and_its_path(
 async def test_a_skill_that_does_not_deliver_says_why_in_one_line(
     endpoints: Endpoints, wire: Wire, skill: str, message: str, kind: str
 ) -> None:
-    """At every endpoint the type tells the failures apart; there is no traceback and no second line."""
+    """At every endpoint the type tells the failures apart; no traceback, no second line (exchange 1-10)."""
     reply = await wire.call(endpoints.base, skill)
     assert reply.status == 200
     assert list(reply.json) == ["jsonrpc", "error", "id"]
@@ -271,7 +271,7 @@ async def test_a_stranger_runs_no_code(endpoints: Endpoints, wire: Wire) -> None
 
 @requirement("P-22")
 async def test_a_private_skill_answers_as_one_that_is_not_there(endpoints: Endpoints, wire: Wire) -> None:
-    """The replies differ in the name only, with and without a token; and the skill is in no card."""
+    """The replies differ in the name only, with or without a token; no card has the skill (exchange 1-8)."""
     for headers in ({}, {"authorization": endpoints.system.token}):
         hidden = await wire.call(endpoints.base, "zz_secret", {"x": 1}, **headers)
         missing = await wire.call(endpoints.base, "zz_nobody", {"x": 1}, **headers)
@@ -303,7 +303,7 @@ async def test_a_client_that_leaves_cancels_the_skill(endpoints: Endpoints, skil
 
 @requirement("S-14")
 async def test_hop_6_is_refused_with_its_path_and_hop_5_runs(endpoints: Endpoints, wire: Wire) -> None:
-    """The depth guard at ``/execute``."""
+    """The depth guard at ``/execute`` (exchange 4-7)."""
     chain = {"x_openstarry_trace_id": "abc", "x_retinue_trace": '{"path":[["a","x"],["b","y"]]}'}
     params = {"requirements": "x"}
     fifth = await wire.call(endpoints.base, "create_plan", params, x_openstarry_trace_depth="5", **chain)

@@ -201,7 +201,7 @@ async def test_whoever_leaves_a_workflow_that_he_waits_for_ends_it(office: Offic
 
 
 async def test_a_workflow_with_a_run_id_survives_whoever_waits_for_it(office: Office) -> None:
-    """The same call picks it up (specification 7, disconnects)."""
+    """The same call picks it up (specification 7.13)."""
     arguments = {"workflow": WAITING, "input": {}, "run": "kept"}
     await leave_waiting(office, arguments)
     again = asyncio.ensure_future(office.ask("orchestrate_workflow", arguments))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from retinue.runtime.importing.imports import write_import
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
 from scripts.conformance import NODE, InstallFailedError, install
+from tests.ports import reserve_port
 from tests.processes.running import Program, descendants, program, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,9 +127,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     home, notes = folder / "home", folder / "notes"
     notes.mkdir()
     state = State(home)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = reserve_port()
     tables = {
         "everything": _table(_server("everything", "stdio")),
         "over-http": ImportTable(url=f"http://127.0.0.1:{port}/mcp"),

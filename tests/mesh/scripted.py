@@ -16,6 +16,7 @@ from retinue.core.record import (
     Health,
     Hints,
     Listing,
+    ListingKey,
     Skill,
     Visibility,
     is_visible,
@@ -139,6 +140,18 @@ class ScriptedLookup:
         if not found:
             raise UnknownSkillError(skill_id)
         return found
+
+    async def find_offering(
+        self,
+        listing_id: ListingKey,
+        skill_id: str,
+        scopes: frozenset[str],
+        *,
+        view: AgentView | None = None,
+    ) -> Listing | None:
+        self.told.append(f"find {listing_id.key}")
+        found = next((listing for listing in self.listings if listing.id == listing_id), None)
+        return found if found is not None and found.record.find_skill(skill_id) is not None else None
 
     async def open(self, candidate: Candidate) -> Listing | None:
         return candidate if isinstance(candidate, Listing) else None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import socket
+from collections.abc import Iterator
 
 import pytest
 
+from tests.ports import reserved_port
+
 
 @pytest.fixture
-def port() -> int:
-    """A port of this machine that is free now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+def port() -> Iterator[int]:
+    """A port of this machine for a program of the test."""
+    with reserved_port() as port:
+        yield port

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -20,20 +19,15 @@ from a2a.utils.signing import create_signature_verifier
 from jwt.api_jwk import PyJWK
 from mcp import Client
 
+from tests.ports import reserve_port
 from tests.processes.running import program
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def foreign_agent(version: str) -> Iterator[str]:
-    port = _free_port()
+    port = reserve_port()
     command = [sys.executable, "-m", "tests.a2a.foreign_agent", str(port), version]
     agent = subprocess.Popen(command, cwd=ROOT)
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import socket
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.ports import reserve_port
 from tests.processes.running import Program, program
 from tests.requirements import requirement
 
@@ -90,7 +90,7 @@ class Field:
     def start(self, name: str) -> None:
         source = self.folder / f"{name.replace('-', '_')}.py"
         source.write_text(AGENT.format(name=name, log=str(self.log(name))))
-        port = self.ports.setdefault(name, free_port())
+        port = self.ports.setdefault(name, str(reserve_port()))
         running = self.stack.enter_context(program("serve", str(source), "--port", port, cwd=self.folder))
         running.wait_for("published")
         self.agents[name] = running
@@ -146,15 +146,6 @@ def under_fire(tmp_path: Path) -> Iterator[Field]:
         for name in ("a-agent", "b-agent", NEVER_KILLED):
             field.start(name)
         yield field
-
-
-def free_port() -> str:
-    """A port that nobody uses, and that no outgoing connection is given while its agent is dead."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return str(port)
 
 
 def check(field: Field) -> None:

@@ -10,17 +10,10 @@ import socket
 from pathlib import Path
 
 from tests.mcp.clients import connect, texts
+from tests.ports import reserve_port
 from tests.processes.running import Program, get, program
 from tests.processes.test_koi_process import is_free
 from tests.requirements import requirement
-
-
-def find_free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def port_of(url: str) -> int:
@@ -29,7 +22,7 @@ def port_of(url: str) -> int:
 
 @requirement("K-28")
 async def test_the_programs_of_coordinator_and_agent_join_and_end_with_ctrl_c(tmp_path: Path) -> None:
-    ports = find_free_ports(2)
+    ports = [reserve_port(), reserve_port()]
     coordinator_url, agent_url = (f"http://127.0.0.1:{port}" for port in ports)
     home = {"RETINUE_HOME": str(tmp_path / "state")}
     place = {
@@ -98,7 +91,7 @@ async def test_ctrl_c_ends_a_demo_that_is_still_starting(tmp_path: Path) -> None
 
 @requirement("K-34")
 async def test_an_agent_whose_coordinator_is_away_says_what_to_do_and_serves(tmp_path: Path) -> None:
-    contact, (port,) = "http://127.0.0.1:9/koi-net", find_free_ports(1)
+    contact, port = "http://127.0.0.1:9/koi-net", reserve_port()
     environment = {
         "RETINUE_HOME": str(tmp_path / "state"),
         "KOI_MCP_AGENT_BASE_URL": f"http://127.0.0.1:{port}/koi-net",

@@ -14,7 +14,7 @@ import pytest
 from retinue.processes.line_workers import LineWorkers, WorkerEndedError
 from tests.processes.running import is_running, wait_until
 
-MODULE = "retinue.workflows.expressions.isolated"
+MODULE = "retinue.workflows.expressions.evaluator"
 
 
 @pytest.fixture

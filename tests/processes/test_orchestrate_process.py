@@ -55,7 +55,7 @@ def models(tmp_path: Path) -> Path:
 def test_the_bridge_gives_the_tools_and_the_top_level_metadata_of_the_seed(
     retinue_home: Path, tmp_path: Path, models: Path
 ) -> None:
-    """The tools and the identity of seed 002 over stdio, with a durable run behind the call."""
+    """The tools and the identity of seed 002 over stdio, with a durable run (exchanges 2-1, 2-15)."""
     environment = {**os.environ, "RETINUE_HUB__IDENTITY": "lexical"}
     client = {
         "protocolVersion": "2025-06-18",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from retinue.settings import Settings
 from retinue.settings_tables import HookTable
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
+from tests.ports import reserve_port
 from tests.requirements import requirement
 from tests.services import docker_registry
 from tests.system import Hub, System, open_system, open_wire, publish
@@ -30,12 +30,6 @@ TOKEN = "a-token-for-the-registry"
 VARIABLE = "TOKEN_OF_THE_REGISTRY"
 # Nothing but a notification may be the reason why a hub of these tests knows something.
 SELDOM = {"ttl_s": 3600.0, "refresh_s": 3600.0}
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def card(name: str, skill: str) -> bytes:
@@ -58,7 +52,7 @@ class Pair:
 
 @asynccontextmanager
 async def pair(folder: Path, token: str, **hooks: str) -> AsyncIterator[Pair]:
-    hub_port, registry_port = free_port(), free_port()
+    hub_port, registry_port = reserve_port(), reserve_port()
     url = f"http://127.0.0.1:{registry_port}"
     state = State(folder / "state")
     async with AsyncExitStack() as stack:

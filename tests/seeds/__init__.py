@@ -1,1 +1,1 @@
-"""The seeds' own exchanges against the running system."""
+"""The seeds' own exchanges against the running system (specification 14)."""

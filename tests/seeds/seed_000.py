@@ -43,7 +43,7 @@ def read_seeds() -> list[str]:
 
 
 def read_template(query_type: str) -> dict[str, Any]:
-    """The seed's query with the commented lines of one type uncommented (specification 7)."""
+    """The seed's query with the commented lines of one type uncommented (specification 7.1)."""
     lines = read_block("query.jsonc").decode().splitlines()
     section, kept = "", []
     for line in lines:

@@ -1,4 +1,4 @@
-"""Jules and Eddy as ElizaOS character files: served, asked, delegated to."""
+"""Jules and Eddy as ElizaOS character files: served, asked, delegated to (exchange 0-6)."""
 
 from __future__ import annotations
 

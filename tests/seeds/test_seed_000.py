@@ -1,4 +1,4 @@
-"""Seed 000, exchange by exchange, over every endpoint that carries messages."""
+"""Seed 000, exchange by exchange, over every endpoint that carries messages (exchanges 0-1a … 0-5)."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ async def test_a_task_runs_the_skill_and_informs_of_its_result(world: World, car
 async def test_eddy_asks_three_agents_and_delegates_to_the_best(
     world: World, system: System, wire: Wire
 ) -> None:
-    """One of the agents is dead, one matches half."""
+    """One of the agents is dead, one matches half (exchange 0-6)."""
     await system.start_agent(Agent("half", version="1.0.0", topics=["Python"]))
     dead = await system.start_agent(Agent("dead", version="1.0.0", topics=["Python", "Debugging"]))
     await dead.stop()

@@ -1,4 +1,4 @@
-"""Seed 001 over real sockets: cards in a registry, found by skill, called by JSON-RPC."""
+"""Seed 001 over real sockets: cards in a registry, discovery, calls by JSON-RPC (exchanges 1-1 … 1-10)."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_the_golden_files_are_the_blocks_of_the_seed() -> None:
 @requirement("P-02")
 @requirement("P-03")
 async def test_the_catalog_lists_the_three_agents_page_by_page(endpoint: Endpoint, wire: Wire) -> None:
-    """The pages follow ``n`` and ``last``."""
+    """The pages follow ``n`` and ``last`` (exchange 1-1)."""
     reply = await wire.get(f"{endpoint.url}/v2/_catalog")
     assert reply.status == 200
     assert list(reply.json) == ["repositories"]
@@ -120,7 +120,7 @@ async def test_the_catalog_lists_the_three_agents_page_by_page(endpoint: Endpoin
 async def test_oras_pulls_each_card_as_the_file_that_was_published(
     endpoint: Endpoint, wire: Wire, tmp_path: Path
 ) -> None:
-    """The file name is the seed's, and its digest is the layer's."""
+    """The file name is the seed's, and its digest is the layer's (exchange 1-2)."""
     puller = oras.client.OrasClient(insecure=True)
     for short, card in zip(("plan", "build"), list_cards(), strict=False):
         folder = tmp_path / short
@@ -140,7 +140,7 @@ async def test_oras_pulls_each_card_as_the_file_that_was_published(
 @requirement("P-01")
 @requirement("P-06")
 async def test_discover_agent_gives_the_url_of_the_card_and_nothing_else(endpoint: Endpoint) -> None:
-    """The value is a str, exactly as authored."""
+    """The value is a str, exactly as authored (exchange 1-3)."""
     for skill, url in URLS.items():
         found = await asyncio.to_thread(retinue.discover_agent, skill, registries=[endpoint.url])
         assert found == url
@@ -149,7 +149,7 @@ async def test_discover_agent_gives_the_url_of_the_card_and_nothing_else(endpoin
 
 @requirement("P-01")
 async def test_a_second_look_up_reads_no_catalog_until_one_misses(endpoint: Endpoint) -> None:
-    """The registry's log counts the requests."""
+    """The registry's log counts the requests (exchange 1-3)."""
     async with retinue.open_directory([endpoint.url]) as directory:
         endpoint.recording.clear()
         assert await directory.discover_agent("create_plan") == URLS["create_plan"]
@@ -165,7 +165,7 @@ async def test_a_second_look_up_reads_no_catalog_until_one_misses(endpoint: Endp
 
 
 async def test_discover_agent_names_the_registry_that_could_not_be_asked(endpoint: Endpoint) -> None:
-    """The error lists the registry (specification 7, seed 001)."""
+    """The error lists the registry (specification 7.2)."""
     dead = "http://127.0.0.1:9"
     with pytest.raises(UnknownSkillError) as caught:
         await asyncio.to_thread(retinue.discover_agent, "nobody_has_it", registries=[endpoint.url, dead])
@@ -177,9 +177,7 @@ async def test_discover_agent_names_the_registry_that_could_not_be_asked(endpoin
 @requirement("P-09")
 @requirement("P-14")
 async def test_the_request_of_the_seed_gets_the_response_of_the_seed(system: System, wire: Wire) -> None:
-    """The body is verbatim; the reply has exactly the seed's keys, no null, and no warning about missing
-    steps.
-    """
+    """The body is verbatim; the reply has exactly the seed's keys, and no null (exchanges 1-4, 1-5)."""
     heard: list[Any] = []
 
     async def answer(params: Any) -> Any:
@@ -197,7 +195,7 @@ async def test_the_request_of_the_seed_gets_the_response_of_the_seed(system: Sys
 async def test_the_request_of_the_diagram_has_no_id_and_is_answered_on_wish(
     retinue_home: Path, wire: Wire
 ) -> None:
-    """It is a notification, unless a setting says otherwise (specification 7, seed 001)."""
+    """It is a notification, unless a setting says otherwise (specification 7.2)."""
     body = {key: value for key, value in load_block("request").items() if key != "id"}
     for wish, reply in ((False, None), (True, {"jsonrpc": "2.0", "result": {"plan": PLAN}, "id": None})):
         async with open_system(State(retinue_home), execute={"answer_without_id": wish}) as system:
@@ -226,7 +224,7 @@ async def test_the_code_of_invalid_parameters_is_a_setting(retinue_home: Path, w
 async def test_the_card_is_the_same_wherever_it_is_read(
     system: System, wire: Wire, tmp_path: Path, own_docker_registry: str
 ) -> None:
-    """Published, served, pulled and shown: the key order is kept and nothing is added."""
+    """Published, served, pulled and shown: the key order is kept and nothing is added (exchange 1-6)."""
     card = _ordered(read_block("card"))
     file = tmp_path / "card.json"
     file.write_bytes(read_block("card"))
@@ -252,7 +250,7 @@ async def test_the_card_is_the_same_wherever_it_is_read(
 
 @requirement("P-20")
 async def test_a_card_without_version_is_accepted(system: System, wire: Wire) -> None:
-    """The served card has no version either."""
+    """The served card has no version either (exchange 1-6)."""
     bare = {key: value for key, value in load_block("card").items() if key != "version"}
     await publish(system.home, orjson.dumps(bare))
     hub = await system.start_hub()
@@ -262,7 +260,7 @@ async def test_a_card_without_version_is_accepted(system: System, wire: Wire) ->
 
 
 async def test_the_a2a_sdk_reads_the_card_of_the_seed_and_the_served_one(system: System, wire: Wire) -> None:
-    """The SDK's own parser accepts both cards."""
+    """The SDK's own parser accepts both cards (exchange 1-6)."""
     seed = parse_agent_card(load_block("card"))
     assert (seed.name, seed.version, [skill.id for skill in seed.skills]) == (
         "plan-agent",
@@ -279,7 +277,7 @@ async def test_the_a2a_sdk_reads_the_card_of_the_seed_and_the_served_one(system:
 @requirement("P-11")
 @requirement("P-22")
 async def test_an_unknown_skill_is_the_error_of_the_seed(system: System, wire: Wire) -> None:
-    """The status is 200, and the body is the seed's apart from ``data``."""
+    """The status is 200, and the body is the seed's apart from ``data`` (exchange 1-8)."""
     base = (await system.start_agent(plan_agent())).url
     reply = await wire.call(base, "unknown_skill_id", {"requirements": "..."})
     assert reply.status == 200
@@ -289,7 +287,7 @@ async def test_an_unknown_skill_is_the_error_of_the_seed(system: System, wire: W
 @requirement("P-12")
 @requirement("P-23")
 async def test_a_missing_field_is_the_error_of_the_seed_and_nothing_runs(system: System, wire: Wire) -> None:
-    """An unknown skill wins over bad parameters."""
+    """An unknown skill wins over bad parameters (exchange 1-9)."""
     ran: list[Any] = []
 
     async def answer(params: Any) -> Any:
@@ -310,7 +308,7 @@ async def test_a_missing_field_is_the_error_of_the_seed_and_nothing_runs(system:
 @requirement("P-24")
 @requirement("P-27")
 async def test_a_failing_skill_is_the_error_of_the_seed(system: System, wire: Wire) -> None:
-    """One line of reason, no traceback."""
+    """One line of reason, no traceback (exchange 1-10)."""
 
     async def answer(params: Any) -> Any:
         raise TimeoutError("Claude API timeout")

@@ -1,4 +1,4 @@
-"""Seed 001's pipeline over real sockets: Plan → Build → Test through a hub.
+"""Seed 001's pipeline over real sockets: Plan → Build → Test through a hub (exchanges 1-4, 1-7, 1-11).
 
 Every message is written down on its way: what the hub asks of the registry, and of each agent.
 """
@@ -117,7 +117,7 @@ async def doubting_team(retinue_home: Path, tmp_path: Path) -> AsyncIterator[Tea
 @requirement("P-25")
 @pytest.mark.parametrize("workflow", [CANONICAL, SEED_SPELLING], ids=["canonical", "spelling of the seed"])
 async def test_an_idea_goes_through_plan_build_and_test(team: Team, wire: Wire, workflow: str) -> None:
-    """Each agent is found by skill, and each output is chained into the next input."""
+    """Each agent is found by skill, and each output is chained into the next input (exchange 1-7)."""
     reply = await team.orchestrate(wire, _as_inline(workflow))
     assert reply["output"] == RESULT
     assert reply["workflow"] == "plan-build-test-seed"
@@ -137,7 +137,7 @@ async def test_an_idea_goes_through_plan_build_and_test(team: Team, wire: Wire, 
 
 @requirement("P-15")
 async def test_each_agent_is_looked_up_before_its_call(team: Team, wire: Wire) -> None:
-    """The hub's own run records the look-up and then the call, step by step."""
+    """The hub's own run records the look-up and then the call, step by step (exchange 1-7)."""
     run = (
         await wire.call(
             team.hub.url,
@@ -158,7 +158,7 @@ async def test_each_agent_is_looked_up_before_its_call(team: Team, wire: Wire) -
 
 @requirement("P-04")
 async def test_the_arrows_of_the_diagram_pass_in_its_order(doubting_team: Team, wire: Wire) -> None:
-    """A hub that asks anew for each step sends the messages of the seed's diagram."""
+    """A hub that asks anew for each step sends the messages of the seed's diagram (exchange 1-11)."""
     team = doubting_team
     assert (await team.orchestrate(wire, _as_inline(CANONICAL)))["output"] == RESULT
     plan, build, test = (MANIFEST.format(short) for short in ("plan", "build", "test"))
@@ -184,7 +184,7 @@ async def test_the_arrows_of_the_diagram_pass_in_its_order(doubting_team: Team, 
 
 @requirement("P-26")
 async def test_a_hub_that_knows_its_agents_asks_the_registry_once(team: Team, wire: Wire) -> None:
-    """Within the time to live: one catalog, each card pulled once, then only agents."""
+    """Within the time to live (exchange 1-11): one catalog, each card pulled once, then only agents."""
     assert (await team.orchestrate(wire, _as_inline(CANONICAL)))["output"] == RESULT
     arrows = [arrow for arrow in team.arrows() if arrow[0] == "->"]
     agents = [("->", agent, skill) for agent, (skill, _) in zip(AGENTS, PARAMS, strict=True)]
@@ -203,7 +203,7 @@ async def test_a_hub_that_knows_its_agents_asks_the_registry_once(team: Team, wi
 async def test_a_replaced_agent_gets_the_next_call_without_a_restart(
     team: Team, wire: Wire, old_one: str
 ) -> None:
-    """Another plan agent is published over the old one, at another port.
+    """Another plan agent is published over the old one, at another port (exchange 1-7).
 
     ``serve`` tells the hub to read again; where nobody told it, the refused connection does.
     """

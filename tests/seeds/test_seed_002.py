@@ -1,4 +1,4 @@
-"""Seed 002 against a hub, through the official MCP client.
+"""Seed 002 against a hub, through the official MCP client (exchanges 2-1 … 2-21).
 
 The tool definitions and replies of ``002/tools.json`` are the seed's own text, as JSON.
 """
@@ -43,7 +43,7 @@ async def list_tools(models: Models, mode: str = "auto", **options: Any) -> dict
 @requirement("L-26")
 @pytest.mark.parametrize("mode", MODES)
 async def test_all_eight_tools_are_listed(models: Models, mode: str) -> None:
-    """With agents and without; the legacy tools are listed too."""
+    """With agents and without; the legacy tools are listed too (exchange 2-1)."""
     assert set(NAMES) <= set(await list_tools(models, mode))
     await models.join_both()
     assert set(NAMES) <= set(await list_tools(models, mode))
@@ -64,7 +64,7 @@ async def test_all_eight_tools_are_listed(models: Models, mode: str) -> None:
 @requirement("L-22")
 @pytest.mark.parametrize("name", TOOLS)
 async def test_tool_definitions_are_verbatim(models: Models, name: str) -> None:
-    """Descriptions, types, enums, defaults and required; enums may grow at their end."""
+    """Descriptions, types, enums, defaults and required; enums may grow at their end (exchange 2-2)."""
     await models.join_both()
     await models.join("mistral")
     await models.see_all()
@@ -112,7 +112,7 @@ async def test_the_fixed_tools_take_at_most_12_kb_of_the_list(models: Models) ->
 @requirement("L-29")
 @requirement("L-33")
 async def test_plan_execute_asks_both_and_is_answered_from_the_cache_then(models: Models) -> None:
-    """The best planner plans, the best executor executes; ``cache: false`` reads no cache."""
+    """The best planner plans, the best executor executes; ``cache: false`` reads no cache (exchange 2-8)."""
     await models.join_both()
     arguments = {"prompt": TASK, "preferences": {"workflow": "plan-execute", "agent": "auto"}}
     first = await models.get("orchestrate", arguments)
@@ -142,7 +142,7 @@ async def test_plan_execute_asks_both_and_is_answered_from_the_cache_then(models
 @requirement("L-12")
 @pytest.mark.parametrize("workflow", [CUSTOM, orjson.dumps(CUSTOM).decode()], ids=["object", "text"])
 async def test_an_inline_workflow_calls_its_agents_in_order(models: Models, workflow: Any) -> None:
-    """Each step gets the result before it; overrides change one step, in milliseconds."""
+    """Each step gets the result before it; overrides change one step, in milliseconds (exchange 2-9)."""
     await models.join_both()
     arguments = {"workflow": workflow, "input": "Build a REST API"}
     found = await models.get("orchestrate_workflow", arguments)
@@ -175,7 +175,7 @@ async def test_an_override_of_a_time_limit_is_in_milliseconds(models: Models) ->
 @requirement("L-14")
 @requirement("L-16")
 async def test_a_vote_asks_both_at_once_and_names_its_rule(models: Models) -> None:
-    """The result holds the ballots of both, the winner's text, and how it was decided."""
+    """The result holds both ballots, the winner's text, and the rule of the decision (exchange 2-10)."""
     both = asyncio.Barrier(2)
 
     async def meet(text: str) -> str:
@@ -199,7 +199,7 @@ async def test_a_vote_asks_both_at_once_and_names_its_rule(models: Models) -> No
 
 
 async def test_list_workflows_has_the_entries_of_the_seed(models: Models) -> None:
-    """The two entries are equal to the seed's, with claude and gemini."""
+    """The two entries are equal to the seed's, with claude and gemini (exchange 2-11)."""
     await models.join_both()
     rows = {one["name"]: one for one in (await models.get("list_workflows"))["workflows"]}
     for entry in REPLIES["list_workflows"]["workflows"]:
@@ -219,7 +219,7 @@ async def test_list_workflows_has_the_entries_of_the_seed(models: Models) -> Non
 @requirement("L-20")
 @requirement("L-21")
 async def test_list_agents_replies_as_the_seed_after_150_calls(system: System, wire: Wire) -> None:
-    """The figures come from the audit log, so a restarted hub still has them."""
+    """The figures come from the audit log, so a restarted hub still has them (exchange 2-12)."""
     models = Models(system, wire)
     await models.join_both()
     assert models.hub is not None
@@ -247,7 +247,7 @@ async def test_list_agents_replies_as_the_seed_after_150_calls(system: System, w
 
 @requirement("L-23")
 async def test_get_capabilities_replies_as_the_seed(models: Models) -> None:
-    """Exactly, with a language in the requirements and without one."""
+    """Exactly, with a language in the requirements and without one (exchanges 2-13, 2-20)."""
     await models.join_both()
     requirements = {"language": "python", "contextSize": 1_000_000, "role": "execute"}
     reply = await models.get("get_capabilities", {"task": "Write code", "requirements": requirements})
@@ -262,7 +262,7 @@ async def test_get_capabilities_replies_as_the_seed(models: Models) -> None:
 @requirement("L-24")
 @requirement("L-25")
 async def test_the_legacy_tools_are_orchestrate_with_fixed_preferences(models: Models) -> None:
-    """``execute_code`` asks gemini, ``execute_task`` plans and executes, and echoes the id."""
+    """``execute_code`` asks gemini; ``execute_task`` plans, executes and echoes the id (exchange 2-14)."""
     await models.join_both()
     code = await models.get("execute_code", {"prompt": TASK})
     assert models.order == ["gemini.execute"]
@@ -283,7 +283,7 @@ async def test_the_legacy_tools_are_orchestrate_with_fixed_preferences(models: M
 async def test_the_identity_lexical_is_name_version_and_top_level_metadata(
     retinue_home: Any, wire: Wire, mode: str
 ) -> None:
-    """The raw reply has ``metadata`` where the seed's readers look for it."""
+    """The raw reply has ``metadata`` where the seed's readers look for it (exchanges 2-15, 2-16)."""
     async with open_system(State(retinue_home), hub={"identity": "lexical"}) as system:
         models = Models(system, wire)
         await models.join_both()
@@ -323,7 +323,7 @@ async def _post_call(models: Models, tool: str, arguments: dict[str, Any]) -> An
 @requirement("L-30")
 @pytest.mark.parametrize("preferences", [None, {"workflow": "auto", "agent": "auto", "role": "auto"}])
 async def test_without_a_workflow_one_is_chosen_and_the_reason_told(models: Models, preferences: Any) -> None:
-    """``auto`` and absent are alike."""
+    """``auto`` and absent are alike (exchanges 2-16, 2-17)."""
     await models.join_both()
     arguments: dict[str, Any] = {
         "prompt": "Write a Python web scraper",
@@ -341,7 +341,7 @@ async def test_without_a_workflow_one_is_chosen_and_the_reason_told(models: Mode
 
 @requirement("L-31")
 async def test_code_review_runs_its_four_steps(models: Models) -> None:
-    """The steps run in the seed's order."""
+    """The steps run in the seed's order (exchange 2-18)."""
     await models.join_both()
     arguments = {"workflow": "code-review", "input": "Create a secure login system"}
     found = await models.get("orchestrate_workflow", arguments)
@@ -354,7 +354,7 @@ async def test_code_review_runs_its_four_steps(models: Models) -> None:
 
 
 async def test_all_gives_each_result_in_the_order_asked(models: Models) -> None:
-    """Each result names its agent, its success and its duration."""
+    """Each result names its agent, its success and its duration (exchange 2-19)."""
     await models.join_both()
     arguments = {
         "prompt": "Solve this algorithm problem",
@@ -372,7 +372,7 @@ async def test_all_gives_each_result_in_the_order_asked(models: Models) -> None:
 
 @pytest.mark.parametrize("tool", NAMES)
 async def test_the_hubs_execute_takes_the_tools_with_flat_parameters(models: Models, tool: str) -> None:
-    """The handler form of the seed."""
+    """The handler form of the seed (exchange 2-21)."""
     await models.join_both()
     given: dict[str, dict[str, Any]] = {
         "orchestrate": {"prompt": TASK},

@@ -1,4 +1,4 @@
-"""Seed 004 over real sockets and a real pipe: declared, exposed, called."""
+"""Seed 004 over real sockets and a real pipe: declared, exposed, called (exchanges 4-1 … 4-5)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_golden_files_are_the_blocks_of_the_seed() -> None:
 async def test_an_agent_declares_itself_over_http_as_the_seed_shows(
     system: System, wire: Wire, tmp_path: Path
 ) -> None:
-    """The reply to ``initialize`` equals the seed's block."""
+    """The reply to ``initialize`` equals the seed's block (exchange 4-1)."""
     lists = {"expose_tools": ["fs:read_file"], "expose_resources": ["workspace"]}
     served = await system.start_agent(load_coder(tmp_path, mcp=lists).agent)
     async with open_session(wire, f"{served.url}/mcp") as (_, reply):
@@ -90,7 +90,7 @@ async def test_an_agent_declares_itself_over_http_as_the_seed_shows(
 
 @requirement("S-04")
 async def test_an_agent_declares_itself_over_stdio_as_the_seed_shows(tmp_path: Path) -> None:
-    """The reply to ``initialize`` equals the seed's block."""
+    """The reply to ``initialize`` equals the seed's block (exchange 4-1)."""
     file = write_coder(tmp_path, mcp={"expose_tools": ["fs:read_file"], "expose_resources": ["workspace"]})
     async with connect_stdio(file) as pipe:
         reply = await pipe.ask(initialize())
@@ -103,7 +103,7 @@ async def test_an_agent_declares_itself_over_stdio_as_the_seed_shows(tmp_path: P
 @requirement("S-08")
 @requirement("S-12")
 async def test_only_what_is_listed_is_exposed(system: System, tmp_path: Path, mode: str) -> None:
-    """The list holds aliases, with the seed's spelling as titles."""
+    """The list holds aliases, with the seed's spelling as titles (exchange 4-2)."""
     served = await system.start_agent(load_coder(tmp_path, mcp=LISTS).agent)
     async with connect(served, mode) as client:
         tools = (await client.list_tools()).tools
@@ -122,7 +122,7 @@ async def test_only_what_is_listed_is_exposed(system: System, tmp_path: Path, mo
 async def test_what_is_not_listed_is_private_on_every_endpoint(
     system: System, wire: Wire, tmp_path: Path
 ) -> None:
-    """The token of the state opens nothing that the lists hide."""
+    """The token of the state opens nothing that the lists hide (exchange 4-2)."""
     served = await system.start_agent(load_coder(tmp_path, mcp=LISTS).agent)
     for authorization in ({}, {"authorization": system.token}):
         for name in HIDDEN:
@@ -134,7 +134,7 @@ async def test_what_is_not_listed_is_private_on_every_endpoint(
 
 @requirement("S-06")
 async def test_without_a_block_nothing_is_exposed(system: System, tmp_path: Path) -> None:
-    """The lists of tools and resources are empty without an ``mcp`` block."""
+    """The lists of tools and resources are empty without an ``mcp`` block (exchange 4-2)."""
     served = await system.start_agent(load_coder(tmp_path).agent)
     async with connect(served, "auto") as client:
         assert (await client.list_tools()).tools == []
@@ -157,7 +157,7 @@ async def test_a_tool_in_both_lists_is_private(system: System, tmp_path: Path) -
 async def test_the_seeds_request_is_answered_with_the_seeds_response(
     system: System, wire: Wire, tmp_path: Path
 ) -> None:
-    """The body of the seed is sent byte for byte."""
+    """The body of the seed is sent byte for byte (exchanges 4-3, 4-4)."""
     served = await system.start_agent(load_coder(tmp_path, mcp=LISTS).agent)
     async with open_session(wire, f"{served.url}/mcp") as (session, _):
         reply = await session.ask(read_block("request.json"))
@@ -169,7 +169,7 @@ async def test_the_seeds_request_is_answered_with_the_seeds_response(
 
 
 async def test_the_seeds_request_is_answered_over_stdio(tmp_path: Path) -> None:
-    """The text of the result is raw, not quoted."""
+    """The text of the result is raw, not quoted (exchanges 4-3, 4-4)."""
     async with connect_stdio(write_coder(tmp_path, mcp=LISTS)) as pipe:
         await pipe.ask(initialize())
         await pipe.tell({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -182,7 +182,7 @@ async def test_the_seeds_request_is_answered_over_stdio(tmp_path: Path) -> None:
 async def test_a_call_is_an_event_before_it_runs_and_a_row_of_the_audit(
     system: System, wire: Wire, tmp_path: Path
 ) -> None:
-    """The event and the audit row have one id."""
+    """The event and the audit row have one id (exchange 4-5)."""
     target = load_coder(tmp_path, mcp=LISTS)
     events: list[Event] = []
     audit = MemoryAudit()

@@ -1,7 +1,7 @@
 """The implementations of the durability ports, which one suite runs over.
 
 The durable one takes a process of its own (its engine is one per process): a child pytest runs the suite
-with the variable below set, see ``tests/drivers/durable/test_suite``.
+with the variable below set, see ``tests/workflows/durable/child``.
 """
 
 from __future__ import annotations

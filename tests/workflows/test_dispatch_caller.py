@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import orjson
 import pytest
 
-from retinue.core.errors import AgentUnreachableError, UnknownAgentError
-from retinue.core.record import Listing
+from retinue.core.call import Outcome
+from retinue.core.errors import AgentUnreachableError, LookupFailedError, UnknownAgentError
+from retinue.core.record import Listing, ListingKey
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.routing import Strategy, first
 from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.entry import Entry
 from retinue.mesh.guard.trace_guard import TraceGuard
+from retinue.workflows.caller import Choice
 from retinue.workflows.dispatch_caller import DispatchCaller, RoleChoice
-from retinue.workflows.runs.records import Origin
+from retinue.workflows.runs.records import Origin, as_json, read_json
 from tests.mesh.directory.listings import listing
 from tests.mesh.scripted import PLAN_INPUT, ScriptedInvoker, ScriptedLookup, make_listing
 from tests.support.memory_source import MemorySource
@@ -90,6 +95,100 @@ async def test_what_was_chosen_on_one_machine_is_called_on_another_where_its_sou
         )
         assert outcome.error is None
         assert asked == ["http://far:1"]
+
+
+class CountingDirectory(Directory):
+    """Counts the look-ups by skill."""
+
+    look_ups = 0
+
+    async def resolve_skill(self, *arguments: Any, **options: Any) -> tuple[Entry, ...]:
+        self.look_ups += 1
+        return await super().resolve_skill(*arguments, **options)
+
+
+async def run_step(directory: CountingDirectory, choice: Choice, invoker: ScriptedInvoker) -> Outcome:
+    caller = DispatchCaller(
+        Dispatcher("hub", directory, lambda _: invoker),
+        directory,
+        TraceGuard(),
+        agent="hub",
+        directory=directory,
+    )
+    return await caller.call(
+        choice,
+        "create_plan",
+        {"requirements": "a parser"},
+        run_id="r",
+        path="s",
+        idempotency_key="r/s",
+        timeout_s=5.0,
+        origin=Origin(MESH, "local"),
+    )
+
+
+async def test_a_step_looks_its_agent_up_once() -> None:
+    source = MemorySource("home", [listing("a"), listing("b")])
+    directory, invoker = CountingDirectory(MemoryListings(), [source]), ScriptedInvoker()
+    caller = DispatchCaller(
+        Dispatcher("hub", directory, lambda _: invoker),
+        directory,
+        TraceGuard(),
+        agent="hub",
+        directory=directory,
+        strategy=lambda live, _: live[::-1],
+    )
+    choice = await caller.choose("create_plan", scopes=MESH)
+    assert choice.listing == listing("b").id
+    assert (await run_step(directory, choice, invoker)).error is None
+    assert invoker.invoked == ["b"]
+    assert directory.look_ups == 1
+
+
+@pytest.mark.parametrize("change", ["moved", "disabled", "hidden", "gone"])
+async def test_a_chosen_listing_that_changed_is_looked_up_by_its_name_again(change: str) -> None:
+    source = MemorySource("home", [listing("a"), listing("b")])
+    directory, invoker = CountingDirectory(MemoryListings(), [source]), ScriptedInvoker()
+    await directory.refresh()
+    choice = Choice("a", "create_plan", "1.0.0", listing("a").record.url, listing=listing("a").id)
+    if change == "moved":
+        directory.upsert(listing("a", url="http://a.example:9"))
+    elif change == "disabled":
+        directory.set_enabled(directory.get("a"), False)
+    elif change == "hidden":
+        source.put(listing("a", visibility="private"))
+        await directory.refresh()
+    else:
+        source.remove("agents/a")
+        directory.remove(listing("a").id)
+    outcome = await run_step(directory, choice, invoker)
+    assert directory.look_ups > 0
+    if change == "moved":
+        assert (outcome.error, outcome.agent) == (None, "a")
+    else:
+        assert isinstance(outcome.error, LookupFailedError)
+        assert invoker.invoked == []
+
+
+async def test_a_listing_that_means_another_agent_on_this_machine_is_not_called() -> None:
+    directory = CountingDirectory(MemoryListings())
+    directory.upsert(listing("a", key="agents/x"))
+    directory.upsert(replace(listing("b"), source="far"))
+    choice = Choice(
+        "b", "create_plan", "1.0.0", listing("b").record.url, listing=ListingKey("home", "agents/x", "v1")
+    )
+    invoker = ScriptedInvoker()
+    assert (await run_step(directory, choice, invoker)).error is None
+    assert invoker.invoked == ["b"]
+
+
+def test_a_choice_is_read_back_also_from_the_runs_of_earlier_releases() -> None:
+    choice = Choice("a", "create_plan", url="http://a", listing=ListingKey("home", "agents/a", "v1"))
+    stored = orjson.loads(orjson.dumps(as_json(choice)))
+    assert stored["listing"] == ["home", "agents/a", "v1"]
+    assert read_json(Choice, stored) == choice
+    del stored["listing"]
+    assert read_json(Choice, stored) == replace(choice, listing=None)
 
 
 async def test_an_agent_that_is_named_for_a_role_and_withdrew_its_card_is_away() -> None:

@@ -40,7 +40,7 @@ _log = structlog.get_logger("retinue.ard")
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What others answered, and by URL why some did not."""
+    """The answers of others, and by URL the reasons of missing ones."""
 
     parts: list[list[Entry]] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Upstreams:
         return bool(self.urls) and self.own_id not in visited and len(visited) < self._max_hops
 
     async def ask(self, search: Search, visited: Sequence[str]) -> Answers:
-        """Ask all at once; those that fail or are late are named.
+        """Ask all at once; failed and late ones are named.
 
         Nobody is asked while the same search is under way: it may have come back.
         """
@@ -127,7 +127,7 @@ class Upstreams:
         ]
 
     async def _read_catalog(self, url: str) -> list[Entry]:
-        """The entries of a catalog and of those that it names, each document once."""
+        """The entries of a catalog and of the catalogs that it names, each document once."""
         seen: set[str] = set()
         waiting, entries = [url], list[Entry]()
         while waiting and len(seen) < MAX_CATALOGS:

@@ -1,6 +1,6 @@
 """The endpoints of ARD at a hub: ``GET /.well-known/ai-catalog.json`` and ``POST /search``.
 
-Both show a caller what it sees elsewhere: agents of its view, skills of its scopes.
+Both show a caller the same items as other endpoints: agents of its view, skills of its scopes.
 """
 
 from __future__ import annotations

@@ -306,7 +306,7 @@ class Context:
         return outcome
 
     async def query(self, query: Query, agent: str, *, timeout_s: float) -> Outcome:
-        """Ask one agent what it can do, with the rights of this call's caller, as one of many at once."""
+        """Ask one agent of many about its capabilities, with the rights of this call's caller."""
         ends_at = asyncio.get_running_loop().time() + timeout_s
         deadline = ends_at if self._call.deadline is None else min(ends_at, self._call.deadline)
         call_id = new_id()
@@ -342,7 +342,7 @@ class Context:
         """Ask agents at once whether they can do something now, and return their ranked answers.
 
         The question is about ``capabilities`` (``match`` all or any of them), about one ``action``, or
-        without both what they can do at all. ``agents`` None asks every agent that the hub knows.
+        without both about all capabilities. ``agents`` None asks every agent that the hub knows.
         ``answers.best`` is the agent to call, ``answers.silent`` are those without an answer in time. Raises
         InvalidParametersError for a malformed question, and UnknownAgentError where no hub runs that could
         ask all.
@@ -363,7 +363,7 @@ class Context:
     def entrust(self) -> OutgoingCall:
         """The whole remaining budget of this call, for work that continues outside it (a run).
 
-        Use it as a context manager: what is left of the budget is returned if ``record_usage`` was called.
+        Use it as a context manager: the rest of the budget is returned if ``record_usage`` was called.
         """
         return self._admitted.relay()
 

@@ -33,7 +33,7 @@ class PlainSchema(GenerateJsonSchema):
 
 
 def make_form(asked: Any) -> tuple[Mapping[str, Any], Callable[[Any], Any]]:
-    """The JSON Schema of a question, and what turns its answer into what was asked for.
+    """The JSON Schema of a question, and the converter of its answer.
 
     ``asked`` is a JSON Schema, or a type: ``str``, ``int``, ``bool``, a ``Literal``, an Enum, or a dataclass
     or pydantic model of such fields. Raises InvalidSettingError.

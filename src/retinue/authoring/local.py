@@ -23,7 +23,7 @@ from retinue.core.errors import (
     UnknownSkillError,
     VersionConflictError,
 )
-from retinue.core.record import QUERY_CAPABILITIES, Candidate, Listing, Skill, is_visible
+from retinue.core.record import QUERY_CAPABILITIES, Candidate, Listing, ListingKey, Skill, is_visible
 from retinue.mesh.asking.query import QUERY_SKILL
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.directory.routing import select_candidates
@@ -161,6 +161,17 @@ class LocalLookup:
             raise VersionConflictError(skill_id, version_range, versions)
         raise UnknownSkillError(skill_id)
 
+    async def find_offering(
+        self,
+        listing_id: ListingKey,
+        skill_id: str,
+        scopes: frozenset[str],
+        *,
+        view: AgentView | None = None,
+    ) -> Listing | None:
+        found = self.find(skill_id, scopes, listing_id.key, view=view)
+        return next((listing for listing in found if listing.id == listing_id), None)
+
     async def open(self, candidate: Candidate) -> Listing | None:
         return self._listings.get(candidate.name)
 
@@ -227,14 +238,24 @@ class LocalFirst:
             skill_id, scopes, version_range=version_range, agent=agent, view=view
         )
 
+    async def find_offering(
+        self,
+        listing_id: ListingKey,
+        skill_id: str,
+        scopes: frozenset[str],
+        *,
+        view: AgentView | None = None,
+    ) -> Candidate | None:
+        return await self._of(listing_id).find_offering(listing_id, skill_id, scopes, view=view)
+
     async def open(self, candidate: Candidate) -> Listing | None:
-        return await self._of(candidate).open(candidate)
+        return await self._of(candidate.id).open(candidate)
 
     async def reread(self, listing: Candidate) -> Listing | None:
-        return await self._of(listing).reread(listing)
+        return await self._of(listing.id).reread(listing)
 
-    def _of(self, listing: Candidate) -> Lookup:
-        return self._local if listing.id.source == LOCAL_SOURCE else self._others
+    def _of(self, listing_id: ListingKey) -> Lookup:
+        return self._local if listing_id.source == LOCAL_SOURCE else self._others
 
 
 class NoMesh:

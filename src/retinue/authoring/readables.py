@@ -164,7 +164,7 @@ class Readables:
         return None if match is None else match[0]
 
     async def read(self, request: ReadRequest, record: AgentRecord, context: Context) -> Read:
-        """Read what ``record`` shows to the principal; what is hidden does not exist for it.
+        """Read what ``record`` shows to the principal; hidden items do not exist for it.
 
         Raises UnknownResourceError, UnknownPromptError or InvalidParametersError.
         """

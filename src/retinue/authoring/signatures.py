@@ -87,7 +87,7 @@ class Signature:
 
 
 def describe_object(value: Any) -> str:
-    """What was given in the place of a function, such as "the class Trip" or "an object of Trip"."""
+    """Describes a value that is no plain function, such as "the class Trip" or "an object of Trip"."""
     if isinstance(value, type):
         return f"the class {value.__qualname__}"
     return f"an object of {type(value).__qualname__}"

@@ -46,7 +46,7 @@ _SKILL_KEYS = frozenset({"id", "name", "description", "tags", "examples"})
 
 @dataclass(frozen=True, slots=True)
 class CardOptions:
-    """What the endpoint that serves a card supports; ``legacy`` adds the keys that 0.3 clients read."""
+    """The capabilities of the endpoint that serves a card; ``legacy`` adds the keys that 0.3 clients read."""
 
     streaming: bool = True
     push_notifications: bool = False

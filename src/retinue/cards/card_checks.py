@@ -1,8 +1,8 @@
 """Checks a card when it is published or read from a registry, beyond its syntax.
 
-`parse_card` accepts what has the form of a card, also from the store. These checks decide what is taken in:
+`parse_card` accepts any text with the form of a card, also from the store. These checks restrict new cards:
 urls without user information, a bounded number of skills, and no characters that a terminal, an editor or a
-model reads differently from what a person sees.
+model reads differently from a person.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads ElizaOS character files (v1) as agents (specification 1).
+"""Reads ElizaOS character files (v1) as agents (W-23).
 
 The file is JSON, usually with comments, which the reader has removed. Keys that mean nothing here (plugins,
 clients, settings) are ignored; the key ``retinue`` holds what ElizaOS has no place for.
@@ -114,7 +114,7 @@ def _parse_action(read: _Reader) -> Action:
 
 
 def _parse_examples(read: _Reader) -> list[Example]:
-    """What people say to have the action done: the first message of each conversation."""
+    """Requests for the action in people's words: the first message of each conversation."""
     return [Example(text=exchange[0][1]) for exchange in read.conversations("examples") if exchange]
 
 

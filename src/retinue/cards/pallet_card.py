@@ -1,4 +1,4 @@
-"""Codec of the pallet card: the JSON of seed 001 ↔ AgentRecord (P-06, P-20, specification 2, formats).
+"""Codec of the pallet card: the JSON of seed 001 ↔ AgentRecord (P-06, P-20, specification 2.1).
 
 Facts without a field in the card go into its top-level ``retinue`` object, which is absent when there are
 none. Unknown keys of a card are kept in ``extra["pallet"]``, and the order of its keys, where it differs

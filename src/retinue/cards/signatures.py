@@ -29,7 +29,7 @@ Policy = Literal["require", "warn", "off"]
 
 ALGORITHM = "ES256"
 ALGORITHMS = ("ES256", "ES384", "ES512", "Ed25519", "EdDSA", "RS256", "RS384", "RS512", "PS256", "PS384")
-"""Asymmetric ones only: whoever can verify must not be able to sign."""
+"""Asymmetric ones only, because a verifier must not be able to sign."""
 
 CLOCK_SKEW_S = 30
 MAX_SIGNATURES = 10
@@ -105,7 +105,7 @@ class Signer:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier found: the state, whose key it was, and the reason where it is not valid."""
+    """The result of a verification: the state, the owner of the key, and the reason where it is not valid."""
 
     state: SignatureState
     owner: str = ""
@@ -270,7 +270,7 @@ def _registry() -> Any:
         max_header_length = 4096
 
         def check_header(self, header: dict[str, Any]) -> None:
-            """As JWS, with "crit"; the SDK of A2A writes null for what it leaves out, such as ``jku``."""
+            """As JWS, with "crit"; the SDK of A2A writes null for omitted fields, such as ``jku``."""
             super().check_header({key: value for key, value in header.items() if value is not None})
 
     # iat and exp are no header fields of JWS

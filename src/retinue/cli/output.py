@@ -95,7 +95,7 @@ class Working:
         click.echo("".join(c if c.isprintable() else " " for c in line), err=True)
 
     def now(self, text: str) -> None:
-        """Show what is going on, until something else is; nothing is printed without a terminal."""
+        """Show the present activity until the next one; nothing is printed without a terminal."""
         if self._show is not None:
             self._show(clean(text))
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from retinue.core.errors import RetinueError
 from retinue.core.quick_dataclass import quick_dataclass
+from retinue.core.record import ListingKey
 
 PrincipalKind = Literal["local", "anonymous", "token", "mesh", "agent", "run"]
 Status = Literal["done", "failed", "needs_input", "refused"]
@@ -85,7 +86,8 @@ class Call:
     """One request to run one skill; its Channel is passed along with it.
 
     ``endpoint`` names the endpoint that received it. ``deadline`` is a time of the event loop's clock
-    (``loop.time()``); None = the default of the endpoint.
+    (``loop.time()``); None = the default of the endpoint. ``listing`` is the listing that a caller in this
+    process has chosen; if it cannot take the call any more, the agent is looked up by its name.
     """
 
     id: str
@@ -99,6 +101,7 @@ class Call:
     deadline: float | None = None
     idempotency_key: str | None = None
     run_step: str | None = None
+    listing: ListingKey | None = None
 
 
 @dataclass(frozen=True, slots=True)

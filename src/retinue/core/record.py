@@ -20,7 +20,7 @@ Visibility = Literal["private", "mesh", "exposed"]
 def is_visible(visibility: Visibility, scopes: frozenset[str]) -> bool:
     """Whether a caller with these scopes sees what has this visibility; for others it does not exist.
 
-    What is exposed to MCP clients is visible to the mesh as well.
+    A skill exposed to MCP clients is visible to the mesh as well.
     """
     return visibility in scopes or (visibility == "exposed" and "mesh" in scopes)
 
@@ -216,7 +216,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A record as one source gave it, with what was measured since.
+    """A record as one source gave it, with the measurements since.
 
     ``enabled`` is a person's choice; ``reachable`` is measured (None = not yet). ``last_error`` says why an
     agent is unreachable or, where it is reachable, degraded; ``since`` is when its `health` last changed.
@@ -282,7 +282,7 @@ class Listing:
 
 
 class Candidate(Protocol):
-    """What is known of an agent without its card: a `Listing`, or an entry of the directory's index."""
+    """The facts of an agent without its card: a `Listing`, or an entry of the directory's index."""
 
     @property
     def id(self) -> ListingKey: ...

@@ -28,7 +28,8 @@ _TOKENS = re.compile(
 def suggest(word: str, names: Iterable[str], *, limit: int = 3) -> tuple[str, ...]:
     """At most ``limit`` of ``names`` similar to ``word``, most similar first, then names that contain it.
 
-    Optimal string alignment found the intended name in 100 of 100 transpositions, a plain ratio in 90.
+    Optimal string alignment found the intended name in 100 of 100 transpositions, a plain ratio in 90
+    (specification 13.4).
     """
     # loaded at the first unknown name: most processes never ask
     from rapidfuzz import process

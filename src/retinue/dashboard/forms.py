@@ -1,7 +1,7 @@
 """Makes forms from JSON Schemas, and reads the entered values.
 
-Objects become groups of fields, enums choices, lists of plain values one line for each. What has no field
-of its own (unions, lists of objects, deep nesting) is entered as JSON. An empty field is left out.
+Objects become groups of fields, enums choices, lists of plain values one line for each. Values without a
+field of their own (unions, lists of objects, deep nesting) are entered as JSON. An empty field is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WHOLE = "json"
 """The name of the one field of a form that is no group; the names of all others begin with a slash."""
 
 MAX_TEXT = 10_000
-"""Characters of a default, of all choices of a field, and of a name; what is longer is entered as JSON."""
+"""Characters of a default, of all choices of a field, and of a name; longer ones are entered as JSON."""
 
 MAX_DEPTH = 4
 MAX_FIELDS = 200
@@ -31,7 +31,7 @@ _PLAIN = ("string", "integer", "number")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field; ``name`` is a JSON pointer, ``text`` the entry and ``problem`` what is wrong with it."""
+    """One field; ``name`` is a JSON pointer, ``text`` the entry, ``problem`` the error in it."""
 
     kind: Kind
     name: str
@@ -70,7 +70,7 @@ def make_form(schema: Schema | None, given: Any = None) -> Field:
 
 
 def read_form(form: Field, entered: Mapping[str, str]) -> tuple[Any, Field]:
-    """The value that was entered, and the form with the entries and with what cannot be read."""
+    """The entered value, and the form with the entries and their problems."""
     value, filled = _read(form, entered)
     return (value if value is not _NOTHING else {}), filled
 

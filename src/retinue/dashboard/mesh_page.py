@@ -99,7 +99,7 @@ def _targets(right: Iterable[Node]) -> Iterable[Json]:
 
 
 def _limit(kind: str, plural: str, boxes: Iterable[Node]) -> list[Node]:
-    """At most `MAX_BOXES`, those that do not answer first; the rest is one box with their number."""
+    """At most `MAX_BOXES`, silent ones first; the rest is one box with their number."""
     ordered = sorted(boxes, key=lambda one: one.status != "failed")
     if len(ordered) <= MAX_BOXES:
         return ordered
@@ -133,7 +133,7 @@ def _host(name: Any) -> str:
 
 
 def _group(agents: Sequence[Json]) -> list[Json]:
-    """The agents of each source as dots, those that do not answer last; these are named, too."""
+    """The agents of each source as dots, silent ones last; these are named, too."""
     by_source: dict[str, list[Json]] = {}
     for agent in agents:
         by_source.setdefault(str(agent.get("source", "")), []).append(agent)

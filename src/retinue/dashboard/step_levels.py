@@ -1,7 +1,7 @@
 """Selects the steps of a run for one page: one level of the tree, paged, with large groups folded.
 
-A run has up to a thousand items in one ``foreach``. What is folded is opened by its own address, so the page
-of a run stays small and can be read, linked to and gone back to.
+A run has up to a thousand items in one ``foreach``. A folded group has an address of its own, so the page of
+a run stays small and can be read, linked to and gone back to.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ CallKind = Literal["done", "failed", "needs_input", "refused"]
 class CallFilter:
     """Which ended calls are wanted; an empty field accepts every call.
 
-    ``before`` is the place of a row: only older calls. ``failed`` = those that are not done.
+    ``before`` is the place of a row: only older calls. ``failed`` = calls whose status is not done.
     """
 
     skill: str | None = None

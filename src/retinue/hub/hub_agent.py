@@ -129,9 +129,9 @@ def hub_agent(
 ) -> HubAgent:
     """The agent ``retinue`` over a directory and an orchestrator.
 
-    ``caller`` chooses agents as runs do, ``track`` is what was learned of them. ``clear_steps`` forgets the
+    ``caller`` chooses agents as runs do, ``track`` holds the figures of their calls. ``clear_steps`` forgets the
     cached results of steps and gives their number. ``access`` decides which agents a caller sees,
-    ``spending_of`` tells what a model agent has spent. ``store_workflow`` stores a definition. Parts of the
+    ``spending_of`` tells the spending of a model agent. ``store_workflow`` stores a definition. Parts of the
     process add further skills; `SKILLS` is the order of all.
     """
 

@@ -28,8 +28,8 @@ MAX_CHANGES = 500_000
 class ImportState:
     """One import of this hub: ``kind`` is the protocol, ``reason`` why it is not connected.
 
-    ``waiting`` are the tools that differ from those that a person accepted: by name the accepted form, None
-    for a new tool, and the offered one.
+    ``waiting`` are the tools that differ from the accepted ones: by name the accepted form, None for a new
+    tool, and the offered one.
     """
 
     name: str

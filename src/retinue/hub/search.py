@@ -121,7 +121,7 @@ class _Finder:
         return self.open_offers(first[:limit]), count - limit
 
     def open_offers(self, wanted: Sequence[tuple[Entry, str]]) -> list[Offer]:
-        """Resolve pairs of agent and skill id; those that no longer exist are skipped."""
+        """Resolve pairs of agent and skill id; vanished skills are skipped."""
         found = ((entry, self._directory.find_skill(entry, skill_id)) for entry, skill_id in wanted)
         return [(entry, offer) for entry, offer in found if offer is not None]
 

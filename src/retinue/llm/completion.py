@@ -43,7 +43,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a call used; ``cost_usd`` None = unknown. ``is_estimated`` where the back-end told nothing."""
+    """The usage of a call; ``cost_usd`` None = unknown. ``is_estimated`` where the back-end reports none."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -141,7 +141,7 @@ def _find_pause(error: BusyError | ModelError, wait_s: float) -> float | None:
 
 HIDDEN = "[key]"
 MAX_CHARACTERS = 500
-"""What is kept of a text that somebody else wrote."""
+"""The limit for a text of a foreign program."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _VENDORS_KEYS = re.compile(r"\b(?:sk|rk|pk)-[\w-]{16,}|\b(?:gsk_|xai-|hf_)\w{16,}|\bAIza[\w-]{30,}")

@@ -61,7 +61,7 @@ def write_instructions(instructions: str) -> str:
 
 
 def write_task(task: str, data: Sequence[tuple[str, Any]] = ()) -> str:
-    """The task, followed by its data: pairs of what it is and the value; empty values are left out."""
+    """The task, followed by its data: pairs of a title and the value; empty values are left out."""
     parts = [fence(what, text_of(value)) for what, value in data if value not in (None, "", {}, [])]
     return "\n\n".join([task, *parts])
 

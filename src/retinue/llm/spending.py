@@ -1,8 +1,8 @@
 """The budget of one model agent: refuses a call that could cost more than the rest of the budget.
 
-Before a call the most that it may cost is reserved: its prompt, and the longest answer. The longest answer
-is cut to what the budget has left, down to `MIN_ANSWER_TOKENS`; below, the call is refused. What was spent is
-kept on disk, by day (UTC) and by run, so a restart forgets nothing. A run is all calls of one trace.
+Before a call the most that it may cost is reserved: its prompt, and the longest answer. The longest answer is
+cut to what the budget has left, down to `MIN_ANSWER_TOKENS`; below, the call is refused. Spending is kept on
+disk, by day (UTC) and by run, so a restart forgets nothing. A run is all calls of one trace.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SAMPLE_TOKENS = 1_000
 
 @dataclass(slots=True)
 class Spent:
-    """What was spent: tokens, US dollars, and the number of calls."""
+    """Spending: tokens, US dollars, and the number of calls."""
 
     tokens: int = 0
     cost_usd: float = 0.0
@@ -57,7 +57,7 @@ class Spent:
 
 @dataclass(slots=True)
 class Day:
-    """What was spent on one day, in all and by run."""
+    """The spending of one day, in all and by run."""
 
     date: str
     total: Spent = field(default_factory=Spent)
@@ -84,7 +84,7 @@ def estimate_tokens(size_bytes: int) -> int:
 
 
 class Ledger:
-    """What one model agent has spent, in the file ``path``, and what its calls may still spend."""
+    """The spending of one model agent, in the file ``path``, and the rest of its budget."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Ledger:
         return self.price(Usage(estimate_tokens(prompt.size_bytes), output, is_estimated=True))
 
     def read_today(self) -> Spent:
-        """What was spent today. Raises StateDamagedError."""
+        """The spending of today. Raises StateDamagedError."""
         return read_day(self._path, self._today()).total
 
     def check_prices(self) -> None:
@@ -154,7 +154,7 @@ class Ledger:
         return Reservation(run_id, answer, self.price(Usage(asked, answer)))
 
     def _list_limits(self, day: Day, run_id: str) -> list[tuple[str, float, float]]:
-        """Each limit: the setting, the limit itself, and what is spent or reserved of it."""
+        """Each limit: the setting, the limit itself, and the spent or reserved part."""
         budget = self._budget
         run = day.runs.get(run_id, Spent())
         in_run = [reservation.most for reservation in self._open if reservation.run_id == run_id]
@@ -233,7 +233,7 @@ class Ledger:
 
 
 def read_day(path: Path, date: str) -> Day:
-    """What was spent on this day; nothing for another day. Runs go on over midnight.
+    """The spending of this day; nothing for another day. Runs go on over midnight.
 
     Raises StateDamagedError.
     """
@@ -247,7 +247,7 @@ def read_day(path: Path, date: str) -> Day:
 
 
 def render_spending(spent: Spent, budget: Budget) -> str:
-    """What was spent today, of what may be, for people; "" for nothing without a limit."""
+    """Today's spending and its limit, for people; "" for nothing without a limit."""
     if not spent.calls and budget.cost_per_day is None and budget.tokens_per_day is None:
         return ""
     cost = f"${spent.cost_usd:,.4f}" + (

@@ -15,7 +15,7 @@ _MAX_STARTS = 200
 
 
 class UnreadableAnswerError(ValueError):
-    """An answer that is not of the form asked for; the text says what is missing."""
+    """An answer that is not of the form asked for; the text names the missing part."""
 
 
 def read_object(answer: str, texts: tuple[str, ...], lists: tuple[str, ...] = ()) -> dict[str, Any]:

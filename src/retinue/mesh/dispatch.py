@@ -1,7 +1,7 @@
 """The dispatch path: every call, from every endpoint, is one ``dispatch(call, channel)``.
 
 limits → trace guard → look-up within the caller's view → choice → input check → invocation → output check →
-record. Endpoints decode and encode; only the dispatcher runs skills.
+record (specification 9.1). Endpoints decode and encode; only the dispatcher runs skills.
 """
 
 from __future__ import annotations
@@ -70,6 +70,16 @@ class Lookup(Protocol):
     ) -> tuple[Candidate, ...]:
         """At least one candidate, all within ``view``. Raises LookupFailedError."""
 
+    async def find_offering(
+        self,
+        listing_id: ListingKey,
+        skill_id: str,
+        scopes: frozenset[str],
+        *,
+        view: AgentView | None = None,
+    ) -> Candidate | None:
+        """The listing with this id, if `resolve_skill` may list it for such a call now; None otherwise."""
+
     async def open(self, candidate: Candidate) -> Listing | None:
         """The whole listing of a candidate; None when it has been removed. Raises StateError."""
 
@@ -88,7 +98,7 @@ class Invoker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TimeoutSettings:
-    """Default time-outs of one process, in seconds."""
+    """Default time-outs of one process, in seconds (specification 12.4)."""
 
     endpoint_s: float = 60.0
     agent_call_s: float = 30.0
@@ -139,7 +149,13 @@ class Dispatcher:
                 if span is not None:
                     admitted.trace = span.carry(admitted.trace)
                 call = _with_trace(call, admitted)
-                candidates = await self.lookup.resolve_skill(
+                candidates: tuple[Candidate, ...] = ()
+                if call.listing is not None:
+                    chosen = await self.lookup.find_offering(
+                        call.listing, call.skill, call.principal.scopes, view=state.view
+                    )
+                    candidates = () if chosen is None else (chosen,)
+                candidates = candidates or await self.lookup.resolve_skill(
                     call.skill,
                     call.principal.scopes,
                     version_range=call.version_range,
@@ -348,6 +364,7 @@ def _with_trace(call: Call, admitted: AdmittedCall) -> Call:
         deadline=deadline,
         idempotency_key=call.idempotency_key,
         run_step=call.run_step,
+        listing=call.listing,
     )
 
 

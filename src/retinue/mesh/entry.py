@@ -68,7 +68,7 @@ class Entry:
 
     @property
     def health(self) -> Health:
-        """What was measured of the agent."""
+        """The measurements of the agent."""
         return health_of(self.reachable, self.last_error)
 
     def offers(self, skill_id: str, scopes: Scopes) -> bool:

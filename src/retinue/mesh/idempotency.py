@@ -112,7 +112,7 @@ class OutcomeCache:
         entry.outcome.cancel()
 
     def _drop_old(self) -> None:
-        """Drop what ended longest ago first; keep what is still running."""
+        """Drop what ended longest ago first; keep running calls."""
         oldest = self._clock() - self._kept_s
         for key, entry in list(self._entries.items()) if self._is_full(oldest) else ():
             if entry.done_at is None:

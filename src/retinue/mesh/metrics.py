@@ -17,7 +17,7 @@ MAX_NAMES = 200
 """How many names of agents, skills and the like one process tells apart; further ones count as `OTHER`."""
 
 OTHER = "other"
-"""The value of a label for the names beyond `MAX_NAMES`, and for those that a reader may not see."""
+"""The value of a label for the names beyond `MAX_NAMES`, and for names that a reader may not see."""
 
 LATENCY_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0)
 

@@ -1,4 +1,4 @@
-"""Permissions: who may see a skill, and who may call it.
+"""Permissions: who may see a skill, and who may call it (specification 9.3).
 
 - *Visibility* marks a skill, resource or prompt: ``private`` ⊂ ``mesh`` ⊂ ``exposed``
   (`core.record.is_visible`). The lists of an ``agent.json`` set it (`ExposureLists`).
@@ -64,8 +64,8 @@ def may_call(skill: Skill, scopes: frozenset[str]) -> bool:
 def is_mesh_itself(principal: Principal) -> bool:
     """Whether a process of the mesh asks on its own behalf, such as a command or an agent that stops.
 
-    An agent sends its calls with the token of its mesh, too, and names itself: what it calls may have been
-    chosen by a caller without any token.
+    An agent sends its calls with the token of its mesh, too, and names itself, because a caller without any
+    token may have chosen the target of its calls.
     """
     is_own = principal.kind == "local" or (
         principal.kind == "mesh" and (principal.id in _OWN_IDS or principal.id.startswith("join:"))
@@ -74,7 +74,7 @@ def is_mesh_itself(principal: Principal) -> bool:
 
 
 def as_mcp_client(principal: Principal) -> Principal:
-    """The principal at an MCP endpoint: without a token it sees only what is exposed."""
+    """The principal at an MCP endpoint: without a token it sees only exposed skills."""
     if principal is ANONYMOUS:
         return MCP_CLIENT
     if principal.kind == "anonymous" and principal.scopes != _MCP_SCOPES:
@@ -98,7 +98,8 @@ def principal_key(principal: Principal) -> str:
 class AccessRule:
     """The access lists of one agent; None = no list, no restriction.
 
-    ``receive``: globs of callers. ``send``: globs ``AGENT`` or ``AGENT/SKILL`` of what it may call.
+    ``receive``: globs of callers. ``send``: globs ``AGENT`` or ``AGENT/SKILL`` of the skills that it may
+    call.
     """
 
     receive: tuple[str, ...] | None = None
@@ -180,7 +181,7 @@ class ExposureLists:
     """The ``mcp`` block of an ``agent.json`` (S-06 … S-08; specification 5, doubts 8 and 10).
 
     Each list holds names or globs such as ``fs:*``: ids of skills, names or URIs of resources, names of
-    prompts. What is listed is exposed, what is not listed is private. The private lists take precedence.
+    prompts. A listed item is exposed, any other is private. The private lists take precedence.
     """
 
     expose_tools: Sequence[str] = ()
@@ -224,7 +225,7 @@ class ExposureLists:
 
 
 def expose_resources(resources: Iterable[Resource], globs: Sequence[str]) -> tuple[Resource, ...]:
-    """The resources; those that a glob names are exposed, the others are unchanged."""
+    """The resources; resources that a glob names become exposed, the others are unchanged."""
     return tuple(
         replace(resource, visibility="exposed") if _matches_any(_names_of(resource), globs) else resource
         for resource in resources

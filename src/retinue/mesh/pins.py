@@ -32,7 +32,7 @@ _MAX_COMPARED_LINES = 2_000
 
 @dataclass(slots=True)
 class ServerPins:
-    """The tools of one server by name: accepted ones, and those that wait, changed or new."""
+    """The tools of one server by name: accepted tools, and changed or new tools that wait."""
 
     accepted: dict[str, Tool] = field(default_factory=dict)
     waiting: dict[str, Tool] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Pins:
         return names
 
     def forget(self, server: str) -> None:
-        """Drop what is known of a server; adding it again accepts its tools as they are then."""
+        """Drop the tools of a server; adding it again accepts its tools as they are then."""
         if server in self._servers:
             self._change(lambda servers: servers.pop(server, None))
 

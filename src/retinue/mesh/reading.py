@@ -1,8 +1,8 @@
 """The path of reads: resources, prompts and completions, each one ``read(request, channel)``.
 
 limits → trace guard → read within what the caller sees → record, as for a call. There is no agent to choose
-and no schema to check. The audit row of a read names its kind and what was read. `Changes` notifies observers
-of lists and resources that changed.
+and no schema to check. The audit row of a read names its kind and its target. `Changes` notifies observers of
+lists and resources that changed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ReadSource(Protocol):
     async def read(self, request: ReadRequest, call: Call, admitted: AdmittedCall, channel: Channel) -> Read:
         """Read once, within what the principal may see.
 
-        Raises UnknownResourceError or UnknownPromptError, for what is hidden as for what is missing.
+        Raises UnknownResourceError or UnknownPromptError for a hidden or a missing item.
         """
 
     def follow(self, uris: frozenset[str]) -> None:

@@ -220,7 +220,7 @@ def _left_s(call: Call) -> float:
 
 
 def value_of(reply: Envelope, agent: str, skill: str) -> Any:
-    """The value of a reply that ended a task; raises what it failed with."""
+    """The value of a reply that ended a task; raises its error."""
     payload = reply.payload
     if reply.performative == "INFORM_CAPABILITIES":
         return dict(payload)

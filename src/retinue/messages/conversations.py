@@ -102,7 +102,7 @@ class Conversations:
                 del self._open[key]
 
     def _prune(self) -> None:
-        """Drop what is too old, and the oldest of too many; the dict is in the order of their beginning."""
+        """Drop old conversations, and the oldest of too many; the dict is in the order of their beginning."""
         limit = self._clock() - self._ttl_s
         while self._open:
             oldest = next(iter(self._open.values()))

@@ -26,8 +26,8 @@ class MessageOptions:
     """How messages are read and answered.
 
     ``strict`` requires every field and a known ontology. ``signatures``: "off" ignores them, "verify" rejects
-    those that do not hold, "require" rejects messages without one too. ``sign`` signs what is sent.
-    ``wait_s`` is how long a reply waits for the result of a task.
+    invalid ones, "require" rejects messages without one too. ``sign`` signs outgoing messages. ``wait_s`` is
+    how long a reply waits for the result of a task.
     """
 
     strict: bool = False
@@ -58,8 +58,8 @@ RunSkill = Callable[[str, Mapping[str, Any], str | None, Channel, float | None],
 class Exchange:
     """One message on its way through the receiver.
 
-    ``target`` is the agent that it is for; None = whoever offers the skill. ``run`` calls skills with the
-    rights of its sender. ``in_background`` = tasks may outlive the request.
+    ``target`` is the agent that it is for; None = any agent that offers the skill. ``run`` calls skills with
+    the rights of its sender. ``in_background`` = tasks may outlive the request.
     """
 
     request: Envelope

@@ -51,8 +51,8 @@ Render = Callable[[Envelope, Reply, str], dict[str, Any]]
 class Handlers:
     """The tasks, subscriptions and answers of one process.
 
-    ``own``, ``forwards``, ``watch`` and ``journal`` are as `Receiver` describes them; ``render`` writes what
-    is sent to callbacks. Close it with `aclose`.
+    ``own``, ``forwards``, ``watch`` and ``journal`` are as `Receiver` describes them; ``render`` writes
+    messages to callbacks. Close it with `aclose`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Handlers:
         )
 
     def recover(self) -> None:
-        """Take up what the processes before this one have left, and tell callbacks what they do not know.
+        """Take up the tasks of earlier processes, and send callbacks the missing replies.
 
         Raises StateError.
         """

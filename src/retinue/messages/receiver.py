@@ -119,8 +119,8 @@ class Receiver:
     ) -> Answer:
         """The reply to a decoded message.
 
-        ``agent`` is the one that the endpoint names; ``wait_s`` = how long to wait for the result of a task,
-        None = as the options say, and not at all where the message has a ``callback_url``.
+        ``agent`` is the agent of the endpoint; ``wait_s`` = how long to wait for the result of a task, None =
+        as the options say, and not at all where the message has a ``callback_url``.
         """
         told = parse_trace_meta(message["trace"]) if _has_trace(message) else None
         claimed = merge_traces(trace, told) or _NO_TRACE
@@ -262,5 +262,5 @@ def _has_trace(message: Any) -> bool:
 
 
 def unread() -> Envelope:
-    """What stands for a message of which nothing could be read."""
+    """The placeholder for an unreadable message."""
     return Envelope(performative="", payload={}, message_id="unknown")

@@ -1,6 +1,6 @@
 """``POST /messages``: one envelope in the request body, the reply in the response.
 
-The status is 200, or 202 when a further reply follows (TASK_ACCEPT, SUBSCRIBE). What cannot be read is
+The status is 200, or 202 when a further reply follows (TASK_ACCEPT, SUBSCRIBE). An unreadable message is
 answered with NOT_UNDERSTOOD and 200. The header ``Prefer: respond-async`` asks for TASK_ACCEPT at once,
 ``Prefer: wait=N`` sets how many seconds to wait for the result of a task (RFC 7240).
 """

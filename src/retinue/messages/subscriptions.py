@@ -21,7 +21,7 @@ Watch = Callable[[str, Callable[[], None]], Callable[[], None]]
 """Calls back when the skills of an agent may have changed; returns the function that ends it."""
 
 Summarise = Callable[[], Awaitable[Reply]]
-"""What the agent says of itself now: INFORM_CAPABILITIES, or why not."""
+"""The agent's present summary: INFORM_CAPABILITIES, or the reason why there is none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +37,7 @@ class Subscription:
     last: Reply | None = None
 
     def names(self) -> tuple[str, ...]:
-        """What it is known by."""
+        """The keys of a subscription."""
         ids = (self.id, self.request.message_id, self.request.reply_with)
         return tuple(dict.fromkeys(one for one in ids if one is not None))
 

@@ -32,7 +32,7 @@ _CAPABILITIES: frozenset[Capability] = frozenset({"progress", "log"})
 _NOTHING: frozenset[Capability] = frozenset()
 
 News = Callable[["MessageTask", Reply], None]
-"""Gets what is said of a task: TASK_ACCEPT with its progress, and the reply that ends it."""
+"""Receives the messages about a task: TASK_ACCEPT with its progress, and the reply that ends it."""
 
 
 class TaskChannel(NullChannel):
@@ -78,7 +78,7 @@ class MessageTask:
         return self.reply or accepted(self.id, self.comments)
 
     def names(self) -> tuple[str, ...]:
-        """What it is known by: its id, and the ids of the request."""
+        """The keys of a task: its id, and the ids of the request."""
         ids = (self.id, self.request.message_id, self.request.reply_with)
         return tuple(dict.fromkeys(one for one in ids if one is not None))
 

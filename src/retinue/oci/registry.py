@@ -93,7 +93,7 @@ class Registry(Protocol):
     async def pull_many(self, references: Sequence[Reference]) -> Pulled:
         """Artifacts by repository in one request, each of ``references`` with a digest.
 
-        What is left out may be asked for again; empty where the registry gives artifacts only one by one.
+        Omitted artifacts may be requested again; empty where the registry gives artifacts only one by one.
         """
         ...
 
@@ -234,7 +234,7 @@ async def publish_card(
     tag: str | None = None,
     signatures: Sequence[Mapping[str, str]] = (),
 ) -> Published:
-    """Publish an agent card byte for byte, as ``oras push`` would (specification 2, formats).
+    """Publish an agent card byte for byte, as ``oras push`` would (specification 2.1).
 
     ``skills`` holds the ids visible to others; ``repository`` overrides ``agents/<short name>``, ``tag`` the
     one of the major version (`default_tag`); ``signatures`` are over the bytes. Raises RepositoryTakenError
@@ -300,7 +300,7 @@ async def forget(
 
 
 async def withdraw(registry: Registry, published: Published) -> None:
-    """Delete exactly what was published, by digest, so that a newer card remains.
+    """Delete exactly the published artifact, by digest, so that a newer card remains.
 
     Raises ReferenceNotFoundError when it is already gone.
     """

@@ -129,7 +129,7 @@ class ImportedApis(LiveSource[ImportedApi]):
         self._environment = environment
 
     async def configure(self, specs: Mapping[str, ApiSpec], http: HttpRequester) -> None:
-        """Load what is new, drop what is gone, and load again what is configured differently."""
+        """Load new documents, drop removed ones, and load again those with other settings."""
 
         def load(name: str) -> ImportedApi:
             def make_client(api: Api) -> ApiClient:

@@ -1,10 +1,10 @@
 """The endpoints of our own processes: ``/execute``, ``/health`` and ``/ready``.
 
-``POST /execute`` is JSON-RPC 2.0 where the method is a skill (specification 2, P-07 … P-12, P-22 … P-24). It
+``POST /execute`` is JSON-RPC 2.0 where the method is a skill (P-07 … P-12, P-22 … P-24). It
 is a plain ASGI app, because Starlette's Request and Response cost more than the whole dispatch. JSON-RPC
 errors have HTTP status 200 (specification 2, doubt 12); only rejections by ``web.security`` have another
-status. ``GET /health`` proves that the process is alive (specification 2, formats), and ``GET /ready`` says
-whether it can serve callers (specification 7).
+status. ``GET /health`` proves that the process is alive (specification 2.1), and ``GET /ready`` says whether
+it can serve callers (specification 7.15).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def execute_route(
 ) -> Route:
     """The endpoint at ``path`` for ``agent``, or for the agent that ``{agent}`` in the path names.
 
-    With ``answer_without_id`` notifications are answered as well (specification 7, seed 001).
+    With ``answer_without_id`` notifications are answered as well (specification 7.2).
     ``validation_code`` is the code of invalid parameters; −32602 is JSON-RPC's own (specification 2, doubt
     1).
     """
@@ -236,8 +236,8 @@ async def _answer(request: HttpRequest) -> JSONResponse:
 def ready_route(find_problems: Callable[[], Awaitable[list[Problem]]], path: str = "/ready") -> Route:
     """The route that shows whether the process can serve callers; it needs no token.
 
-    The status is 200 for ``ready`` and ``degraded``, 503 for ``not ready``. Only a caller with a token is
-    told what is missing, because names of registries and agents may be secret (specification 7, probes).
+    The status is 200 for ``ready`` and ``degraded``, 503 for ``not ready``. Only a caller with a token sees
+    the missing parts, because names of registries and agents may be secret (specification 7.15).
     """
 
     async def answer(request: HttpRequest) -> JSONResponse:

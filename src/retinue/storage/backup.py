@@ -21,7 +21,7 @@ from retinue.storage.runs_file import new_mark
 from retinue.storage.state import State
 
 _LEFT_OUT = frozenset({"hub.json", "hub.lock", "nodes"})
-"""What belongs to the running processes of this state. A copy is another state with processes of its own."""
+"""Files of the running processes of this state. A copy is another state with processes of its own."""
 
 _INDEX = "index.json"
 _ATTEMPTS = 5

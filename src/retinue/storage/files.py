@@ -123,7 +123,7 @@ def create_database(path: Path) -> None:
 
 
 def list_open_to_others(paths: Iterable[Path]) -> Iterator[Path]:
-    """Those of the paths, and of everything below them, that other users may read, write or enter."""
+    """The paths, among these and everything below them, that other users may read, write or enter."""
     for path in paths:
         try:
             mode = path.lstat().st_mode

@@ -199,7 +199,8 @@ class SqliteAudit:
     def list_calls(
         self, equal: Mapping[str, str], *, failed: bool, before: int | None, limit: int
     ) -> Sequence[Mapping[str, Any]]:
-        """Ended calls, newest first, whose keys equal these texts; ``failed`` = those that are not done.
+        """Ended calls, newest first, whose keys equal these texts; ``failed`` = calls whose status is not
+        done.
 
         ``before`` is the place of a row, which each row has as ``row``: only older ones. Call `flush` before
         for the newest; this method may run in any thread.

@@ -1,8 +1,8 @@
 """Checks ``runs.db`` as a file: that it is intact, and that no stored run was lost from it.
 
 SQLite keeps the newest changes in a file of its own (``runs.db-wal``). If that file is removed after a crash,
-or ``runs.db`` is emptied, what is left is a valid database without these runs. So the processes that execute
-runs count in the database, and keep the last count beside it, in ``runs.db.mark``.
+or ``runs.db`` is emptied, the rest is a valid database without these runs. So the processes that execute runs
+count in the database, and keep the last count beside it, in ``runs.db.mark``.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RunsFile:
         return True
 
     def read_mark(self) -> Mark | None:
-        """What was last known of the database; None if nothing is, or it cannot be read."""
+        """The last known state of the database; None if there is none, or it cannot be read."""
         try:
             facts = orjson.loads(self.mark_path.read_bytes())
             return Mark(str(facts["id"]), int(facts["count"]))
@@ -82,7 +82,7 @@ class RunsFile:
             return None
 
     def write_mark(self, mark: Mark) -> None:
-        """Keep what is known of the database; raises StateError."""
+        """Store the known state of the database; raises StateError."""
         with storage_errors(self.mark_path):
             content = orjson.dumps({"id": mark.id, "count": mark.count})
             replace_file(self.mark_path, content, mode=0o600, sync=False)

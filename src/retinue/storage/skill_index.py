@@ -265,7 +265,7 @@ class _Hits:
         return heapq.nsmallest(limit, self._found, key=self._found.__getitem__)
 
     def search(self, asked: Collection[str], counts: Mapping[str, int]) -> None:
-        """Look up the stems of ``counts``; those that are not ``asked`` weigh less."""
+        """Look up the stems of ``counts``; terms that are not ``asked`` weigh less."""
         cost = {stem: rows / (1.0 if stem in asked else EXPANDED_WEIGHT) for stem, rows in counts.items()}
         stems = sorted(cost, key=lambda stem: (cost[stem], stem))[:MAX_STEMS]
         if sum(counts[stem] for stem in stems) <= EXACT_ROWS:

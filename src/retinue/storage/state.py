@@ -1,7 +1,7 @@
 """The state folder: its location, its paths, its keys, its lock and the address of the running hub.
 
 The folder holds ``registry/``, ``retinue.db``, ``runs.db`` with ``runs.db.mark``, ``nodes/``, ``keys/``,
-``spending/``, ``logs/``, ``hub.json``, ``hub.log`` and ``hub.lock``.
+``spending/``, ``logs/``, ``hub.json``, ``hub.log`` and ``hub.lock`` (specification 10.3).
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class State:
 
     @property
     def spending(self) -> Path:
-        """What each model agent has spent, one file for each."""
+        """The spending of the model agents, one file for each."""
         return self.root / "spending"
 
     @property
@@ -145,12 +145,12 @@ class State:
 
     @property
     def hub_log(self) -> Path:
-        """What a hub without a terminal prints."""
+        """The output of a hub without a terminal."""
         return self.root / "hub.log"
 
     @property
     def agent_logs(self) -> Path:
-        """What the agents that the hub starts print, one file each."""
+        """The output of the agents that the hub starts, one file for each."""
         return self.root / "logs"
 
     @property
@@ -174,7 +174,7 @@ class State:
             ) from error
 
     def list_open_to_others(self) -> Iterator[Path]:
-        """What other users of this machine may read: the folder, and everything of it that is ours.
+        """The paths that other users of this machine may read: the folder, and everything of it that is ours.
 
         Files of the user in the folder are not looked at; it may be a folder of something else too.
         """
@@ -184,7 +184,7 @@ class State:
         yield from list_open_to_others(path for name in _OWN for path in self.root.glob(name))
 
     def protect(self) -> int:
-        """Take the state from other users, as versions before this one did not; returns what was changed.
+        """Take the state from other users, as versions before this one did not; returns the changed paths.
 
         The folder itself is changed only if nothing but the state is in it.
         """
@@ -220,9 +220,8 @@ class State:
         return mesh_key(self.keys)
 
     def read_session(self, name: str) -> dict[str, Any] | None:
-        """What `write_session` kept under a name; None where there is nothing.
-
-        Raises StateDamagedError for a file that holds something else.
+        """The value that `write_session` stored under a name; None if there is none. Raises StateDamagedError
+        for a file with other content.
         """
         path = self._session_file(name)
         try:
@@ -357,7 +356,7 @@ def find_hub_url(state: State) -> str | None:
 
 
 def is_process(pid: int, birth: int | None) -> bool:
-    """Whether the process runs and is the one that started at ``birth``, where that is known."""
+    """Whether the process runs and started at ``birth``, where that is known."""
     process = _read_process(pid)
     if process is None:
         return _is_alive(pid)

@@ -54,7 +54,7 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class StoredTask:
-    """One task: its JSON, and by what it is found. ``owner`` is the id of the principal that sent it."""
+    """One task: its JSON and its keys. ``owner`` is the id of the principal that sent it."""
 
     id: str
     agent: str
@@ -128,7 +128,7 @@ class TaskStore:
         )
 
     def save(self, task: StoredTask) -> None:
-        """Store a task, or what has become of it."""
+        """Store a new task, or its new state."""
         row = (task.id, task.agent, task.owner, task.context, task.state, task.ended, self._next_ms())
         with self._writing() as connection:
             connection.execute(
@@ -155,7 +155,7 @@ class TaskStore:
         return None if row is None else orjson.loads(row[0])
 
     def read(self, task_id: str) -> dict[str, Any] | None:
-        """The task, whoever owns it."""
+        """The task, independent of its owner."""
         with self._mapped():
             row = self._connection.execute("SELECT body FROM tasks WHERE id = ?", (task_id,)).fetchone()
         return None if row is None else orjson.loads(row[0])

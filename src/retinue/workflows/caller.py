@@ -16,6 +16,7 @@ from cachetools import FIFOCache
 
 from retinue.core.call import Outcome
 from retinue.core.json_values import copy_json
+from retinue.core.record import ListingKey
 from retinue.workflows.runs.records import RUN_CALLER, Origin
 
 
@@ -23,9 +24,10 @@ from retinue.workflows.runs.records import RUN_CALLER, Origin
 class Choice:
     """The agent that a step will call, as it is recorded in the run; schemas are JSON Schemas.
 
-    ``skill`` is what it is called for. ``score`` = its configured number for the role, where it was
-    chosen by role; ``available`` is false for one that was asked for by name and does not answer;
-    ``warning`` is what callers of a deprecated version are told.
+    ``skill`` is the skill to call. ``score`` = its configured number for the role, where it was chosen by
+    role; ``available`` is false for one that was asked for by name and does not answer; ``listing`` is its
+    place in the directory of the process that chose it, None in the runs of earlier releases; ``warning`` is
+    what callers of a deprecated version are told.
     """
 
     agent: str
@@ -37,6 +39,7 @@ class Choice:
     score: float | None = None
     available: bool = True
     warning: str = ""
+    listing: ListingKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Wanted:
 
 
 class Caller(Protocol):
-    """What a step asks for; implemented over the one dispatch path."""
+    """The calls of steps; implemented over the one dispatch path."""
 
     async def choose(
         self,
@@ -111,7 +114,7 @@ class Caller(Protocol):
 
 
 KEPT_RESULTS = 100
-"""Specification 3, defaults where the seed is silent: 100 entries, first in, first out."""
+"""Specification 3.3: 100 entries, first in, first out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,7 @@ class Kept:
 
 
 class Cache(Protocol):
-    """Keeps results by key; one that is too old is not there. Never raises for what it cannot keep."""
+    """Keeps results by key; an old one is not returned. Never raises for a value that it cannot keep."""
 
     async def find(self, key: str) -> Kept | None:
         """The result under this key, None when there is none (any more)."""
@@ -132,7 +135,7 @@ class Cache(Protocol):
 
 
 def cache_key(*facts: Any) -> str:
-    """One key of everything that makes a result what it is (specification 3, doubt 15); JSON values."""
+    """One key of everything that determines a result (specification 3, doubt 15); JSON values."""
     return hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 

@@ -18,7 +18,7 @@ from retinue.core.errors import (
     RoleNotOfferedError,
     UnknownAgentError,
 )
-from retinue.core.record import QUERY_CAPABILITIES, Candidate, Listing, render_deprecation
+from retinue.core.record import QUERY_CAPABILITIES, Candidate, Listing, ListingKey, render_deprecation
 from retinue.core.text import suggest
 from retinue.mesh.asking.fanout import Answers, ask_agents
 from retinue.mesh.asking.query import Query, make_query
@@ -53,7 +53,7 @@ _OPENED = 200
 
 
 class RoleChoice:
-    """Lists agents by role for workflows; the cards of those that have it are read, and no others."""
+    """Lists agents by role for workflows; only the cards of agents with the role are read."""
 
     def __init__(
         self, directory: Directory, strategy: Strategy = first, track: TrackRecord | None = None
@@ -120,6 +120,7 @@ def _choose(offer: RoleOffer, found: Iterable[Candidate]) -> Choice:
         score=offer.score,
         available=offer.is_available,
         warning=render_deprecation(record),
+        listing=offer.listing.id,
     )
 
 
@@ -186,6 +187,7 @@ class DispatchCaller:
             input_schema=None if offer is None else offer.input_schema,
             output_schema=None if offer is None else offer.output_schema,
             warning="" if listing is None else render_deprecation(listing.record),
+            listing=chosen.id,
         )
 
     def _find_listing(self, candidate: Candidate) -> Listing | None:
@@ -236,6 +238,7 @@ class DispatchCaller:
                     input_schema=offer.input_schema,
                     output_schema=offer.output_schema,
                     warning="" if listing is None else render_deprecation(listing.record),
+                    listing=one.id,
                 )
             )
         return choices
@@ -283,6 +286,7 @@ class DispatchCaller:
             seconds_left=timeout_s,
         )
         principal = _principal(origin.caller, origin.scopes)
+        listing = self._find_here(choice)
         call = Call(
             id=idempotency_key,
             skill=skill,
@@ -290,16 +294,25 @@ class DispatchCaller:
             principal=principal,
             endpoint="workflow",
             trace=outgoing,
-            agent=await self._name_here(choice, skill, principal),
+            agent=choice.agent if listing is not None else await self._name_here(choice, skill, principal),
             deadline=asyncio.get_running_loop().time() + timeout_s,
             idempotency_key=idempotency_key,
             run_step=f"{run_id}/{path}",
+            listing=listing,
         )
         with OutgoingCall(outgoing, guard=self._guard):
             return await self._calls.dispatch(call, _CHANNEL)
 
+    def _find_here(self, choice: Choice) -> ListingKey | None:
+        """The listing of the choice; None where another process chose it and means another agent by it."""
+        entry = None if choice.listing is None else self._directory.find_entry(choice.listing)
+        is_same = entry is not None and entry.url == choice.url and is_named(entry, choice.agent)
+        return choice.listing if is_same else None
+
     async def _name_here(self, choice: Choice, skill: str, principal: Principal) -> str:
-        """What the chosen agent is called in this process: on another machine its source has another name."""
+        """The name of the chosen agent in this process, because its source has another name on another
+        machine.
+        """
         name = choice.agent.partition("@")[0]
         try:
             view = self._access.view_of(principal)

@@ -133,7 +133,7 @@ async def _load(stored: StoredText) -> Loaded:
 
 
 def is_run_as_mesh(loaded: Loaded) -> bool:
-    """Whether runs of this workflow have the scopes of the mesh, whoever starts them.
+    """Whether runs of this workflow have the scopes of the mesh, independent of their starter.
 
     Raises DefinitionError where a definition asks for that and is not stored in this state: the author of
     an inline one, or of one in a registry of others, has no rights of this mesh to give.
@@ -156,7 +156,7 @@ MAX_NESTED_WORKFLOWS = 50
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A definition, and those that its ``workflow`` steps name, by that name."""
+    """A definition, and the definitions that its ``workflow`` steps name, by that name."""
 
     loaded: Loaded
     nested: Bundled = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Chooses a workflow for a prompt by rules in a fixed order; the first match decides.
 
 The rules are pure. A rule may have a ``pattern``, a length in words and a complexity; all its conditions must
-hold (specification 3, the rule selector). `Orchestrator` checks the input of a definition, starts its run and
+hold (specification 3.3). `Orchestrator` checks the input of a definition, starts its run and
 waits for it.
 """
 
@@ -101,7 +101,7 @@ RULES: tuple[Rule, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The workflow that was chosen, why, and what was measured of the prompt."""
+    """The chosen workflow, the reasons, and the measurements of the prompt."""
 
     workflow: str
     because: str
@@ -112,7 +112,7 @@ class Selection:
 
 def choose_workflow(prompt: str, *, parallel: bool | None = None, rules: Sequence[Rule] = RULES) -> Selection:
     """The workflow for a prompt. ``parallel``: true prefers a competition, false rules it out
-    (specification 7).
+    (specification 7.3).
     """
     words, lines = len(prompt.split()), prompt.count("\n") + 1
     complexity = measure_complexity(words, lines)
@@ -139,7 +139,7 @@ def select_for_role(prompt: str, role: str) -> Selection:
 
 
 def measure_complexity(words: int, lines: int) -> Complexity:
-    """High beyond 50 lines or 500 words, medium beyond 10 lines or 100 words (specification 3)."""
+    """High beyond 50 lines or 500 words, medium beyond 10 lines or 100 words (specification 3.3)."""
     if lines > 50 or words > 500:
         return "high"
     return "medium" if lines > 10 or words > 100 else "low"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import HttpResponse
 from scripts.stock_koi import PROGRAM, StockKoiNotInstalledError, install_stock_koi
+from tests.ports import reserve_port
 
 STARTED_WITHIN_S = 30.0
 ANSWER_WITHIN_S = 60.0
@@ -73,7 +73,7 @@ async def run_stock_node(
 ) -> AsyncIterator[StockNode]:
     """Start a stock node on a free port, joined to a contact ``(RID, url)``; or one that polls."""
     await asyncio.to_thread(folder.mkdir, parents=True)
-    port = 0 if polls else _find_port()
+    port = 0 if polls else reserve_port()
     process = await asyncio.create_subprocess_exec(
         str(stock_python()),
         str(PROGRAM),
@@ -98,13 +98,6 @@ async def run_stock_node(
         await process.wait()
         if process.stdin is not None:
             process.stdin.close()
-
-
-def _find_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Recorder:

@@ -52,7 +52,7 @@ def test_a_value_with_a_schema_is_read_as_the_endpoint_wrote_it(value: Any) -> N
 
 @given(st.text(max_size=50))
 def test_a_text_is_the_raw_text(text: str) -> None:
-    """The result of seed 004, on its way out and back."""
+    """The result of seed 004, on its way out and back (exchange 4-4)."""
     schema = {"type": "string"}
     answer = read_answer(_reply(render_call_result(text, (), schema)), "a", Skill("s", output_schema=schema))
     assert answer.value == text

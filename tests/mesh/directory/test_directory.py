@@ -25,6 +25,7 @@ from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.directory.listing_index import ListingIndex
 from retinue.mesh.directory.listings import Listings, MemoryListings
 from retinue.mesh.entry import Entry, entry_of
+from retinue.mesh.permissions import AgentView
 from tests.mesh.directory.listings import DOWN, MESH, NOON, Clock, directory_of, filled, keys, listing
 from tests.requirements import requirement
 from tests.support.memory_source import MemorySource
@@ -231,6 +232,26 @@ async def test_a_known_agent_without_the_skill_and_an_unknown_agent_are_told_apa
         await directory.resolve_skill("create_plans", MESH, agent="plan-agent")
     assert not isinstance(missed.value, SkillNotOfferedError)
     assert missed.value.near == ("create_plan",)
+
+
+async def test_a_listing_is_found_by_its_id_only_where_a_look_up_by_skill_may_find_it(clock: Clock) -> None:
+    directory = await filled(
+        clock, listing("a"), listing("b", "generate_code"), listing("c", visibility="private")
+    )
+    a, b, c = listing("a").id, listing("b").id, listing("c").id
+
+    async def find(listing_id: ListingKey, view: AgentView | None = None) -> Entry | None:
+        return await directory.find_offering(listing_id, "create_plan", MESH, view=view)
+
+    assert await find(a) == directory.find_named("a")
+    assert await find(a, AgentView(frozenset(), ("a",))) == directory.find_named("a")
+    assert await find(a, AgentView(frozenset(), ("b",))) is None
+    assert (await find(b), await find(c), await find(ListingKey("home", "agents/d"))) == (None, None, None)
+    directory.upsert(listing("a", source="far", url="http://a.example:8001"))
+    twins = [listing_id for listing_id in (a, ListingKey("far", "agents/a", "v1")) if await find(listing_id)]
+    assert twins == [one.id for one in directory.find_by_skill("create_plan", MESH)]
+    directory.set_enabled(directory.get("a"), False)
+    assert await find(a) is None
 
 
 # What was measured, and what is kept

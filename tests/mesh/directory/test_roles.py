@@ -1,4 +1,4 @@
-"""Who has a role, by which skill, and who is asked first (specification 7, seed 002)."""
+"""Who has a role, by which skill, and who is asked first (specification 7.3)."""
 
 from __future__ import annotations
 

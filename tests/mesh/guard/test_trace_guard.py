@@ -1,4 +1,4 @@
-"""The trace guard: what a chain of calls may do, and how a refusal names its reason (specification 5, 7)."""
+"""The trace guard: limits of a chain of calls, and the reason in a refusal (specification 5 and 7.5)."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from difflib import unified_diff
 from pathlib import Path
 
 FOLDER = Path(__file__).parent.parent / "golden"
@@ -17,4 +18,7 @@ def check_golden(name: str, text: str) -> None:
     file = FOLDER / name
     if os.environ.get(WRITE):
         file.write_text(text, encoding="utf-8")
-    assert text.splitlines() == file.read_text("utf-8").splitlines(), f"{file} differs"
+    difference = unified_diff(
+        file.read_text("utf-8").splitlines(), text.splitlines(), name, "now", lineterm=""
+    )
+    assert not (lines := list(difference)), "\n".join(lines)

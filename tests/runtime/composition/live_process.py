@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 import pytest
 import uvicorn
-from retinue.runtime.koi.rest_routes import LazyRoutes
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp
 
+from retinue.rest.routes import RestRoutes
 from retinue.runtime.serving import Echo, Stop
 
 WAIT_S = 30.0
@@ -43,10 +43,10 @@ class LiveProcess:
 
 
 def _flatten(routes: Sequence[BaseRoute]) -> list[BaseRoute]:
-    """The routes, with the ones that are made at their first request."""
+    """The routes, with the ones that are joined into one."""
     plain: list[BaseRoute] = []
     for route in routes:
-        plain += _flatten(route.open()) if isinstance(route, LazyRoutes) else [route]
+        plain += _flatten(route.routes) if isinstance(route, RestRoutes) else [route]
     return plain
 
 

@@ -33,7 +33,11 @@ from tests.runtime.composition.recorder import Recorder, Seam
 NOBODY = "http://127.0.0.1:9/koi-net"
 """The address of a KOI node that is not there."""
 
-LAZY = {"retinue.mcp.server.lazy_server": "MCP", "retinue.runtime.endpoints.a2a": "A2A"}
+LAZY = {
+    "retinue.mcp.server.lazy_server": "MCP",
+    "retinue.runtime.endpoints.a2a": "A2A",
+    "retinue.runtime.messages": "receiver of messages",
+}
 """What a value that is made at its first use is, by the module of the function that makes it."""
 
 

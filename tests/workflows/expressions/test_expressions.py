@@ -153,7 +153,7 @@ LISTS = {"l": list(range(1_000)), "m": list(range(1_000))}
         ("input.l.all(x, input.d == input.d)", {"l": [1], "d": ["x" * 600_000]}, "reads more than 1,048,576"),
         ("input.s + input.s", {"s": "x" * 5_000_000}, "reads more than 8,388,608 bytes"),
         (doubling(1, 20), {"s": "x" * 10_000_000}, "reads more than 1,048,576 bytes"),
-        (doubling(6, 7), {"s": "x" * 10_000}, LARGE),
+        (doubling(9, 2), {"s": "x" * 1_000_000}, LARGE),
         ("size(" + doubling(3, 9) + ")", {"s": "x" * 1_000_000}, LARGE),
         ("input.l.map(x, input.s + input.s)", {**LISTS, "s": "x" * 500_000}, LARGE),
         ("input.l.map(x, input.m)", LISTS, "gives too large a result"),

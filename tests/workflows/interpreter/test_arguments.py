@@ -1,4 +1,4 @@
-"""Chaining without ``with``: what the next skill is sent (specification 7, seed 001)."""
+"""Chaining without ``with``: what the next skill is sent (specification 7.2)."""
 
 from __future__ import annotations
 

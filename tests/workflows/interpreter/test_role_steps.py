@@ -1,4 +1,4 @@
-"""Steps that ask for a role: who is asked, and where the prompt goes (specification 7, seed 002)."""
+"""Steps that ask for a role: who is asked, and where the prompt goes (specification 7.3)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from retinue.core.errors import StateError
 from retinue.runtime.serving import check_loopback
-from retinue_testwriter.demo import _own_folder
+from retinue_demo.demo import _own_folder
 
 
 def _leave(place: Path, name: str, *, age_s: float, lock: bool = True) -> Path:

@@ -1,7 +1,7 @@
 """Imported A2A agents: reads each card in the background, again each minute, and lists its skills.
 
-A card whose skills or endpoint have changed since they were accepted keeps its accepted text, and what has
-changed is not called, until a person accepts it (``mesh.pins``). An agent that cannot be reached is listed
+A card whose skills or endpoint have changed since they were accepted keeps its accepted text, and changed
+skills are not called, until a person accepts them (``mesh.pins``). An agent that cannot be reached is listed
 as unreachable with the reason.
 """
 
@@ -260,7 +260,7 @@ class ImportedAgents(LiveSource[ImportedAgent]):
         self._verifier = verifier
 
     async def configure(self, specs: Mapping[str, AgentSpec], http: HttpClient) -> None:
-        """Read the cards of what is new, drop what is gone, do both for what is configured differently."""
+        """Read the cards of new agents, drop removed ones, do both for agents with other settings."""
 
         def start(name: str) -> ImportedAgent:
             return ImportedAgent(specs[name], http, self.pins, self._verifier, self._change)

@@ -35,7 +35,7 @@ _SHOWN_SKILLS = 20
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The skill that a message names, and what it gives as arguments.
+    """The skill that a message names, and its arguments.
 
     ``arguments`` None = none were given as data; ``text`` then stands for them. ``files`` are the parts
     with bytes or a url.
@@ -62,7 +62,7 @@ def wants_message(message: Message, metadata: Mapping[str, Any]) -> bool:
 
 
 def read_named(message: Message, metadata: Mapping[str, Any]) -> Named:
-    """What a message says about the call; raises A2aError."""
+    """The facts about the call in a message; raises A2aError."""
     skill = _text_at(message.metadata, SKILL_KEY) or _text_at(metadata, SKILL_KEY)
     arguments = message.metadata.get(ARGUMENTS_KEY, metadata.get(ARGUMENTS_KEY))
     for part in message.parts:
@@ -83,7 +83,7 @@ _NAMING = frozenset({SKILL_KEY, ARGUMENTS_KEY})
 
 
 def choose_skill(named: Named, skills: Sequence[Skill]) -> str:
-    """The id of the skill to call, of those that the caller sees; raises A2aError when it is not clear."""
+    """The id of the skill to call, among the visible skills; raises A2aError when it is not clear."""
     if named.skill is not None:
         return named.skill
     if len(skills) == 1:

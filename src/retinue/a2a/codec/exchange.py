@@ -111,7 +111,7 @@ def _data_part(data: Any, version: str) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class TaskState:
-    """What is known of a task, or of a message in reply, after the events so far.
+    """The state of a task, or of a message in reply, after the events so far.
 
     ``state`` is that of A2A without its prefix, "" while unknown and COMPLETED for a message.
     """
@@ -141,7 +141,7 @@ class TaskState:
     def take(self, event: Any, agent: str) -> bool:
         """Apply one reply or one event of a stream, of either version; True if it is a report on the way.
 
-        Raises RemoteFaultError for what is none.
+        Raises RemoteFaultError for any other reply.
         """
         if not isinstance(event, Mapping):
             raise _malformed(agent, "its reply is no object")

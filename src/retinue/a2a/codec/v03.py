@@ -25,7 +25,7 @@ METHODS: Mapping[str, str] = {
     "tasks/pushNotificationConfig/delete": "DeleteTaskPushNotificationConfig",
     "agent/getAuthenticatedExtendedCard": "GetExtendedAgentCard",
 }
-"""The methods of 0.3 and what they are in 1.x."""
+"""The methods of 0.3 and their names in 1.x."""
 
 _PREFIX = "TASK_STATE_"
 
@@ -33,7 +33,7 @@ _PREFIX = "TASK_STATE_"
 def upgrade_params(method: str, params: Any) -> Any:
     """The parameters of a 0.3 request (``method`` by its 1.x name) as 1.x has them.
 
-    What is malformed is left as it is; the reader of 1.x names it.
+    Malformed values are left as they are; the reader of 1.x names it.
     """
     if not isinstance(params, dict):
         return params

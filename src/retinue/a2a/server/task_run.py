@@ -1,8 +1,8 @@
 """One running task: its state, its followers and its questions.
 
-A call runs in an asyncio task of its own, which outlives the request that started it. What it reports
-becomes events for every follower. A question puts the task into the state input-required; the next message
-of the client with the id of the task answers it.
+A call runs in an asyncio task of its own, which outlives the request that started it. Its reports become
+events for every follower. A question puts the task into the state input-required; the next message of the
+client with the id of the task answers it.
 """
 
 from __future__ import annotations

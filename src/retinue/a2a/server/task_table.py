@@ -215,7 +215,7 @@ class TaskTable:
             _log.error("task not stored", task=run.id, reason=error.message)
 
     def _check_asking(self, run: TaskRun) -> None:
-        """Raise BusyError for a question beyond those that may be open: each holds a call for minutes."""
+        """Raise BusyError when too many questions are open, because each holds a call for minutes."""
         others = [one for one in self._running.values() if one is not run and one.is_asking]
         own = sum(one.owner == run.owner for one in others)
         if len(others) >= MAX_ASKING or own >= MAX_ASKING_OF_A_CALLER:

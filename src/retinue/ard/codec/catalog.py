@@ -196,7 +196,7 @@ def parse_entry(value: Any) -> Entry | None:
 
 
 def iterate_catalog(document: Any, depth: int = 1) -> Iterator[Entry]:
-    """The entries of a catalog and of those that it holds inline, at most `MAX_NESTING` levels deep."""
+    """The entries of a catalog and of its inline catalogs, at most `MAX_NESTING` levels deep."""
     entries = document.get("entries") if isinstance(document, Mapping) else None
     for value in entries if isinstance(entries, list) else ():
         entry = parse_entry(value)

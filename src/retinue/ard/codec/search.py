@@ -47,7 +47,7 @@ class Search:
 
     @property
     def key(self) -> bytes:
-        """What is searched for, whoever asks."""
+        """The search itself, independent of its caller."""
         return orjson.dumps([self.text, dict(self.filter)], option=orjson.OPT_SORT_KEYS)
 
 

@@ -15,7 +15,7 @@ from retinue.cli.session import open_session, run_command
 from retinue.core.errors import NoModelError
 
 DEFAULT_TIMEOUT_MS = 300_000
-"""specification 3, defaults where the seed is silent."""
+"""Specification 3.3."""
 
 _ALLOWANCE_S = 10.0
 """Added to the time limit of the hub, whose error says more than that of the command."""
@@ -87,7 +87,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _describe(result: Mapping[str, Any]) -> str:
-    """One line: the workflow, its agents, the time, and what it cost."""
+    """One line: the workflow, its agents, the time and the cost."""
     from retinue.core.durations import render_elapsed
 
     parts = [result["workflow"], ", ".join(result["agents"]), render_elapsed(result["duration"] / 1000)]

@@ -29,7 +29,7 @@ class NotAllowedError(AccessError):
 
 
 class InsufficientScopeError(NotAllowedError):
-    """A valid token without the required scope; ``scopes`` are those that would be sufficient."""
+    """A valid token without the required scope; ``scopes`` are the sufficient ones."""
 
     type = "insufficient_scope"
 

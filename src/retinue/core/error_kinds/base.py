@@ -22,7 +22,7 @@ class Kind:
 class Problem:
     """One problem that a schema check found: a dotted ``path`` ("" = the whole value) and a message.
 
-    ``hint`` is what was probably meant; it is told to people and models, not in the message itself.
+    ``hint`` is the probable intention; it is told to people and models, not in the message itself.
     """
 
     path: str
@@ -35,7 +35,7 @@ class Problem:
 
 
 def join_problems(problems: Sequence[Problem]) -> str:
-    """All problems as one line, in their order (specification 7, P-23)."""
+    """All problems as one line, in their order (specification 7.8)."""
     return "; ".join(problem.message for problem in problems)
 
 
@@ -44,7 +44,7 @@ REFUSED = Kind(retryable=False, counts_against_health=False, on_error="refused")
 FAILED = Kind(retryable=True, counts_against_health=False, on_error="failed")
 
 EXECUTION_FAILED = "Execution failed: "
-"""What stands before the message of a failed skill on the wire (P-24)."""
+"""The prefix of the message of a failed skill on the wire (P-24)."""
 
 
 class RetinueError(Exception):

@@ -24,7 +24,7 @@ class ExecutionError(RetinueError):
 
 
 MAX_DETAIL_CHARACTERS = 2_000
-"""What is kept of the further lines of an exception's text."""
+"""The limit for the further lines of an exception's text."""
 
 
 class ExecutionFailedError(ExecutionError):
@@ -308,7 +308,7 @@ class InputRequiredError(ExecutionError):
 
 
 class CannotAskError(InputRequiredError):
-    """The caller does not support this kind of question; ``capability`` is what it lacks."""
+    """The caller does not support this kind of question; ``capability`` is the missing one."""
 
     type = "cannot_ask"
 

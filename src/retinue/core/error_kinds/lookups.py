@@ -115,7 +115,7 @@ class UnknownTokenError(LookupFailedError):
 class UnknownRoleError(LookupFailedError):
     """There is no role of this name."""
 
-    # specification 7, seed 002
+    # specification 7.3
 
     type = "unknown_role"
 

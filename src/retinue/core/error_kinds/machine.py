@@ -9,7 +9,7 @@ from retinue.core.error_kinds.base import FAILED, REFUSED, REQUEST, Kind, Retinu
 
 
 class RegistryError(RetinueError):
-    """An OCI registry or image layout could not do what was asked."""
+    """An OCI registry or image layout could not execute a request."""
 
     type = "registry_error"
 
@@ -153,7 +153,7 @@ class CardSignatureError(MalformedArtifactError):
 class RepositoryTakenError(RegistryError):
     """The repository holds a card of another name."""
 
-    # specification 7, seed 001
+    # specification 7.2
 
     type = "repository_taken"
     kind = REFUSED
@@ -168,7 +168,7 @@ class RepositoryTakenError(RegistryError):
 class TagTakenError(RegistryError):
     """The tag holds another major version of the agent."""
 
-    # specification 7, versions side by side
+    # specification 7.9
 
     type = "tag_taken"
     kind = REFUSED

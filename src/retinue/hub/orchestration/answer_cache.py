@@ -13,7 +13,7 @@ from retinue.workflows.definitions.definition import DEFAULT_CACHE_TTL_S
 Json = dict[str, Any]
 
 KEPT_ANSWERS = 100
-"""Specification 3, defaults where the seed is silent: 100 entries, first in, first out."""
+"""Specification 3.3: 100 entries, first in, first out."""
 
 KEPT_BYTES = 16 * 1024 * 1024
 """All kept answers together; a larger one is not kept, and older ones make room."""

@@ -14,7 +14,7 @@ from retinue.core.text import fence
 
 Json = dict[str, Any]
 ReadSession = Callable[[str], Json | None]
-"""Gives what was kept under a name; raises StateError."""
+"""Reads the JSON value under a name; raises StateError."""
 WriteSession = Callable[[str, Json], None]
 """Keeps a JSON value under a name; raises StateError."""
 

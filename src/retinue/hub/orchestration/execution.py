@@ -57,7 +57,7 @@ _SETTING = "options.timeout"
 
 @dataclass(slots=True)
 class _Plan:
-    """What will run for a request: ``definition`` was made of ``loaded``; ``key`` is that of its answer."""
+    """The plan for a request: ``definition`` was made of ``loaded``; ``key`` names its cached answer."""
 
     request: OrchestrationRequest
     loaded: Loaded
@@ -90,7 +90,7 @@ class _Flight:
     waiting: int = 0
 
     def has_others(self) -> bool:
-        """Whether another caller than the one who asks waits for the run."""
+        """Whether another caller waits for the run as well."""
         return self.waiting > 1
 
 
@@ -218,7 +218,7 @@ class Orchestration:
     async def _prefer(
         self, definition: Definition, request: OrchestrationRequest, principal: Principal
     ) -> tuple[Definition, list[str]]:
-        """The definition with the preferred agent where it can take the step, and what it cannot take."""
+        """The definition with the preferred agent in the steps that it can take, and warnings."""
         agent = request.agent
         has: set[str] = set()
         lacks: dict[str, str] = {}
@@ -264,7 +264,7 @@ class Orchestration:
                 raise NoModelError(role, describe_missing({role: members}), others) from error
 
     async def _advise(self, plan: _Plan, principal: Principal) -> list[str]:
-        """What else may mend a failed run: the warnings, and the models that are missing where none is there.
+        """Advice after a failed run: the warnings, and the missing models where there is none.
 
         Without a model another agent with the role takes a task, which may be made for other tasks.
         """
@@ -405,7 +405,7 @@ class Orchestration:
     async def _read_result(
         self, started: Started, record: RunRecord, plan: _Plan, principal: Principal
     ) -> OrchestrationResult:
-        """What the run gave; raises what it failed with."""
+        """The result of the run; raises its error."""
         output = record.get()
         runs = self._starter.runs
         found = read_run(await runs.list_events(record.id), await runs.list_steps(record.id))

@@ -195,7 +195,7 @@ def join_independent(definition: Definition) -> Definition:
 
 
 def shape_input(definition: Definition, request: OrchestrationRequest, history: str) -> Any:
-    """The workflow's input: a text goes where its schema wants the prompt (specification 7).
+    """The workflow's input: a text goes where its schema wants the prompt (specification 7.3).
 
     A text that is a JSON object is that object where an object is declared. Context and conversation are
     added to the prompt, as data.

@@ -1,7 +1,7 @@
 """Renders agents for the tools of seed 002: status, capabilities, metrics, fitness for a task.
 
-Reported scores are the configured ones. What was learned of an agent is in ``metrics``, ``proven`` and the
-reasons, and takes part in the automatic choice (`mesh.health.call_figures`).
+Reported scores are the configured ones. The figures of an agent's calls are in ``metrics``, ``proven`` and
+the reasons, and take part in the automatic choice (`mesh.health.call_figures`).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Roster:
         return row
 
     def find_metrics(self, agent: str) -> Json | None:
-        """What was learned of an agent; None without a call."""
+        """The figures of an agent's calls; None without a call."""
         stats = self._track.figures.find(agent)
         return render_metrics(stats) if stats.calls else None
 
@@ -122,7 +122,7 @@ class Roster:
     async def recommend(
         self, role: str, principal: Principal, *, language: str | None = None, context_size: float = 0
     ) -> list[Fitness]:
-        """The agents with a role: by score, then by fewer warnings, then by what was learned (L-23)."""
+        """The agents with a role: by score, then by fewer warnings, then by the figures of calls (L-23)."""
         role = parse_role(role)
         members = await self.list_with_role(role, principal)
         best = max((one.score or 0.0 for one in members if one.status != "unavailable"), default=0.0)
@@ -136,7 +136,7 @@ class Roster:
         return sorted(found, key=rank)
 
     def render_recommendation(self, one: Fitness) -> Json:
-        """The row of a recommendation (L-23); ``proven`` holds what was learned."""
+        """The row of a recommendation (L-23); ``proven`` holds the figures of calls."""
         row: Json = {
             "agent": one.member.name,
             "score": one.member.score or 0.0,

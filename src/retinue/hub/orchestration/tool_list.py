@@ -23,7 +23,7 @@ RUN_TOOLS = frozenset(
         "signal_run",
     }
 )
-"""Tools that are noise for whoever has no workflow: listed when one is stored, or a run exists."""
+"""Tools that are listed only when a workflow is stored or a run exists."""
 
 _NEVER = frozenset(
     {
@@ -58,7 +58,7 @@ class ToolList:
             self._notify()
 
     def shape(self, skills: Sequence[Skill], scopes: frozenset[str], view: AgentView | None) -> list[Skill]:
-        """The skills with the schemas that are listed; those that are not listed are marked so."""
+        """The skills with the schemas that are listed; unlisted tools are marked so."""
         custom = self._list_custom()
         agents = self._list_agents(scopes, view)
         shaped = [

@@ -28,7 +28,7 @@ TOKEN_KEYS = frozenset({"headers", "http_headers", "bearer_token_env_var", "env_
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What the location of a configuration depends on; ``platform`` as in ``sys.platform``."""
+    """The facts that determine the location of a configuration; ``platform`` as in ``sys.platform``."""
 
     platform: str
     home: Path

@@ -26,8 +26,8 @@ class MovedEntry:
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """A text with its entries: ``restored`` names those that it lacked, ``kept`` those that were added again
-    since, with other content, and stay as they are.
+    """A text with its entries: ``restored`` names the missing entries, ``kept`` the entries that were added
+    again since, with other content, and stay as they are.
     """
 
     text: str | None

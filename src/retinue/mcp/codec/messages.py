@@ -130,7 +130,7 @@ def render_message(message: Message, meta: Mapping[str, Any], *, drop: frozenset
 
 
 def name_read(message: Message) -> str:
-    """The name of a message other than a call in guard and audit: its method, or what it reads."""
+    """The name of a message other than a call in guard and audit: its method, or its target."""
     params = message.params
     if message.method == "resources/read":
         return f"resource {params.get('uri')}"

@@ -3,7 +3,7 @@
 ``_meta`` holds the facts without a field in a tool entry: the id as authored, the agent, and which schemas
 were wrapped because MCP requires objects at the root.
 
-Names (specification 6, "Tool names"): Claude, Codex and Copilot reject a whole session for one name outside
+Names (specification 6.2): Claude, Codex and Copilot reject a whole session for one name outside
 ``^[A-Za-z0-9_-]{1,64}$``, and seed 004 writes ``fs:read_file``. Lists therefore show aliases, and a call may
 use either spelling.
 """
@@ -224,7 +224,7 @@ def is_safe(name: str) -> bool:
 
 
 def list_spellings(agent: str | None, skill: str) -> tuple[str, ...]:
-    """The spellings of a tool besides its alias that a call may use (specification 6:
+    """The spellings of a tool besides its alias that a call may use (specification 6.2:
     ``helpful-agent.calculate``).
     """
     if agent is None:

@@ -68,6 +68,16 @@ class PinnedLookup:
             raise UnknownSkillError(skill_id)
         return (self._take(listing, skill),)
 
+    async def find_offering(
+        self,
+        listing_id: ListingKey,
+        skill_id: str,
+        scopes: frozenset[str],
+        *,
+        view: AgentView | None = None,
+    ) -> Listing | None:
+        return None  # calls of a session name no listing
+
     async def open(self, candidate: Candidate) -> Listing | None:
         return self._found if self._found is not None and candidate.id == self._found.id else None
 

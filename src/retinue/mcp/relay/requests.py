@@ -97,7 +97,7 @@ class RequestReader:
         return RelayRequest(principal, headers, trace, listing, session)
 
     async def _open(self, entry: Entry | None, view: AgentView | None) -> Listing | None:
-        """The whole listing; read again, it may have another name than the one that was looked up."""
+        """The whole listing; read again, it may have another name."""
         listing = None if entry is None else await self._directory.open(entry)
         return listing if listing is not None and is_seen(view, listing.name) else None
 

@@ -51,7 +51,7 @@ class _SessionGoneError(Exception):
 
 @dataclass(slots=True)
 class _Handshake:
-    """What the client opened its session with, to be repeated to another hub, and what came of it."""
+    """The opening of the client's session, which is repeated to another hub, and its result."""
 
     initialize: Message
     wire: Wire = field(default_factory=Wire)

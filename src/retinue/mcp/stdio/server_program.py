@@ -250,7 +250,7 @@ class ServerProgram:
         return False
 
     async def _count(self, what: str, size: int, pipe: _Pipe) -> None:
-        """Count what was read; beyond the budget, leave the rest in the program until it may be read."""
+        """Count the read bytes; beyond the budget, leave the rest in the program until it may be read."""
         if self.flood.count(what, size):
             pipe.transport.pause_reading()
             await self.flood.wait()

@@ -75,7 +75,7 @@ class McpResponse(ResponseReader):
         return await self._stream.read()
 
     async def drain(self, timeout_s: float) -> None:
-        """Read what is left, so that the connection can be used again."""
+        """Read the rest, so that the connection can be used again."""
         await self._stream.drain(timeout_s)
 
 

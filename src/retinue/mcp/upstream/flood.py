@@ -13,7 +13,7 @@ from collections.abc import Callable
 import structlog
 
 FLOOD_BYTES = 1_000_000
-"""What is read within one second before the reading waits for the next second."""
+"""Bytes that are read within one second before the reading waits for the next second."""
 
 QUIET_S = 10.0
 """How long after its last flood a server counts as flooding."""
@@ -34,7 +34,7 @@ _log = structlog.get_logger("retinue.imports")
 
 
 class FloodMeter:
-    """Counts what one server sends unasked; ``reason`` says what it floods, "" while it does not."""
+    """Counts unsolicited messages of one server; ``reason`` describes its flood, "" without one."""
 
     def __init__(self) -> None:
         self.reason = ""

@@ -129,7 +129,7 @@ class HttpTransport:
             raise AgentUnreachableError(self._name, self._url, error.cause, sent=False) from error
 
     async def _read(self, response: McpResponse, unasked: str) -> AsyncGenerator[Mapping[str, Any], None]:
-        """The messages of a response. What is not its reply counts as sent unasked, and waits in a flood.
+        """The messages of a response. Any other message counts as unsolicited, and waits in a flood.
 
         A stream of changes has no reply, so that its bytes count before they are a message.
         """

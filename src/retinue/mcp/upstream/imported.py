@@ -33,7 +33,7 @@ class ImportedServers(LiveSource[ImportedServer]):
         self._on_resource: tuple[OnResource, ...] = ()
 
     async def configure(self, specs: Mapping[str, ImportSpec]) -> None:
-        """Start what is new, stop what is gone, and start again what is configured differently."""
+        """Start new servers, stop removed ones, and restart servers with other settings."""
 
         def start(name: str) -> ImportedServer:
             server = ImportedServer(
@@ -65,7 +65,7 @@ class ImportedServers(LiveSource[ImportedServer]):
         return self._members.get(name)
 
     def follow(self, follower: object, name: str, uris: frozenset[str]) -> None:
-        """Tell of changes of these resources of a server, in place of those that ``follower`` followed."""
+        """Notify ``follower`` of changes of these resources of a server, in place of earlier ones."""
         followers = self._followed.setdefault(name, {})
         if followers.get(follower, frozenset()) == uris:
             return

@@ -115,7 +115,7 @@ class ImportedServer(LiveMember):
 
     @property
     def listing(self) -> Listing:
-        """The server as an agent, with what is known of it now."""
+        """The server as an agent, in its present state."""
         record = self._record
         shown = [render_card(record, scopes=_ALL), [one.uri for one in record.resources]]
         digest = sha256(orjson.dumps([*shown, [one.name for one in record.prompts]])).hexdigest()
@@ -128,7 +128,7 @@ class ImportedServer(LiveMember):
 
     @property
     def complaint(self) -> str:
-        """What is wrong with a server that answers; "" if nothing is."""
+        """The problem of a server that answers; "" if there is none."""
         return self._transport.flood.reason if self._session and self._transport else ""
 
     def start(self) -> None:
@@ -156,7 +156,7 @@ class ImportedServer(LiveMember):
 
     @property
     def record(self) -> AgentRecord:
-        """What it offers, as an agent."""
+        """The server's offer as an agent."""
         return self._record
 
     def follow(self, uris: frozenset[str]) -> None:

@@ -153,7 +153,7 @@ async def _ask(
 
 
 async def read_reply(response: AgentResponse, channel: Channel) -> Reply:
-    """The response of an agent; what it tells meanwhile goes to ``channel``.
+    """The response of an agent; its reports go to ``channel``.
 
     Raises AgentUnreachableError, NoEndpointError and RemoteFaultError.
     """

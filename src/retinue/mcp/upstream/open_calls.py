@@ -54,7 +54,7 @@ class RequestLimit:
 
 @dataclass(slots=True, eq=False)
 class OpenCall:
-    """A call in flight; ``questions`` counts those that its caller is answering."""
+    """A call in flight; ``questions`` counts its open questions."""
 
     name: str
     channel: Channel

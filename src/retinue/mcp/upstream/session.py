@@ -66,14 +66,14 @@ class Transport(Protocol):
 
     @property
     def flood(self) -> FloodMeter:
-        """What counts the messages that nobody asked for."""
+        """Counts unsolicited messages."""
 
     @property
     def hint(self) -> str:
-        """What may explain that a server does not answer; "" if nothing was seen."""
+        """A possible reason for a silent server; "" if nothing was seen."""
 
     async def open(self) -> None:
-        """Start what must be started."""
+        """Start the server's program, if it has one."""
 
     def exchange(self, message: Message) -> AsyncGenerator[Mapping[str, Any], None]:
         """Send a request and yield the server's messages about it, the response last."""

@@ -1,1 +1,1 @@
-"""Questions to agents about what they can do: ``query_capabilities``."""
+"""Questions to agents about their capabilities: ``query_capabilities``."""

@@ -9,7 +9,7 @@ from retinue.mesh.entry import Entry, Scopes
 from retinue.mesh.permissions import AgentView, is_seen
 
 KEPT_S = 600.0
-"""How long an agent that withdrew its card is remembered (specification 7)."""
+"""How long an agent that withdrew its card is remembered (specification 7.11)."""
 
 MAX_KEPT = 1_000
 

@@ -271,6 +271,17 @@ class Directory:
             )
         return found
 
+    async def find_offering(
+        self, listing_id: ListingKey, skill_id: str, scopes: Scopes, *, view: AgentView | None = None
+    ) -> Entry | None:
+        """The entry with this id, if `resolve_skill` may list it for such a call; None otherwise.
+
+        Reads the sources that report a change or are past their time to live, as `resolve_skill` does.
+        """
+        await self.sources.ensure_fresh(for_call=True)
+        entry = self._index.find_offering(listing_id, skill_id, scopes)
+        return entry if entry is not None and is_seen(view, entry.name) else None
+
     def _list_askable(self, agent: str | None, view: AgentView | None) -> tuple[Entry, ...]:
         """The enabled agents of this name: every agent answers the reserved skill, which no card lists."""
         named = None if agent is None else self.find_named(agent, view=view)

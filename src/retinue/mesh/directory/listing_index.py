@@ -1,8 +1,9 @@
 """Indexes entries by id, name, skill and role, in order of preference.
 
 Listings of the same name are one agent only where the origin of their urls or their owner keys are equal;
-otherwise they are separate agents. Look-ups by skill are cached per skill and scopes, so that they cost the
-same among ten agents as among a hundred thousand; a change updates the cached look-ups that it affects.
+otherwise they are separate agents (specification 8.2). Look-ups by skill are cached per skill and scopes, so
+that they cost the same among ten agents as among a hundred thousand; a change updates the cached look-ups
+that it affects.
 """
 
 from __future__ import annotations
@@ -253,6 +254,11 @@ class ListingIndex:
         if found is None:
             found = lookups.found[scopes] = tuple(self._list_offering(skill_id, scopes))
         return found
+
+    def find_offering(self, listing_id: ListingKey, skill_id: str, scopes: Scopes) -> Entry | None:
+        """The entry with this id, if `list_offering` has it."""
+        entry = self._entries.get(listing_id)
+        return entry if entry is not None and self._offers(listing_id, skill_id, scopes) else None
 
     def list_with_role(self, role: str, scopes: Scopes) -> list[Entry]:
         """One entry per agent with a skill of this role visible to ``scopes``, in the order of `list_agents`.

@@ -13,7 +13,7 @@ from retinue.mesh.entry import Entry, entry_of
 class Listings(Protocol):
     """A store of whole listings. Losing it loses only measurements, and which agents were disabled.
 
-    Each method raises StateDamagedError; those that write also raise StorageFullError.
+    Each method raises StateDamagedError; methods that write also raise StorageFullError.
     """
 
     def load(self) -> Iterable[Entry]:

@@ -4,7 +4,7 @@ The directory lists the agents that offer a skill, in its order. Here they are f
 for, and ordered by health and by a strategy. Workflows and endpoints share this.
 
 An agent has a role (plan, execute, review) when a visible skill has that id or names it in ``roles``
-(specification 7, seed 002). Scores only rank: agents without a score rank last.
+(specification 7.3). Scores only rank: agents without a score rank last.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parses versions and ranges of versions, and chooses among the versions of one agent.
 
-Specification 7, seed 001 and "Versions side by side"; P-30; decision 0031.
+Specification 7.2 and 7.9; P-30; decision 0031.
 
 Parsing is lenient: an optional ``v``, one to three numbers, pre-releases before their release. Other text
 sorts before versions. ``semver`` parses the part after the ``v``.
@@ -52,7 +52,7 @@ def is_stable(version: str | None) -> bool:
 
 @lru_cache(maxsize=8192)
 def major_of(version: str | None) -> int:
-    """The major version; 1 for 0.x as well, and for what is no version."""
+    """The major version; 1 for 0.x as well, and for a text that is no version."""
     parsed = _parse(version) if version is not None else None
     return 1 if parsed is None else max(1, parsed.major)
 

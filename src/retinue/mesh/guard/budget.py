@@ -1,14 +1,14 @@
 """Limits the further calls of one call, and divides the budget among calls in flight.
 
 How many calls a skill will make is unknown when it makes the first. So each call in flight gets a share that
-leaves room for siblings, and returns what it did not spend when it reports its usage. With L calls left, the
-n-th call in flight gets L / (n + K): with K = 8 and L = 10,000 a hundred siblings still get a share, and 460
-are admitted. A chain must also be able to reach its maximum depth: where so many hops are possible that
-L / (K + 1) each would run out, K is smaller.
+leaves room for siblings, and returns the rest when it reports its usage. With L calls left, the n-th call in
+flight gets L / (n + K): with K = 8 and L = 10,000 a hundred siblings still get a share, and 460 are admitted.
+A chain must also be able to reach its maximum depth: where so many hops are possible that L / (K + 1) each
+would run out, K is smaller.
 
 Equal shares would need the number of siblings in advance. Handing over the whole budget would let each
 sibling spend all of it. A central counter would need a process that all others can reach
-(docs/decisions/0018).
+(decision 0018).
 
 A call that never reports its usage keeps its share: it may still be running.
 """
@@ -27,7 +27,7 @@ _SPARE = 8
 class Budget:
     """The further calls that one call may cause, not counting itself.
 
-    At any time, left + shares in flight + spent equals what was given.
+    At any time, left + shares in flight + spent equals the whole budget.
     """
 
     __slots__ = ("_given", "_in_flight", "left")
@@ -39,7 +39,7 @@ class Budget:
 
     @property
     def used(self) -> int:
-        """What was spent, including shares that were not returned."""
+        """The spent calls, including shares that were not returned."""
         return self._given - self.left
 
     def take(self) -> bool:

@@ -48,7 +48,7 @@ class _Refusals:
 class TraceBreaker:
     """Rejects for ``open_s`` a chain that was rejected, and chains that begin with it.
 
-    After ``refusals_to_open`` rejections it rejects the whole trace (specification 7, seed 004).
+    After ``refusals_to_open`` rejections it rejects the whole trace (specification 7.5).
     ``keep_traces`` bounds how many traces are remembered; the oldest are dropped first.
     """
 

@@ -3,8 +3,8 @@
 Depth grows when an agent or a run calls; a hub that only forwards adds itself to ``via`` instead. Traces that
 processes of the mesh send each other are signed and trusted. Any other trace is a claim: its depth counts as
 at least 1 + the depth of this process's own calls in flight in that trace, so that a loop through a peer that
-drops the depth still grows, and its budget as at most what those calls were given (specification 7, seed 004;
-S-14, S-15; docs/decisions/0018).
+drops the depth still grows, and its budget as at most what those calls were given (specification 7.5; S-14,
+S-15; decision 0018).
 
 The tree of calls is bounded because each call gets a share of its caller's budget (``budget``).
 """
@@ -270,7 +270,7 @@ class AdmittedCall:
 
     @property
     def budget(self) -> Budget:
-        """What this call may spend on further calls."""
+        """The budget of this call for further calls."""
         if self._budget is None:
             calls_left = self.trace.calls_left
             self._budget = Budget(self._guard.new_trace_calls if calls_left is None else calls_left)

@@ -1,8 +1,8 @@
 """Checks JSON Schemas of skills, compiles each once, and validates with stable error texts.
 
 jsonschema-rs validates about a hundred times faster than the pure Python libraries and never fetches a
-``$ref`` in offline mode. Its messages quote values and change between releases, so the texts are our own
-(specification 2, doubt 3; P-23).
+``$ref`` in offline mode (specification 13.3). Its messages quote values and change between releases, so the
+texts are our own (specification 2, doubt 3, and 7.8).
 """
 
 from __future__ import annotations
@@ -84,15 +84,15 @@ class SchemaCheck:
         With ``schema``, that of this check, an unknown field gets the nearest name as its hint.
 
         Missing fields come first, in the order of ``required`` and then by path; other problems follow by
-        path (specification 7, P-23). No message quotes a value.
+        path (P-23; specification 7.2). No message quotes a value.
         """
         return [] if self.is_valid(value) else self.explain(value, schema)
 
     def explain(self, value: Any, schema: Schema | bool | None = None) -> list[Problem]:
         """As `problems`, and texts that are no date, time, duration or UUID where ``format`` asks for one.
 
-        A ``format`` alone refuses nothing, as JSON Schema has it; but whoever corrects a call wants to know
-        all that is wrong with it.
+        A ``format`` alone refuses nothing, as JSON Schema has it; but a caller who corrects a call needs all
+        its problems.
         """
         if self._max_depth is not None and _is_deeper(value, self._max_depth):
             limit = f"the value is nested deeper than {self._max_depth} levels, the limit of this schema"

@@ -72,7 +72,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class RankedSkill:
-    """As `Hit`, before the skill is read, with what is indexed of it."""
+    """As `Hit`, before the skill is read, with its indexed facts."""
 
     entry: Entry
     skill_id: str
@@ -82,7 +82,7 @@ class RankedSkill:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Whether the best hit does what was asked: ``score`` from 0 to 1, comparable between queries.
+    """Whether the best hit fits the query: ``score`` from 0 to 1, comparable between queries.
 
     Words alone tell little about that. ``is_likely`` is a hint for the caller and never hides hits.
     """
@@ -294,7 +294,7 @@ class SkillSearch:
 
 
 def estimate_fit(score: float, query: Query, best: SkillText) -> Fit:
-    """Estimate from the best score, and from the words of its skill, whether it does what was asked.
+    """Estimate from the best score, and from the words of its skill, whether it fits the query.
 
     The score is divided by the weight of the rarest possible word and by the square root of the number
     of words: of the measures that were tried, this one separates fitting skills from others best.

@@ -1,7 +1,7 @@
 """Scores texts against a query: BM25 over weighted fields, with partial credit for similar words.
 
 A stem of a text matches a stem of the query if they are equal, if it continues or corrects an unknown
-word of the query, or if both share enough character 4-grams. ``docs/decisions/0025`` has the
+word of the query, or if both share enough character 4-grams. Decision 0025 has the
 measurements, `benchmarks/ranking.py` repeats them.
 """
 
@@ -62,7 +62,7 @@ class Query:
     corrections: Mapping[str, Term]
     corpus: Corpus
     worths: dict[str, float] = field(default_factory=dict)
-    """What `worth` has found so far."""
+    """The results of `worth` so far."""
     _stems_by_gram: dict[str, list[str]] = field(default_factory=dict)
     _ends: set[str] = field(default_factory=set)
 
@@ -96,7 +96,7 @@ class Query:
         return best[1:] if best is not None else None
 
     def worth(self, stem: str) -> float:
-        """What a stem of a text adds to a score at most; 0 if it matches no stem of the query."""
+        """The most that a stem of a text adds to a score; 0 if it matches no stem of the query."""
         worth = self.worths.get(stem)
         if worth is None:
             match = self.match(stem) if stem[:_HEAD] in self._ends or stem[-_TAIL:] in self._ends else None

@@ -1,8 +1,8 @@
-"""Codec of the envelope (seed 000, draft 0.1.0): lenient on input, complete on output (specification 7).
+"""Codec of the envelope (seed 000, draft 0.1.0): lenient on input, complete on output (specification 7.1).
 
 Only ``performative`` and ``payload`` are required; everything else has a default. Strict mode requires every
-field. Unknown fields are ignored. A message that cannot be read raises NotUnderstoodError, which holds what
-could be read of it, so that the reply still names it.
+field. Unknown fields are ignored. A message that cannot be read raises NotUnderstoodError with its readable
+part, so that the reply still names it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(?:[-_][A-Za-z0-9]{1,8})*")
 class NotUnderstoodError(Exception):
     """A message that is answered with NOT_UNDERSTOOD; ``text`` names field, shape and remedy.
 
-    ``envelope`` is what could be read of it.
+    ``envelope`` is the readable part.
     """
 
     def __init__(self, reason_code: str, text: str, envelope: Envelope | None = None) -> None:
@@ -76,7 +76,7 @@ class NotUnderstoodError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One message. ``sender`` and ``receiver`` are the agents' names; ``receiver`` "" = whoever reads it.
+    """One message. ``sender`` and ``receiver`` are the agents' names; ``receiver`` "" = any reader.
 
     ``callback_url`` is where later replies go, ``reply_by`` when the sender stops waiting. ``trace`` holds
     the keys of the trace, ``signature`` the parts of a JWS. ``warnings`` are notes of the sender.
@@ -179,7 +179,7 @@ def parse_envelope(value: Any, *, strict: bool = False) -> Envelope:
 
 
 def ontology_warnings(envelope: Envelope) -> tuple[str, ...]:
-    """What the reply says of an ontology that is not known here."""
+    """The warnings of a reply about an unknown ontology."""
     # a message of which nothing could be read names none
     is_known = not envelope.ontology or knows_ontology(envelope.ontology)
     return () if is_known else (_unknown_ontology(envelope.ontology),)
@@ -190,7 +190,7 @@ def _unknown_ontology(term: str) -> str:
 
 
 class _Fields:
-    """Reads the fields of one message and collects what is wrong with them."""
+    """Reads the fields of one message and collects their problems."""
 
     def __init__(self, value: Mapping[str, Any]) -> None:
         self._value = value

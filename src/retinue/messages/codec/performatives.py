@@ -141,7 +141,8 @@ FROM_FIPA: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Codon:
-    """A named exchange: ``opening`` starts it, ``answers`` are what may follow, in the order of the states.
+    """A named exchange: ``opening`` starts it, ``answers`` are the possible replies, in the order of the
+    states.
 
     ``states`` maps a state to the replies that it admits and the state after each; "closed" is the end.
     """

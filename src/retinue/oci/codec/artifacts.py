@@ -2,7 +2,7 @@
 
 An artifact has an empty config, an artifact type, one layer with a title and an RFC 3339 time. Its content is
 also inline in the layer's descriptor, so that one request reads a card; clients that ignore ``data`` find the
-blob, as ``oras push`` would have stored it (specification 2, "Formats" and doubt 13).
+blob, as ``oras push`` would have stored it (specification 2.1; specification 2, doubt 13).
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def workflow_artifact(workflow_id: str, definition: bytes, *, created: datetime)
 
 
 def only_card_of(name: str, repository: str) -> Guard:
-    """Guard: a repository belongs to the first card name published in it (specification 7, seed 001).
+    """Guard: a repository belongs to the first card name published in it (specification 7.2).
 
     It raises RepositoryTakenError when the repository holds something else. An empty repository, or a card
     without a readable name, may be replaced.
@@ -177,7 +177,7 @@ def only_card_of(name: str, repository: str) -> Guard:
 
 
 def only_version_of(name: str, repository: str, tag: str, version: str | None) -> Guard:
-    """Guard: as `only_card_of`, and a tag keeps its major version (specification 7, versions side by side).
+    """Guard: as `only_card_of`, and a tag keeps its major version (specification 7.9).
 
     It raises TagTakenError as well. A version that is none may replace any, and be replaced.
     """

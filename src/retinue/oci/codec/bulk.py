@@ -61,7 +61,7 @@ def parse_wanted(body: bytes) -> dict[str, str]:
 
 
 def render_manifests(found: Mapping[str, bytes | None]) -> bytes:
-    """Render the response with manifests by repository; None for those that are not UTF-8."""
+    """Render the response with manifests by repository; None for manifests that are not UTF-8."""
     return orjson.dumps({"manifests": {name: _text_or_none(raw) for name, raw in found.items()}})
 
 

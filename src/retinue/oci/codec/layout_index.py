@@ -109,7 +109,7 @@ def _untagged(entry: Descriptor) -> Descriptor:
 
 
 def _tidied(entries: list[Descriptor]) -> tuple[Descriptor, ...]:
-    """Drop duplicate revisions and those that also have a tag, then all but the newest."""
+    """Drop duplicate revisions and revisions that also have a tag, then all but the newest."""
     tagged = {entry.digest for entry in entries if _tag_of(entry) is not None}
     revisions = {entry.digest: entry for entry in entries if entry.digest not in tagged}
     newest = set(list(revisions)[-REVISIONS_KEPT:])

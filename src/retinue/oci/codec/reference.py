@@ -150,7 +150,7 @@ def _is_registry(text: str) -> bool:
 
 
 def short_name(name: str) -> str:
-    """A card name without a trailing ``-agent``: ``plan-agent`` → ``plan`` (specification 7)."""
+    """A card name without a trailing ``-agent``: ``plan-agent`` → ``plan`` (specification 7.2)."""
     return name.removesuffix("-agent") or name
 
 
@@ -164,7 +164,7 @@ def card_repository(name: str) -> str:
 
 
 def workflow_repository(workflow_id: str) -> str:
-    """The repository for a workflow: ``workflows/<id>`` (specification 2, formats)."""
+    """The repository for a workflow: ``workflows/<id>`` (specification 2.1)."""
     return f"workflows/{_fit_part(workflow_id, workflow_id)}"
 
 
@@ -191,7 +191,7 @@ class TagRank:
 
 
 def rank_tag(tag: str) -> TagRank:
-    """Rank a tag: optional ``v``, one to three numbers, a pre-release below its release (specification 7)."""
+    """Rank a tag: optional ``v``, one to three numbers, pre-releases before releases (specification 7.2)."""
     match = _VERSION.fullmatch(tag)
     if match is None:
         return TagRank(None)
@@ -205,7 +205,7 @@ def rank_tag(tag: str) -> TagRank:
 def default_tag(version: str | None) -> str:
     """The tag under which an agent of this version is published: ``v`` and the major version.
 
-    ``v1`` for 0.x as well, and for what is no version.
+    ``v1`` for 0.x as well, and for a text that is no version.
     """
     rank = rank_tag(version or "").version
     return DEFAULT_TAG if rank is None else f"v{max(1, rank.major)}"

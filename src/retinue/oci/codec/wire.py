@@ -14,7 +14,7 @@ from typing import Any, Literal
 import orjson
 
 PAGE_SIZE_LIMIT = 1000
-"""docker-registry rejects a larger ``n``."""
+"""docker-registry rejects a larger ``n`` (specification 13.1)."""
 
 MAX_DETAIL_CHARS = 300
 MAX_RETRY_AFTER_S = 3600.0

@@ -1,8 +1,8 @@
 """One OCI image layout on disk: the folder of one repository (image spec 1.1, "OCI Image Layout").
 
 ``index.json`` exists only while the repository has content. A writer holds ``.lock``, writes the blobs first
-and then replaces the index, so readers need no lock and always see a consistent repository (measured with 4
-writers and a reader).
+and then replaces the index, so readers need no lock and always see a consistent repository
+(specification 13.2).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ IsShown = Callable[[str], bool]
 """Whether a repository is shown."""
 
 FindShown = Callable[[Request], Awaitable[IsShown | None]]
-"""What is shown to the caller of a request; None = every repository."""
+"""The part of the registry that the caller of a request may see; None = every repository."""
 
 
 async def show_all(request: Request) -> IsShown | None:

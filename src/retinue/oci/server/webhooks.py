@@ -115,7 +115,7 @@ class Notifications:
         return frozenset(self._workers | self._later)
 
     async def aclose(self) -> None:
-        """Stop reading; the next refresh finds what was not read."""
+        """Stop reading; the next refresh finds the unread changes."""
         pending = self.pending
         for task in pending:
             task.cancel()

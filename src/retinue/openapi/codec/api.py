@@ -2,7 +2,7 @@
 
 Nothing of a document costs more than itself: an operation that cannot be read is left out, a broken or too
 large output schema is dropped, an input schema is cut, each with a note. Only a document that yields no
-operation is refused. No library for OpenAPI is used: those that exist refuse real documents or take seconds.
+operation is refused. No library for OpenAPI is used: the existing ones refuse real documents or take seconds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SUCCESS = re.compile(r"2(?:\d\d|XX)")
 class Api:
     """A document as it was imported; ``schemes`` name the environment variables for its credentials.
 
-    ``notes`` say what was left out or cut, and why.
+    ``notes`` name omitted or cut parts, with the reason.
     """
 
     name: str

@@ -66,8 +66,7 @@ class Body:
 class Operation:
     """One operation of an API and the skill that it becomes.
 
-    ``server`` is an absolute url without a slash at its end. ``statuses`` are those that the document
-    describes.
+    ``server`` is an absolute url without a slash at its end. ``statuses`` are the described ones.
     """
 
     skill: Skill
@@ -90,7 +89,7 @@ class LeftOutError(Exception):
 
 
 class InputReader:
-    """Reads parameters and bodies of one document as an input schema, and notes what it had to drop."""
+    """Reads parameters and bodies of one document as an input schema, and notes the dropped parts."""
 
     def __init__(self, document: Mapping[str, Any], plain: SchemaConverter, files: SchemaConverter) -> None:
         self._document = document

@@ -1,6 +1,6 @@
 """Pure: renders the arguments of a skill as one HTTP request: url, headers and body.
 
-A null argument that is not required is not sent: models send null for what they leave out.
+A null argument that is not required is not sent: models send null for omitted arguments.
 """
 
 from __future__ import annotations

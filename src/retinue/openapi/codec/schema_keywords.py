@@ -48,7 +48,7 @@ class KeywordReader:
         self._patterns: dict[str, bool] = {}
 
     def read(self, schema: Mapping[str, Any], where: str, convert: Convert) -> dict[str, Any]:
-        """What is kept of a schema without its references. Raises BrokenSchemaError."""
+        """The kept keywords of a schema without its references. Raises BrokenSchemaError."""
         kept: dict[str, Any] = {}
         for keyword in schema:
             reader = _READERS.get(keyword)

@@ -2,7 +2,7 @@
 
 The compiler refuses a schema over 64 kB, or one whose check could take exponential time, and compiles at the
 first call. So both are measured at import: a skill whose schema is refused could never be called. An input
-schema is cut until it fits; what is cut accepts anything, and the API checks it.
+schema is cut until it fits; a cut part accepts anything, and the API checks it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def find_refusal(schema: Mapping[str, Any], known: dict[bytes, str | None]) -> s
 
 
 def cut_schema(schema: Mapping[str, Any], *, finely: bool = True) -> tuple[dict[str, Any], str]:
-    """The schema within the limits, and what was cut.
+    """The schema within the limits, and the cut parts.
 
     Texts go first, then the definitions that are farthest from the top, at last the properties. With
     ``finely`` false all definitions go at once, which takes a tenth of the time.

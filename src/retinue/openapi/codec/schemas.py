@@ -39,8 +39,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 class SchemaConverter:
     """Converts the schemas of one document for one direction; a component is converted once.
 
-    ``input`` leaves out what is only read, ``output`` what is only written. With ``files``, binary text is
-    `FILE`, as in the fields of a multipart body.
+    ``input`` omits read-only fields, ``output`` write-only ones. With ``files``, binary text is `FILE`, as in
+    the fields of a multipart body.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class SchemaConverter:
         return converted, definitions
 
     def resolve(self, schema: Any, root: Any, pointer: Any) -> Any:
-        """What a ``$ref`` names; one to ``#/$defs`` may mean the schema in which it stands."""
+        """The target of a ``$ref``; one to ``#/$defs`` may mean the schema in which it stands."""
         try:
             return resolve_pointer(self._document, pointer)
         except BrokenReferenceError as error:

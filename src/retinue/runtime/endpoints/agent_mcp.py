@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
+from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_reader
 from retinue.mcp.server.lazy_server import lazy_server, mcp_route
 from retinue.mcp.server.offer import McpOptions, RecordOffer
+from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.permissions import is_seen
 from retinue.parts.lazy import Lazy
 from retinue.parts.process import Process
@@ -40,8 +42,22 @@ async def open_agent_mcp(process: Process, servers: JoinedMesh | LimitedCalls) -
 
     Its resource and prompt functions call through ``servers``.
     """
-    agent, dispatcher = process.agent, process.dispatcher
-    table = process.tables.get(McpTable)
+    limit_bytes = process.tables.get(LimitTable).body_bytes
+    own = agent_server(process.agent, process.dispatcher, servers, process.tables.get(McpTable), limit_bytes)
+    try:
+        yield McpEndpoints(own, (mcp_route(own),), own.end)
+    finally:
+        await own.aclose()
+
+
+def agent_server(
+    agent: Agent,
+    dispatcher: Dispatcher,
+    servers: JoinedMesh | LimitedCalls | None,
+    table: McpTable,
+    max_body_bytes: int,
+) -> Lazy[McpServer]:
+    """The MCP server of one agent, made at its first use."""
     offer = RecordOffer(
         lambda: agent.record(with_facts=True),
         agent.changes.subscribe,
@@ -52,10 +68,6 @@ async def open_agent_mcp(process: Process, servers: JoinedMesh | LimitedCalls) -
     options = McpOptions(
         guard_as_tool_error=table.guard_as_tool_error,
         result_chars=table.result_chars,
-        max_body_bytes=process.tables.get(LimitTable).body_bytes,
+        max_body_bytes=max_body_bytes,
     )
-    own = lazy_server(offer, dispatcher, local_reader(agent, dispatcher, servers, servers), options)
-    try:
-        yield McpEndpoints(own, (mcp_route(own),), own.end)
-    finally:
-        await own.aclose()
+    return lazy_server(offer, dispatcher, local_reader(agent, dispatcher, servers, servers), options)

@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from retinue.mesh.directory.directory import Directory
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
-from retinue.rest.routes import agent_rest, hub_rest
+from retinue.rest.routes import rest_route
 from retinue.rpc.server import execute_route, health_route
 from retinue.runtime.access import protected_resource
 from retinue.runtime.endpoints.a2a import open_a2a
@@ -93,13 +92,7 @@ class RestPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        dispatcher, agent, url = process.dispatcher, process.agent, process.url or ""
-        directory = process.find(Directory)
-        if directory is None:
-            route = agent_rest(agent.name, agent.record, lambda: agent.revision, dispatcher, url)
-        else:
-            route = hub_rest(directory, dispatcher, agent.name, agent.record, url)
-        yield Opened(routes=(route,))
+        yield Opened(routes=(rest_route(process.dispatcher, process.shown, process.url or ""),))
 
 
 class ProbesPart(Part):

@@ -68,7 +68,7 @@ MAX_ASK_TIMEOUT_S = 60.0
 DEFAULT_WAIT_S = 24 * 3600.0
 
 DEFAULT_CACHE_TTL_S = 300.0
-"""Specification 3, defaults where the seed is silent."""
+"""Specification 3.3."""
 
 
 Mode = Literal["race", "all", "vote", "merge"]
@@ -84,7 +84,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class Part(BaseModel):
-    """What all models of the grammar share: nothing unknown, nothing converted, nothing changed."""
+    """The common rules of all models of the grammar: nothing unknown, nothing converted, nothing changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=False)
 
@@ -165,7 +165,7 @@ class WaitFor(Part):
 
 
 class Compensation(Part):
-    """The call that undoes a done step when what is around it fails."""
+    """The call that undoes a done step after a failure around it."""
 
     skill: Name
     with_: dict[str, Any] | str | None = Field(default=None, alias="with")
@@ -176,7 +176,7 @@ class Compensation(Part):
 
 
 class Settings(Part):
-    """What holds for the whole workflow.
+    """The settings of the whole workflow.
 
     ``on_error`` and ``retry`` are those of each step that says nothing itself. ``cache``: ``step``
     keeps the result of each call, ``workflow`` that of the whole run. ``max_iterations`` caps loops.
@@ -238,7 +238,7 @@ WaitForPart = Annotated[WaitFor, BeforeValidator(_expand_wait_for)]
 
 
 class AskFirst(Part):
-    """Ask agents before the step whether they can do it now; only those that say yes are called.
+    """Ask agents before the step whether they can do it now; only agents that say yes are called.
 
     They are asked for the step's skill and for ``capabilities``; ``timeout`` bounds the answers.
     """
@@ -262,11 +262,11 @@ AskPart = Annotated[AskFirst | None, BeforeValidator(_expand_ask)]
 
 
 DEFAULT_STEP_TIMEOUT_S = 300.0
-"""Specification 2, formats: the time limit of a workflow step that names none."""
+"""The time limit of a workflow step that names none (specification 2.1)."""
 
 
 DEFAULT_ROLE = "execute"
-"""Specification 3, defaults where the seed is silent."""
+"""Specification 3.3."""
 
 
 AUTO = "auto"

@@ -35,7 +35,7 @@ _TAGS = frozenset(
     f"tag:yaml.org,2002:{name}"
     for name in ("null", "bool", "int", "float", "str", "seq", "map", "timestamp", "merge", "value")
 )
-"""What the resolver gives to a node that has no tag."""
+"""The tags that the resolver gives to nodes without one."""
 
 _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 _PROBLEMS = {
@@ -261,7 +261,7 @@ class _Builder:
 
 
 def _read_scalar(text: str) -> Any:
-    """A plain scalar by the core schema of YAML 1.2; what it does not know is text."""
+    """A plain scalar by the core schema of YAML 1.2; any other plain value is text."""
     if text in _NULL:
         return None
     if text in _TRUE:

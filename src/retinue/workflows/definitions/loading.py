@@ -1,6 +1,6 @@
 """Loads definitions from texts, inline objects and installed packages, and checks each.
 
-A step without an id gets the name of its role, ``execute``, ``execute-2``, … (specification 7, seed 002).
+A step without an id gets the name of its role, ``execute``, ``execute-2``, … (specification 7.3).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def apply_overrides(
     """The definition with other agents, or time limits, at the steps that the keys name.
 
     A key is a step's id, or the 1-based position of one of the outermost steps. An agent is a name, of a
-    parallel step also a list of names; a time limit a text with a unit, or milliseconds (specification 7).
+    parallel step also a list of names; a time limit a text with a unit, or milliseconds (specification 7.3).
     Raises UnknownStepError with the ids, and InvalidParametersError for what a step cannot take.
     """
     changes: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Converts the workflow spelling of seed 001's ecosystem (specification 2, formats) to the grammar.
+"""Converts the workflow spelling of seed 001's ecosystem (specification 2.1) to the grammar.
 
 ``metadata{id, name, version, description, tags}``, ``steps[]{id, skill, inputs, outputs, timeout, step_type,
 condition, branches}``, templates ``{{ workflow.input.x }}`` and ``{{ steps.<id>.outputs.<path> }}``. How the
@@ -74,7 +74,7 @@ def read_seed_001(document: Document) -> Document:
 
 
 class _Translation:
-    """One pass over a document; what it writes, it writes with the line it was read from."""
+    """One pass over a document; each value that it writes keeps its line."""
 
     def __init__(self, document: Document) -> None:
         self._from = document

@@ -1,4 +1,4 @@
-"""Converts the workflow spelling of seed 002 (specification 3, the step grammar) to the grammar.
+"""Converts the workflow spelling of seed 002 (specification 3.3) to the grammar.
 
 ``steps[]{name, agent (text, list or "auto"), role, condition, transform, validate, retry, timeout, parallel,
 mode, onSuccess, onFailure, stopOnError}`` and ``settings{maxDuration, errorHandling, cacheStrategy,
@@ -34,7 +34,7 @@ SETTINGS = {
     "metricsLevel": "",
 }
 _RETRY = {"attempts": 3, "delay": "1s", "backoff": 2.0}
-"""Specification 3, defaults where the seed is silent: 3 tries, with 1, 2, 4 s between."""
+"""Specification 3.3: 3 tries, with 1, 2, 4 s between."""
 _METRICS = ("basic", "detailed", "debug")
 _ERROR_WORDS = ("stop", "continue", "retry")
 _OWN_OUTPUT = ("output", "result")
@@ -205,13 +205,13 @@ class _Translation:
         return found
 
     def _move(self, path: Path, key: str, *target: str) -> None:
-        """What stood under ``key`` stands at ``target`` now; its line goes with it."""
+        """Move the value under ``key`` to ``target``, with its line."""
         if (*path, key) in self._lines:
             self._lines[(*path, *target)] = self._lines[(*path, key)]
 
 
 def _as_duration(value: Any) -> Any:
-    """Milliseconds as a duration; what is no number is left to the checks."""
+    """Milliseconds as a duration; other values are left to the checks."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e15:
         return render_duration(value / 1000)
     return value

@@ -33,7 +33,7 @@ from retinue.workflows.expressions.templates import iterate_templates, parse_con
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What an expression at some place may read: steps done before, steps of a round before."""
+    """The steps that an expression at some place may read: earlier steps, and steps of an earlier round."""
 
     before: frozenset[str] = frozenset()
     looped: frozenset[str] = frozenset()
@@ -125,7 +125,7 @@ KEYS_OF: Mapping[StepKind, frozenset[str]] = {
     "workflow": frozenset({"workflow", "with", "compensate"}),
     "wait_for": frozenset({"wait_for"}),
 }
-"""What stands beside a kind. Anything else of these sets is refused there."""
+"""The keys allowed beside a kind. Other keys of these sets are refused there."""
 
 _ALL = frozenset().union(*KEYS_OF.values())
 
@@ -239,7 +239,7 @@ class StepChecks:
         return view
 
     def _check_parts(self, step: Step, here: Path, view: View, place: _Place) -> None:
-        """What is read before the step runs."""
+        """The expressions that are read before the step runs."""
         check = self._references
         if step.when is not None:
             check.check_condition(step.when, (*here, "when"), view)
@@ -303,7 +303,7 @@ class StepChecks:
             )
 
     def _check_result(self, step: Step, here: Path, view: View) -> None:
-        """What is read once the step is done: its own output too."""
+        """The expressions that are read once the step is done: its own output too."""
         self._references.check_templates(step.transform, (*here, "transform"), view)
         if step.validate_ is not None:
             self._references.check_condition(step.validate_, (*here, "validate"), view)
@@ -397,7 +397,7 @@ class StepChecks:
 
 
 def _asks(step: Step) -> bool:
-    """Whether a parallel step says what it asks agents for."""
+    """Whether a parallel step names its question to agents."""
     parallel = step.parallel
     return parallel is not None and (
         parallel.agents is not None or parallel.role is not None or parallel.prompt is not None

@@ -41,7 +41,7 @@ BRIEF_RETRY_S = 3.0
 """The same where a person waits, and nothing is lost by asking again: lists, and the start of a run."""
 
 FULL_RETRY_S = 1.0
-"""The same while the disk is full, which lasts until somebody frees space; whoever asked is told so."""
+"""The same while the disk is full, which lasts until somebody frees space; the caller gets an error."""
 
 IDLE_S = 10.0
 """How long a session on Postgres may be idle in a transaction, holding locks that others wait for."""
@@ -179,7 +179,7 @@ class RunDatabase:
             delay = min(2 * delay, 1.0)
 
     def explain(self, error: Exception) -> StateError | None:
-        """What an error says about the database, with the remedy; None for one that says nothing about it."""
+        """The meaning of an error for the database, with the remedy; None for an unrelated error."""
         if not isinstance(error, sa.exc.DBAPIError | sa.exc.TimeoutError):
             return None
         cause = getattr(error, "orig", None)

@@ -51,11 +51,14 @@ SETTLE_S = 2.0
 """How long after its body a run is looked at for its recorded end, which comes within milliseconds."""
 
 AGENT_WAIT_S = 20.0
-"""How long a run that was taken up waits for agents that nobody knows: a machine that restarts starts them
-as well. Its step waits longer for those that are known (``workflows.interpreter.calls``)."""
+"""How long a run that was taken up waits for agents that nobody knows: a machine that restarts starts them as
+well. Its step waits longer for known agents (``workflows.interpreter.calls``).
+"""
 
 UNDO_REQUEST = "/undo"
-"""The topic of the signal that asks a failed run to undo what is left. Not one that a step can wait for."""
+"""The topic of the signal that asks a failed run to undo its remaining steps. Not one that a step can wait
+for.
+"""
 
 WATCH_S = 0.5
 """How often the runs here are looked at for cancellation by other processes, all at once."""
@@ -209,7 +212,7 @@ class Executions:
         return run_id in await self._rows.find([run_id])
 
     async def _size_of(self, root: str) -> RunSize:
-        """What an outermost run has stored, read once when this process begins to execute it."""
+        """The stored size of an outermost run, read once when this process begins to execute it."""
         size = self._sizes.get(root)
         if size is None:
             stored = await self._database.read(self._database.client.measure, root, self._database.events)
@@ -217,11 +220,11 @@ class Executions:
         return size
 
     async def count_undo_requests(self, run_id: str) -> int:
-        """How often a run was resumed to undo what is left of it."""
+        """How often a run was resumed to undo its remaining steps."""
         return await self.signals.count_all(run_id, UNDO_REQUEST)
 
     async def compute(self, function: Callable[[*_Args], _T], *arguments: *_Args) -> _T:
-        """Call a function in a thread: what it does with large values must not hold up other runs."""
+        """Call a function in a thread, because work with large values must not hold up other runs."""
         return await self._database.ask(function, *arguments)
 
     async def still_owns(self, run_id: str, owner: str | None) -> bool:
@@ -267,7 +270,7 @@ class Executions:
     async def _drive(
         self, execution: Execution, events: EventSink, owner: str | None, request: RunRequest
     ) -> dict[str, Any]:
-        """Run the body to its end, and stop what it left running."""
+        """Run the body to its end, and stop the effects that it left running."""
         run_id, epoch, size = execution.run_id, self.lease.epoch, await self._size_of(execution.root)
         contexts: list[DurableContext] = []
 

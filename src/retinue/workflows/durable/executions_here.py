@@ -30,7 +30,7 @@ class Execution:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def abort(self) -> None:
-        """Cut it off, once: a second time would cut off what it does to end."""
+        """Cancel it once, because a second cancellation would interrupt its clean-up."""
         if not self.aborted:
             self.aborted = True
             if self.task is not None:

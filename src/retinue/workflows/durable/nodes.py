@@ -4,9 +4,9 @@ A node renews its lease every third of the lease's duration. A node that lost it
 until it has it again, and then checks whether each run is still its own. Any living node reassigns the
 runs of dead ones, by an update that matches only rows which still belong to them.
 
-Leases end by the clock of the database, which may be set at any time. So the time in a row says only how
-long the lease lasts from when it was seen; from there on each node counts by its own monotonic clock. A
-node whose row is in the table lives. A row is removed by whoever saw it end, if it was not renewed since.
+Leases end by the clock of the database, which may be set at any time. So the time in a row says only how long
+the lease lasts from when it was seen; from there on each node counts by its own monotonic clock. A node whose
+row is in the table lives. A node that saw a row end removes it, if it was not renewed since.
 
 A node's executor id is a numbered slot of the state folder. At its launch the engine takes back what its
 executor id left behind, so two living processes must not share one: a slot is held by a file lock, which

@@ -35,13 +35,16 @@ The first one finds its tables in databases that were made before they had a ver
 """
 
 USABLE_FROM = 1
-"""The version that a release must know to use the tables as these scripts leave them: raise it with a
-script that changes what is there."""
+"""The version that a release must know to use the tables as these scripts leave them: raise it with a script
+that changes existing tables.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the database tells of its tables: their version, for whom they are usable, who made them."""
+    """The facts in the database about its tables: their version, the releases that may use them, their
+    creator.
+    """
 
     version: int
     usable_from: int

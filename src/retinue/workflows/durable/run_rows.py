@@ -72,7 +72,7 @@ class RunRows:
         self._client = database.client
 
     async def find(self, ids: Sequence[str]) -> dict[str, RunRow]:
-        """Those of these runs that exist."""
+        """The existing runs among these."""
         rows = await self._database.ask(self._client.find, ids)
         return {row.workflow_id: await self._complete(_parse_row(row), _parse_result(row)) for row in rows}
 
@@ -146,7 +146,9 @@ class RunRows:
         return replace(run, record=replace(run.record, value=unpack(run.record.value, parts, outputs)))
 
     async def _list_ancestors(self, run: RunRow) -> list[str]:
-        """A run and those that it was forked from: children keep the name that they were started with."""
+        """A run and the runs that it was forked from, because children keep the name that they were started
+        with.
+        """
         ids = [run.record.id]
         while run.record.forked_from is not None and run.record.forked_from not in ids:
             ids.append(run.record.forked_from)
@@ -205,13 +207,13 @@ def stored_output(value: Any, parts: Sequence[Reference], calls: int | None) -> 
 
 
 def stored_ended(ended: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a wait gave, as it is stored: each large value once."""
+    """The result of a wait in its stored form: each large value once."""
     value, parts = pack_alone(list(ended))
     return {"ended": value, "parts": parts} if parts else {"ended": value}
 
 
 def read_ended(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a wait gave, from its stored form."""
+    """The result of a wait, from its stored form."""
     return {**recorded, "ended": unpack(recorded["ended"], recorded.get("parts", ()), {})}
 
 
@@ -222,7 +224,7 @@ def stored_failure(fault: Fault, calls: int | None) -> StoredFailure:
 
 
 def stored_args(request: RunRequest, root: str | None) -> tuple[Any, ...]:
-    """What a new run is started with: its request, its outermost run, and the time."""
+    """The arguments of a new run: its request, its outermost run, and the time."""
     return (request.to_json(), root, time.time())
 
 

@@ -270,7 +270,7 @@ class DurableRuns:
         return len(gone)
 
     async def read_figures(self) -> RunFigures:
-        """What this process knows of the database and its runs, within a few seconds."""
+        """The figures of this process about the database and its runs, within a few seconds."""
         return await self._watch.read(self._executions)
 
     async def leave(self) -> None:

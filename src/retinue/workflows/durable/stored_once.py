@@ -27,7 +27,7 @@ Reference = tuple[Place, str, Place]
 
 
 def is_large(value: Any) -> bool:
-    """Whether a JSON value may contain what is worth a reference."""
+    """Whether a JSON value may contain a value worth a reference."""
     return len(orjson.dumps(value)) >= SHARED_BYTES
 
 
@@ -85,7 +85,7 @@ def pack_alone(value: Any) -> tuple[Any, list[Reference]]:
 
 
 def unpack(value: Any, references: Sequence[Reference], calls: Mapping[str, Any]) -> Any:
-    """Put back what was left out, in place where possible; ``calls`` has the outputs of recorded calls."""
+    """Put omitted values back, in place where possible; ``calls`` has the outputs of recorded calls."""
     for place, call, source in references:
         found = _find(value if call == "" else calls[call], source)
         if not place:

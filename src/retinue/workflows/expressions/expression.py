@@ -1,9 +1,9 @@
 """Compiles and evaluates expressions of a workflow: CEL behind one class, with caps.
 
-CEL ends by design, but its engine here (cel-expr-python) has no bound on strings that double inside
-macros, its ``map`` is quadratic, and a regular expression costs its size times the text. So the source,
-what it reads and what it gives are capped (`caps`), and an expression with a macro or a pattern runs in
-another process under limits of time and memory (`isolated`).
+CEL ends by design, but its engine here (cel-expr-python) has no bound on strings that double inside macros,
+its ``map`` is quadratic, and a regular expression costs its size times the text. So the source, the input and
+the result are capped (`caps`), and an expression with a macro or a pattern runs in another process under
+limits of time and memory (`isolated`).
 
 ``loop`` is a reserved word of CEL. It is handed over as ``l00p``: of the same length, so that the
 positions in the engine's messages stay true.

@@ -8,9 +8,10 @@ from typing import Any
 from retinue.core.text import fence
 
 Entry = Mapping[str, Any]
-"""What is known of a step: ``output`` when it is done, ``error`` when it failed and the run went on;
-``agent``, ``cached``, ``text``, and of a parallel step ``ballots``, ``votes``, ``decided_by``, where
-there are such. Expressions see ``fenced`` as well: the text as data for a prompt."""
+"""The state of a step: ``output`` when it is done, ``error`` when it failed and the run went on; ``agent``,
+``cached``, ``text``, and of a parallel step ``ballots``, ``votes``, ``decided_by``, where there are such.
+Expressions see ``fenced`` as well: the text as data for a prompt.
+"""
 
 ENTRY_KEYS = ("output", "error", "agent", "cached", "text", "fenced", "ballots", "votes", "decided_by")
 
@@ -18,9 +19,9 @@ ENTRY_KEYS = ("output", "error", "agent", "cached", "text", "fenced", "ballots",
 class Scope:
     """The workflow's input and the entries of its steps, the nearest last.
 
-    Every step of the definition is an object to expressions, an empty one until it has given an
-    output, so that ``has(steps.check.output)`` is false and no fault before the first round.
-    ``mark`` grows with each entry: what was recorded since can be listed.
+    Every step of the definition is an object to expressions, an empty one until it has given an output, so
+    that ``has(steps.check.output)`` is false and no fault before the first round. ``mark`` grows with each
+    entry, so that later entries can be listed.
     """
 
     def __init__(self, workflow_input: Any, known: Iterable[str]) -> None:
@@ -34,7 +35,7 @@ class Scope:
 
     @property
     def variables(self) -> Mapping[str, Any]:
-        """What expressions read: ``input``, ``steps`` and ``loop``."""
+        """The variables of expressions: ``input``, ``steps`` and ``loop``."""
         return {"input": self.input, "steps": self._steps, "loop": self.loop}
 
     @property
@@ -52,7 +53,7 @@ class Scope:
         self.keep(step_id, {"output": output, **facts})
 
     def record_error(self, step_id: str, error: Mapping[str, Any]) -> None:
-        """Keep why a step failed; what it gave in an earlier round is gone."""
+        """Keep why a step failed; its output of an earlier round is gone."""
         self.keep(step_id, {"error": dict(error)})
 
     def keep(self, step_id: str, entry: Entry) -> None:

@@ -1,4 +1,4 @@
-"""Builds the arguments of a step without ``with``: chained values, prompts (specification 7).
+"""Builds the arguments of a step without ``with``: chained values, prompts (specification 7.2).
 
 Chaining takes the properties that the input schema declares from the nearest output; the whole output only
 if the schema declares none and is not closed, or allows others explicitly. A required property that is

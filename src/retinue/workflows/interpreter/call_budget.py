@@ -1,8 +1,8 @@
 """Divides the call budget of a run among its steps and branches.
 
 A run gets the budget that its caller had left. Branches get equal shares, because their number is known.
-Steps of one body are sequential, so each returns what it did not use. Usage is recorded with the outcome of
-a step and the end of a run, so a replay counts the same. If it is unknown, the whole share counts as used.
+Steps of one body are sequential, so each returns its unused calls. Usage is recorded with the outcome of a
+step and the end of a run, so a replay counts the same. If it is unknown, the whole share counts as used.
 """
 
 from __future__ import annotations

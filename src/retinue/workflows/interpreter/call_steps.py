@@ -67,7 +67,7 @@ async def read_role(frame: Frame, role: str | None, path: str) -> str:
 def _arguments_for(
     frame: Frame, step: Step, given: Mapping[str, Any] | None, prompt: str | None
 ) -> Callable[[Choice], Any]:
-    """The arguments for a chosen agent (specification 7): ``with``, the prompt, the rest chained."""
+    """The arguments for a chosen agent (specification 7.3): ``with``, the prompt, the rest chained."""
     scope = frame.scope
 
     def for_skill(choice: Choice) -> Any:

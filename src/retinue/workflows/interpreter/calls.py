@@ -61,15 +61,15 @@ Accept = Callable[[Any], Awaitable[str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What to call, a ``skill`` or an agent with a ``role``, and how.
+    """The target of a call, a ``skill`` or an agent with a ``role``, and its options.
 
     ``arguments_for`` gives the arguments for the chosen agent, or raises InvalidParametersError or
     ExpressionError. ``accept`` gives the problem of a value, None if it is accepted. ``agent`` is required,
-    ``prefer`` only preferred. ``is_expected`` = worth waiting for if it is missing. ``wait_s`` is how long
-    it is waited for; None = ``timeout_s`` for a call with further attempts, else not at all. ``first`` is the
+    ``prefer`` only preferred. ``is_expected`` = worth waiting for if it is missing. ``wait_s`` is how long it
+    is waited for; None = ``timeout_s`` for a call with further attempts, else not at all. ``first`` is the
     number of the first attempt, more than 1 where earlier ones were made before; ``undo`` the skill that
     compensates the step. ``as_mesh`` = called with the scopes of the mesh. With ``ask_first`` an agent is
-    chosen among those that say that they can do it now.
+    chosen among the agents that say yes.
     """
 
     step_id: str
@@ -188,7 +188,7 @@ class _Attempt:
         return timeout_s if len(ask.attempts) > 1 or self._frame.context.agent_wait_s else 0.0
 
     async def _find_other(self, choice: Choice) -> Choice | None:
-        """Choose another agent than the one that did not answer; None if there is no other."""
+        """Choose another agent in place of a silent one; None if there is no other."""
         chosen = await self._choose(f"{self._here}/again/choose", 0.0)
         other = None if chosen.fault is not None else read_json(Choice, chosen.value)
         is_other = other is not None and (other.agent, other.url) != (choice.agent, choice.url)

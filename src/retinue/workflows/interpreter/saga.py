@@ -31,7 +31,7 @@ RETRY = Retry(attempts=3)
 """The default retry of compensations: a step that is not compensated needs a person."""
 
 WAIT_S = 600.0
-"""How long a compensation waits for an agent that is away (specification 7)."""
+"""How long a compensation waits for an agent that is away (specification 7.10)."""
 
 
 async def record_undo(

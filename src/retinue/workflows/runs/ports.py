@@ -30,8 +30,9 @@ from retinue.workflows.runs.records import (
 
 WaitMode = Literal["first", "all"]
 Effect = Callable[[], Awaitable[Any]]
-"""What a step does; returns a JSON value or raises. It may run twice if its node dies before the outcome
-is recorded."""
+"""The work of a step; returns a JSON value or raises. It may run twice if its node dies before the outcome is
+recorded.
+"""
 Count = Callable[[], int | None]
 """Gives the number of calls that an effect made and caused, after its end; None = unknown."""
 
@@ -60,7 +61,7 @@ class RunContext(Protocol):
     async def count_undo_requests(self) -> int:
         """How often this run, which failed with steps left to be undone, was resumed to undo them.
 
-        It is no durable call, but it only grows: what it asked for once is asked for on each replay.
+        It is no durable call. The number only grows, so a replay repeats each earlier request.
         """
 
     def record_usage(self, calls: int | None) -> None:
@@ -159,7 +160,7 @@ class Runs(Protocol):
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         """The recorded outcomes of a run and its child runs, those of a child after its parent's.
 
-        A forked run includes those that it kept. Raises UnknownRunError.
+        A forked run includes the calls that it kept. Raises UnknownRunError.
         """
 
     async def list_events(self, run_id: str, *, after: int = 0) -> tuple[RunEvent, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.docs.sessions.test_guides import play
 from tests.docs.shell import Shell
-from tests.docs.test_guides import play
 
 
 def test_the_tutorial_runs_from_the_first_agent_to_the_first_client(shell: Shell) -> None:

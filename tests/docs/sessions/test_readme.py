@@ -1,4 +1,4 @@
-"""The README's paths, over real processes: what its console blocks say is what is typed here.
+"""The paths of the README and of guides, over real processes: their console blocks are typed here.
 
 Three things differ from what a reader types: the hub takes any free port (by its setting), the
 addresses of agent and registry are those that they really got, and ``kill`` kills none but this hub.
@@ -17,19 +17,28 @@ import pytest
 from retinue.workflows.definitions.loading import load_definition
 from tests.deploy.services import PASSWORD as DATABASE_PASSWORD
 from tests.deploy.services import count_nodes, postgres_with_password
-from tests.docs.pages import README, Section, list_sections
+from tests.docs.pages import README, ROOT, Section, list_sections
 from tests.docs.shell import AGENT, HUB, REGISTRY, Shell
 from tests.mcp import clients
 from tests.processes.running import execute, wait_until
 from tests.requirements import requirement
 from tests.services import docker_registry
 
-PATHS = (
-    *("Write an agent", "Run a mesh", "Connect your client", "Bring your MCP servers along"),
-    *("Ask before you call", "Combine agents", "Join a KOI network", "Survive a crash"),
-    "Run in production",
-)
-SECTIONS = {section.title: section for section in list_sections(README)}
+GUIDES = ROOT / "docs" / "guides"
+PATHS = {
+    "Write an agent": README,
+    "Start a hub and connect a client": README,
+    "Start a hub": GUIDES / "running-a-mesh.md",
+    "Use your own registry": GUIDES / "running-a-mesh.md",
+    "Combine agents": GUIDES / "running-a-mesh.md",
+    "Survive a crash": GUIDES / "running-a-mesh.md",
+    "Connect a client": GUIDES / "mcp-clients.md",
+    "Try it with a server of your own": GUIDES / "importing-mcp-servers.md",
+    "The best of all": GUIDES / "asking.md",
+    "See one at work": GUIDES / "koi.md",
+    "In five commands": ROOT / "docs" / "production.md",
+}
+"""Title of a section → the page that has it."""
 QUICK_AGENTS = """
 from retinue import Agent
 
@@ -73,20 +82,34 @@ sure = make("sure", ["Python", "Debugging"], 0.9)
 
 
 def section(title: str) -> Section:
-    return SECTIONS[title]
+    return next(part for part in list_sections(PATHS[title]) if part.title == title)
+
+
+def list_other_commands(page: Path) -> list[str]:
+    """The commands of a page outside the sections whose commands are typed here."""
+    return [
+        command
+        for part in list_sections(page)
+        if PATHS.get(part.title) != page
+        for block in part.commands()
+        for command in block
+    ]
 
 
 def test_every_command_of_the_readme_stands_where_a_test_runs_it() -> None:
-    elsewhere = {
-        command
-        for title, found in SECTIONS.items()
-        if title not in PATHS
-        for block in found.commands()
-        for command in block
-    }
     # those of the installation are run by the tests of the packages
-    assert {command.split()[0] for command in elsewhere} == {"make", "export", "uvx", "pipx"}
-    assert [len(section(title).commands()) for title in PATHS] == [2, 2, 1, 2, 1, 1, 1, 1, 1]
+    assert {command.split()[0] for command in list_other_commands(README)} == {"make", "export"}
+    installation = {command.split()[0] for command in list_other_commands(GUIDES / "installing.md")}
+    assert installation == {"make", "export", "uvx", "pipx"}
+    written = section("Write an agent").commands()[0]
+    assert list_other_commands(GUIDES / "running-a-mesh.md") == written[:2]
+    assert [len(section(title).commands()) for title in PATHS] == [2, 1, 1, 1, 1, 1, 1, 2, 2, 3, 1]
+
+
+def test_the_commands_of_the_readme_for_a_client_are_those_of_the_guides() -> None:
+    ((hub, connect),) = section("Start a hub and connect a client").commands()
+    assert hub == section("Start a hub").commands()[0][0]
+    assert [[connect]] == section("Connect a client").commands()
 
 
 def test_the_path_that_the_readme_exports_has_the_program() -> None:
@@ -115,7 +138,7 @@ def test_write_an_agent_three_commands_to_an_answer_and_any_language_can_call_it
 
 def test_run_a_mesh_the_hub_starts_its_agents_and_finds_yours(shell: Shell) -> None:
     new, serve, _ = section("Write an agent").commands()[0]
-    hub, agents, find = section("Run a mesh").commands()[0]
+    ((hub, agents, find),) = section("Start a hub").commands()
     shell.type(new)
     shell.type(serve)
     shell.type(hub)
@@ -131,7 +154,7 @@ def test_run_a_mesh_the_hub_starts_its_agents_and_finds_yours(shell: Shell) -> N
 
 @requirement("P-03")
 def test_a_registry_of_your_own_takes_the_place_of_the_folder(shell: Shell, tmp_path: Path) -> None:
-    publish, find = section("Run a mesh").commands()[1]
+    ((publish, find),) = section("Use your own registry").commands()
     shell.type(section("Write an agent").commands()[0][0])
     with docker_registry(tmp_path) as url:
         shell.map_address(REGISTRY, url)
@@ -147,12 +170,12 @@ async def test_connect_your_client_the_configuration_that_is_written_leads_to_th
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
     monkeypatch.setenv("RETINUE_HUB__BARE", "true")
-    connecting = section("Connect your client")
+    connecting = section("Connect a client")
     ((connect,),), (shown,) = connecting.commands(), connecting.blocks("json")
     new, serve, _ = section("Write an agent").commands()[0]
     shell.type(new)
     shell.type(serve)
-    shell.type(section("Run a mesh").commands()[0][0])
+    shell.type(section("Start a hub").commands()[0][0])
     shell.type(connect)
     written = orjson.loads((tmp_path / ".claude.json").read_bytes())
     server = written["mcpServers"]["retinue"]
@@ -176,7 +199,7 @@ async def test_bring_your_servers_three_commands_to_the_answer_of_a_foreign_serv
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RETINUE_HUB__BARE", "true")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    page = section("Bring your MCP servers along")
+    page = section("Try it with a server of your own")
     (hub, import_, call), (replace,) = page.commands()
     (server,) = page.blocks("python")
     (fresh_folder / "sums.py").write_text(server, encoding="utf-8")
@@ -203,9 +226,9 @@ def test_ask_before_you_call_two_commands_rank_all_agents_and_delegate_to_the_be
     shell: Shell, fresh_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RETINUE_HUB__BARE", "true")
-    ((ask, delegate),) = section("Ask before you call").commands()
+    ask, delegate = section("The best of all").commands()[0]
     (fresh_folder / "coders.py").write_text(CODERS, encoding="utf-8")
-    shell.type(section("Run a mesh").commands()[0][0])
+    shell.type(section("Start a hub").commands()[0][0])
     for name in ("half", "unsure", "sure"):
         shell.start("serve", f"coders.py:{name}")
     rows = [line.split() for line in shell.type(ask).splitlines()]
@@ -227,7 +250,7 @@ def test_combine_agents_the_workflow_finds_an_agent_for_each_step_and_loops_unti
     ((run,),) = section("Combine agents").commands()
     (fresh_folder / "flow.yaml").write_text(block, encoding="utf-8")
     (fresh_folder / "quick.py").write_text(QUICK_AGENTS, encoding="utf-8")
-    shell.type(section("Run a mesh").commands()[0][0])
+    shell.type(section("Start a hub").commands()[0][0])
     for name in ("planner", "builder", "reviewer"):
         shell.start("serve", f"quick.py:{name}")
     output: Mapping[str, str] = orjson.loads(shell.type(run))
@@ -245,7 +268,7 @@ def test_survive_a_crash_a_run_whose_hub_was_killed_goes_on_with_the_next_one(
     ((run, kill, left, again, follow),) = section("Survive a crash").commands()
     assert len(block.splitlines()) == 10
     (fresh_folder / "tonight.yaml").write_text(block, encoding="utf-8")
-    hub = section("Run a mesh").commands()[0][0]
+    hub = section("Start a hub").commands()[0][0]
     shell.type(hub)
     shell.type(run)
     (running,) = shell.list_started("retinue run")
@@ -271,16 +294,16 @@ def test_survive_a_crash_a_run_whose_hub_was_killed_goes_on_with_the_next_one(
     ]
 
 
-def test_the_workflow_of_the_readme_loads() -> None:
+def test_the_workflow_of_the_guide_loads() -> None:
     (block,) = section("Combine agents").blocks("yaml")
-    definition = load_definition(block, source="README.md")
+    definition = load_definition(block, source="running-a-mesh.md")
     assert [step.id for step in definition.steps] == ["plan", "refine"]
 
 
 @requirement("K-24")
 @requirement("K-29")
 async def test_join_a_koi_network_the_official_client_sees_the_tools_of_both_agents(shell: Shell) -> None:
-    ((demo, listing),) = section("Join a KOI network").commands()
+    (demo,), _, (listing, _) = section("See one at work").commands()
     shell.type(demo)
     names = {tool["name"] for tool in orjson.loads(shell.type(listing))["tools"]}
     assert names == {"helpful-agent.calculate", "creative-agent.make_acrostic"}
@@ -295,7 +318,7 @@ async def test_join_a_koi_network_the_official_client_sees_the_tools_of_both_age
 def test_run_in_production_five_commands_to_a_hub_and_a_worker_on_postgres_and_their_backup(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ((new, hub, worker, ready, backup),) = section("Run in production").commands()
+    ((new, hub, worker, ready, backup),) = section("In five commands").commands()
     token = shell.type(new).strip()
     with postgres_with_password() as url:
         shell.map_address("postgresql://retinue@db.example/retinue", url)

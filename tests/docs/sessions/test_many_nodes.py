@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from tests.docs.pages import ROOT, list_sections
+from tests.docs.sessions.test_guides import list_blocks
 from tests.docs.shell import Shell
-from tests.docs.test_guides import list_blocks
 from tests.services import docker_registry
 
 PAGE = "guides/many-nodes.md"

@@ -1,0 +1,70 @@
+"""The suites of the tests, and a plugin of pytest that prints the tests and the seconds of each.
+
+A suite is the tests of all folders of one name, in ``tests`` and in the distributions under ``packages``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import PurePosixPath
+
+import pytest
+
+UNIT = "unit"
+"""The tests of every other folder, so a new one is never forgotten."""
+FAST = {"seeds": "golden", "doors": "doors", "mcp": "mcp", "docs": "docs"}
+"""By folder, the suites of ``make test`` that have a name of their own."""
+SLOW = {
+    name: name
+    for name in (
+        "processes",
+        "sessions",
+        "deploy",
+        "testwriter",
+        "packages",
+        "registry",
+        "conformance",
+        "interop",
+        "crash",
+        "browser",
+    )
+}
+"""By folder, the suites that start programs or work for long: what ``make test-all`` adds."""
+SUITES = (UNIT, *FAST.values(), *SLOW.values())
+
+
+def suite_of(path: str) -> str:
+    """The suite of a test file or folder; ``path`` is relative to the root of the repository.
+
+    The innermost folder that has the name of a suite decides: ``tests/docs/sessions`` is in ``sessions``.
+    """
+    parts = PurePosixPath(path).parts
+    below = parts[parts.index("tests") + 1 :]
+    return next(({**FAST, **SLOW}[part] for part in reversed(below) if part in FAST or part in SLOW), UNIT)
+
+
+class SuiteTimes:
+    """Adds up the reports of all workers."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[str, Counter[str]] = defaultdict(Counter)
+        self._seconds: dict[str, float] = defaultdict(float)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        suite = suite_of(report.nodeid.partition("::")[0])
+        self._seconds[suite] += report.duration
+        if report.when == "call" or report.outcome != "passed":
+            self._outcomes[suite][report.outcome] += 1
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.section("suites, and the seconds of their tests one after the other")
+        for suite in SUITES:
+            if outcomes := self._outcomes.get(suite):
+                numbers = ", ".join(f"{number} {outcome}" for outcome, number in sorted(outcomes.items()))
+                terminalreporter.write_line(f"{suite:<12} {self._seconds[suite]:7.1f} s  {numbers}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register where the results of all workers come together."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SuiteTimes())
