@@ -129,8 +129,8 @@ def hub_agent(
 ) -> HubAgent:
     """The agent ``retinue`` over a directory and an orchestrator.
 
-    ``caller`` chooses agents as runs do, ``track`` holds the figures of their calls. ``clear_steps`` forgets the
-    cached results of steps and gives their number. ``access`` decides which agents a caller sees,
+    ``caller`` chooses agents as runs do, ``track`` holds the figures of their calls. ``clear_steps`` forgets
+    the cached results of steps and gives their number. ``access`` decides which agents a caller sees,
     ``spending_of`` tells the spending of a model agent. ``store_workflow`` stores a definition. Parts of the
     process add further skills; `SKILLS` is the order of all.
     """

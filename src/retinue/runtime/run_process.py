@@ -40,6 +40,9 @@ from retinue.storage.state import State
 from retinue.web.fast.exact_paths import ExactPathRouter
 from retinue.web.security import SecurityMiddleware
 
+GETTING_READY = "getting ready"
+"""The name of the task in which the parts of a process finish its start."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
@@ -129,7 +132,7 @@ def make_checks(process: Process, parts: OpenParts, settings: Settings, host: st
 
 async def _is_ready(parts: OpenParts, stop: Stop) -> bool:
     """Let the parts finish their start; False if the process is asked to stop meanwhile."""
-    starting = asyncio.create_task(parts.get_ready())
+    starting = asyncio.create_task(parts.get_ready(), name=GETTING_READY)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
     await end_task(stopping)
