@@ -8,7 +8,7 @@ unsigned dialect a sender is not known: what would take something away is asked 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal
@@ -122,7 +122,7 @@ class Rules:
     seen: Callable[[str], bool]
     proved: Callable[[str], bool]
     now_us: Callable[[], int]
-    relays: Collection[str] = ()
+    relays: set[str] = field(default_factory=set)
     contact_url: str | None = None
     known: frozenset[str] = frozenset()
     allow_private_urls: bool = True

@@ -1,6 +1,7 @@
 """The channel back to a caller while its call runs: progress, log lines and questions.
 
-The time limit of a call is paused while its caller is asked a question: a person needs longer than a program.
+The time limit of a call is paused while its caller is asked a question, because a person needs longer than a
+program.
 """
 
 from __future__ import annotations

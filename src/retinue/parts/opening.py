@@ -69,8 +69,9 @@ class OpenPart:
 class OpenParts:
     """The open parts of one process; made by `open_parts`."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, slow_s: float = SLOW_S) -> None:
         self._process = process
+        self._slow_s = slow_s
         self._parts: list[OpenPart] = []
         self._failed: list[Problem] = []
 
@@ -91,11 +92,11 @@ class OpenParts:
             opened.skills(process.agent)
         self._parts.append(OpenPart(part, opened))
 
-    def note_failure(self, part: Part, error: Exception) -> None:
+    def note_failure(self, name: str, error: Exception) -> None:
         """Keep the reason why a part is missing, for ``/ready``."""
         reason = f"{error.message} — {error.remedy}" if isinstance(error, RetinueError) else str(error)
-        self._failed.append(Problem("part", part.name, reason, is_fatal=False))
-        self._process.echo(f"{part.name} is not available: {reason}")
+        self._failed.append(Problem("part", name, reason, is_fatal=False))
+        self._process.echo(f"{name} is not available: {reason}")
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
@@ -163,7 +164,7 @@ class OpenParts:
                     if part.is_required:
                         raise
                     _log.warning("part does not run", part=part.name, exc_info=error)
-                    self.note_failure(part, error)
+                    self.note_failure(part.name, error)
             yield
 
     async def get_ready(self) -> None:
@@ -179,8 +180,8 @@ class OpenParts:
     @contextmanager
     def _naming(self, part: Part, verb: str) -> Iterator[None]:
         """Name a part that takes long."""
-        told = f"{part.name} takes more than {SLOW_S:g} s to {verb}"
-        timer = asyncio.get_running_loop().call_later(SLOW_S, self._process.echo, told)
+        told = f"{part.name} takes more than {self._slow_s:g} s to {verb}"
+        timer = asyncio.get_running_loop().call_later(self._slow_s, self._process.echo, told)
         try:
             yield
         finally:
@@ -217,7 +218,7 @@ async def open_parts(process: Process, parts: Sequence[Part]) -> AsyncIterator[O
                 if part.is_required:
                     raise
                 _log.warning("part not opened", part=part.name, exc_info=error)
-                opened.note_failure(part, error)
+                opened.note_failure(part.name, error)
         if process.when_open is not None:
             await process.when_open()
         yield opened

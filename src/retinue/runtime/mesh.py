@@ -176,16 +176,7 @@ async def open_mesh(
         figures = CallFigures()
         dispatcher.admission.events.subscribe(figures.observe)
         track = TrackRecord(figures, dispatcher.agent_stats)
-        caller = DispatchCaller(
-            dispatcher,
-            lookup,
-            dispatcher.admission.guard,
-            agent=HUB_NAME,
-            directory=directory,
-            strategy=dispatcher.strategy,
-            access=dispatcher.access,
-            track=track,
-        )
+        caller = _make_caller(dispatcher, lookup, directory, track)
         step_cache = MemoryCache()
         runs = await stack.enter_async_context(open_runs(Interpreter(Tools(caller, step_cache)).run))
 
@@ -239,6 +230,22 @@ def _make_search(directory: Directory, texts: TextIndex | None) -> SkillSearch:
     )
     directory.subscribe(lambda change: search.note(change.entry.id))
     return search
+
+
+def _make_caller(
+    dispatcher: Dispatcher, lookup: LocalFirst, directory: Directory, track: TrackRecord
+) -> DispatchCaller:
+    """How runs call agents."""
+    return DispatchCaller(
+        dispatcher,
+        lookup,
+        dispatcher.admission.guard,
+        agent=HUB_NAME,
+        directory=directory,
+        strategy=dispatcher.strategy,
+        access=dispatcher.access,
+        track=track,
+    )
 
 
 def _make_dispatcher(

@@ -35,7 +35,7 @@ from retinue.runtime.process_state import ProcessState
 from retinue.runtime.serving import Stop, bind, end_task, serving, url_of
 from retinue.runtime.start import Start
 from retinue.runtime.supervisor import report_ready
-from retinue.settings import Settings
+from retinue.settings import Settings, find_missing_parts
 from retinue.storage.state import State
 from retinue.web.fast.exact_paths import ExactPathRouter
 from retinue.web.security import SecurityMiddleware
@@ -97,6 +97,8 @@ async def run_process(launch: Launch) -> int:
         if launch.reread is not None:
             stop.on_hangup = reload
         parts = own.parts = await stack.enter_async_context(open_parts(process, launch.parts))
+        for name, missing in find_missing_parts(launch.settings).items():
+            parts.note_failure(name, missing)
         for live in parts.list_live():
             reload.add(live)
         await stack.enter_async_context(own.exporting(launch.service, process.environ))

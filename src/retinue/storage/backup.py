@@ -1,7 +1,7 @@
 """Copies a state folder while its hub runs; only the owner can read the copy.
 
 Databases are copied by SQLite's backup, which gives one consistent moment. Of each image layout of the
-registry the index is copied first: the content that it names was written before it.
+registry the index is copied first, because the content that it names was written before it.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def replace_file(path: Path, data: bytes, *, mode: int | None = None, sync: bool
 def sync_folder(folder: Path) -> None:
     """Fsync a folder, so that its file names survive a power failure.
 
-    Errors are ignored: the files are already in place, and some systems cannot fsync a folder.
+    Errors are ignored, because the files are already in place, and some systems cannot fsync a folder.
     """
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

@@ -317,8 +317,8 @@ class State:
     def identity(self) -> tuple[int, int] | None:
         """Device and inode of the lock file, which change when the folder is created again; None if gone.
 
-        Valid while a process holds the lock: an open file keeps its inode, while a removed folder's inode
-        may be reused at once.
+        Valid while a process holds the lock, because an open file keeps its inode, while a removed folder's
+        inode may be reused at once.
         """
         try:
             status = (self.root / _LOCK).stat()

@@ -175,15 +175,18 @@ async def shown(retinue_home: Path, monkeypatch: pytest.MonkeyPatch, wire: Wire)
 
     monkeypatch.setattr(LazyRuns, "launch", launch)
     state, starter = State(retinue_home), ProcessStarter(monkeypatch)
-    settings = Settings(koi=KoiTable(join=NOBODY, member_join=NOBODY))
     async with AsyncExitStack() as stack:
         serve = ServeOptions(port_may_move=True)
         agent = await stack.enter_async_context(
-            starter.running(lambda echo: serve_agent(Target(make_agent(), ()), serve, settings, state, echo))
+            starter.running(
+                lambda echo: serve_agent(
+                    Target(make_agent(), ()), serve, Settings(koi=KoiTable(member_join=NOBODY)), state, echo
+                )
+            )
         )
         options = HubOptions(port=0, bare=True)
         hub = await stack.enter_async_context(
-            starter.running(lambda echo: run_hub(options, settings, state, echo))
+            starter.running(lambda echo: run_hub(options, Settings(koi=KoiTable(join=NOBODY)), state, echo))
         )
         worker = await stack.enter_async_context(
             starter.running(lambda echo: run_worker(WorkerOptions(port=0), Settings(), state, echo))

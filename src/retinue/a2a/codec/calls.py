@@ -192,7 +192,7 @@ def render_part(part: Part) -> dict[str, Any]:
 
 
 def with_whole_numbers(value: Any) -> Any:
-    """The value with whole floats as integers: protobuf has no others, and a skill asks for integers."""
+    """The value with whole floats as integers, because protobuf has floats only."""
     if type(value) is float:
         return int(value) if value.is_integer() and abs(value) < _EXACT else value
     if isinstance(value, dict):

@@ -408,7 +408,8 @@ class Orchestration:
         """The result of the run; raises its error."""
         output = record.get()
         runs = self._starter.runs
-        found = read_run(await runs.list_events(record.id), await runs.list_steps(record.id))
+        events, steps = await asyncio.gather(runs.list_events(record.id), runs.list_steps(record.id))
+        found = read_run(events, steps)
         reasons: list[str] = []
         for role, agents in found.agents_by_role.items():
             ranked = await self._roster.recommend(role, principal)

@@ -1,7 +1,7 @@
 """The supported MCP clients: where each keeps its configuration, and the form of an entry there.
 
 Paths and keys are from the clients' documentation of November 2026. The entry of a hub is written into the
-user's configuration only, never into a project's: it holds a token, and projects are shared.
+user's configuration only, never into a project's, because it holds a token, and projects are shared.
 """
 
 from __future__ import annotations

@@ -317,6 +317,7 @@ def _schema(value: Any) -> Schema | None:
 def trace_for(trace: TraceContext) -> dict[str, Any]:
     """The trace in the ``_meta`` of a request to a server of somebody else.
 
-    Without ``via``: a server that sends the trace back as it came may use this hub, one hop further on.
+    Without ``via``, because a server that sends the trace back as it came may use this hub, one hop further
+    on.
     """
     return render_trace_meta(replace(trace, via=()))

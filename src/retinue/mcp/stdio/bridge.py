@@ -241,7 +241,7 @@ class Bridge:
             self._listening = asyncio.create_task(self._keep_listening())
 
     async def _keep_listening(self) -> None:
-        """A hub that was stopped is waited for, not started: the client has not asked for anything."""
+        """Wait for a stopped hub and do not start it, because the client has no open request."""
         while True:
             self._url = self._url or (self._find_running() or "").rstrip("/") or None
             if self._url is not None:

@@ -14,7 +14,9 @@ from retinue.mesh.events import CallEndedEvent, Event
 from retinue.mesh.health.agent_stats import AgentStatsTable
 
 _PRIOR_CALLS = 10
-"""Calls that are assumed to have succeeded: a new agent is trusted, and one failure does not condemn it."""
+"""Calls that are assumed to have succeeded, because a new agent is trusted, and one failure does not condemn
+it.
+"""
 
 _FAILURES = frozenset(
     {

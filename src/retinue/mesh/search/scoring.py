@@ -185,7 +185,7 @@ def match_asked(skill: SkillText, query: Query) -> dict[str, float]:
 def _correct(word: str, index: TextIndex) -> list[Term]:
     """The known term with one typing error less (two in a long word), the most frequent of several.
 
-    Only terms that begin with the first or second letter of the word are compared: a first letter is
+    Only terms that begin with the first or second letter of the word are compared, because a first letter is
     seldom wrong, but may have changed places with the second.
     """
     if len(word) < _MIN_CORRECTED_CHARS or not word.isalpha():

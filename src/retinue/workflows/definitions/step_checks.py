@@ -364,7 +364,7 @@ class StepChecks:
                 )
 
     def _check_jumps(self, step: Step, here: Path, siblings: list[str], index: int) -> None:
-        """Jumps go forward among the steps of one list: backward they could go round for ever."""
+        """Jumps go forward among the steps of one list, because backward they could go round for ever."""
         goto = step.on_error["goto"] if isinstance(step.on_error, Mapping) else None
         for key, target in (("on_error", goto), ("then", step.then)):
             if target is None or target in siblings[index + 1 :]:

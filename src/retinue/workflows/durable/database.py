@@ -35,7 +35,8 @@ RETRY_S = 30.0
 """How long one question waits for a database that does not answer."""
 
 FIRST_RETRY_S = 4.0
-"""The same for the first question: nothing is running yet, and a wrong url is best reported at once."""
+"""The same for the first question, because nothing is running yet, and a wrong url is best reported at once.
+"""
 
 BRIEF_RETRY_S = 3.0
 """The same where a person waits, and nothing is lost by asking again: lists, and the start of a run."""

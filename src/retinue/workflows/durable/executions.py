@@ -45,7 +45,7 @@ AGAIN_S = 5.0
 """How long one attempt takes to queue a run that was let go."""
 
 AGAIN_PAUSE_S = 1.0
-"""The pause between two attempts: while the disk is full, they fail at once."""
+"""The pause between two attempts, because while the disk is full, they fail at once."""
 
 SETTLE_S = 2.0
 """How long after its body a run is looked at for its recorded end, which comes within milliseconds."""

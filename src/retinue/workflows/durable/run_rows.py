@@ -74,7 +74,13 @@ class RunRows:
     async def find(self, ids: Sequence[str]) -> dict[str, RunRow]:
         """The existing runs among these."""
         rows = await self._database.ask(self._client.find, ids)
-        return {row.workflow_id: await self._complete(_parse_row(row), _parse_result(row)) for row in rows}
+        found: dict[str, RunRow] = {}
+        for row in rows:
+            result = _parse_result(row)
+            run = _parse_row(row, result)
+            has_parts = "parts" in result or "steps" in result
+            found[row.workflow_id] = await self._complete(run, result) if has_parts else run
+        return found
 
     async def get(self, run_id: str) -> RunRow:
         """Raises UnknownRunError."""
@@ -101,7 +107,7 @@ class RunRows:
         offset = 0
         while limit is None or len(records) < limit:
             rows = await self._database.ask(self._client.list_page, status, children, _PAGE, offset)
-            found = (_parse_row(row).record for row in rows)
+            found = (_parse_row(row, _parse_result(row)).record for row in rows)
             records += [
                 one for one in found if name in (None, one.request.name) and (accept is None or accept(one))
             ]
@@ -238,9 +244,9 @@ def _parse_older(steps: Mapping[str, str]) -> list[Reference]:
     return [((key,) if key else (), path, ("value",)) for key, path in steps.items()]
 
 
-def _parse_row(row: StoredRun) -> RunRow:
+def _parse_row(row: StoredRun, result: Mapping[str, Any]) -> RunRow:
     request, root, started_at = row.input["args"] if row.input else (_NO_REQUEST, None, 0.0)
-    created_at, status, result = (row.created_at or 0) / 1000, STATUS_OF[row.status], _parse_result(row)
+    created_at, status = (row.created_at or 0) / 1000, STATUS_OF[row.status]
     if row.forked_from is not None or not started_at:
         started_at = created_at
     ended_at = max(started_at, result.get("at") or (row.completed_at or 0) / 1000)
