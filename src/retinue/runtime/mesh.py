@@ -174,8 +174,9 @@ async def open_mesh(
         peers = make_peers(settings, state, http, named)
         lookup = LocalFirst(directory, peers.remote)
         dispatcher = _make_dispatcher(settings, directory, lookup, peers, hub_id)
-        figures = CallFigures()
-        dispatcher.admission.events.subscribe(figures.observe)
+        events = dispatcher.admission.events
+        figures = CallFigures(catch_up=events.flush)
+        events.subscribe_later(figures.observe)
         track = TrackRecord(figures, dispatcher.agent_stats)
         caller = _make_caller(dispatcher, lookup, directory, track)
         step_cache = MemoryCache()
