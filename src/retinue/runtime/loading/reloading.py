@@ -4,7 +4,7 @@
 be unloaded. The process id stays the same, so the parent can still signal it.
 
 Without a restart, a change of the lists in ``agent.json`` takes effect while the agent runs, and entries
-that match nothing are reported (SPEC 5, doubts 8 and 12).
+that match nothing are reported (specification 5, doubts 8 and 12).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from pathlib import Path
 
 from retinue.core.errors import RetinueError
 from retinue.mesh.permissions import ExposureLists
+from retinue.parts.process import Echo
 from retinue.runtime.loading.targets import Target, load_target, read_lists
-from retinue.runtime.serving import Echo, end_task
+from retinue.runtime.serving import end_task
 
 POLL_S = 0.3
 
