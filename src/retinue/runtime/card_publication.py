@@ -22,9 +22,9 @@ from retinue.core.errors import ReferenceNotFoundError, RetinueError
 from retinue.core.record import AgentRecord
 from retinue.oci.codec.reference import Reference, card_repository, default_tag
 from retinue.oci.registry import Published, Registry, publish_card, withdraw
+from retinue.parts.process import Echo
 from retinue.rpc.probe import find_trouble
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
-from retinue.runtime.serving import Echo
 from retinue.web.http_client import HttpClient
 
 _log = structlog.get_logger("retinue.card_publication")
