@@ -1,6 +1,6 @@
-"""Reads the settings of a running process anew, applies what can change while it runs, and says what changed.
+"""Reloads the settings of a running process, applies live changes, and reports all changes.
 
-Values are never printed: they may be secret.
+Values are never printed, because they may be secret.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a process knows of itself: whether it is ready and what is not, and its metrics.
+"""The state of a process for ``/ready`` and ``/metrics``: readiness problems and metrics.
 
 The endpoints ``/ready`` and ``/metrics`` of hub, agents and workers read it. Nothing is computed before
 somebody asks.

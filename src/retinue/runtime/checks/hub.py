@@ -1,4 +1,4 @@
-"""Checks of the hub: whether it answers, is ready, and what its tool list costs a model.
+"""Checks the hub: its answer, its readiness, and the cost of its tool list for a model.
 
 The tokens of a list are estimated.
 """

@@ -1,4 +1,4 @@
-"""Checks of the state: its folder, space, keys, database, runs, registry and signatures."""
+"""Checks the state: its folder, space, keys, database, runs, registry and signatures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents and hubs of a mesh as nodes of KOI networks: ``serve --koi-join``, ``hub --koi``, federation.
+"""Connects agents and hubs to KOI networks: ``serve --koi-join``, ``hub --koi``, federation.
 
 A hub lists the personalities of its network as agents, and every agent that it has from elsewhere is a
 personality of its own node, reached through the hub. What came over KOI is passed on by the node as it came,
