@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retinue.core.call import Principal
-from retinue.mesh.metrics import METRICS, Figures, Histogram
+from retinue.mesh.metrics import Figures, Histogram
 from retinue.web.security import identity_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PATH = "/metrics"
 OPEN_METRICS = "application/openmetrics-text"
-"""Whoever accepts this format gets it; everybody else gets the plain one."""
+"""A client that accepts this format gets it; everybody else gets the plain one."""
 
 ReadFigures = Callable[[Principal], Awaitable[Figures]]
 """Reads the figures of this process that a caller may see."""
@@ -60,7 +60,7 @@ def _render(figures: Figures, accept: str) -> tuple[bytes, str]:
 
 
 class _Registry:
-    """What the library reads: one collection of figures, then those of the operating system."""
+    """The input of the library: one collection of figures, then the figures of the operating system."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
@@ -68,7 +68,7 @@ class _Registry:
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        for name, metric in METRICS.items():
+        for name, metric in self._figures.metrics.items():
             histograms = self._figures.histograms.get(name)
             if metric.kind == "histogram":
                 shape = HistogramMetricFamily(name, metric.help, labels=metric.labels)
