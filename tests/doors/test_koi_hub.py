@@ -272,11 +272,11 @@ async def test_a_forgotten_name_is_released(system: System, wire: Wire, tmp_path
     koi = KoiHub()
     hub = await system.start_hub(koi=koi)
     assert koi.node is not None
-    koi.node.rules.names["helpful-agent"] = "orn:koi-net.node:gone+1"
+    koi.node.policy.rules.names["helpful-agent"] = "orn:koi-net.node:gone+1"
     given = {"forgotten": "helpful-agent"}
     reply = await wire.call(hub.url, "refresh_agents", given, authorization=system.token)
     assert reply.result["released"] is True
-    assert "helpful-agent" not in koi.node.rules.names
+    assert "helpful-agent" not in koi.node.policy.rules.names
     again = await wire.call(hub.url, "refresh_agents", given, authorization=system.token)
     assert "released" not in again.result
 
@@ -361,8 +361,8 @@ async def test_hubs_that_had_one_name_before_they_met_both_keep_it(tmp_path: Pat
         with capture_logs() as logs:
             for koi, other in ((first, hub_two), (second, hub_one)):
                 assert koi.node is not None
-                koi.node.first_contact = koi.node.peers.first_contact = FirstContact(f"{other.url}/koi-net")
-                await koi.node.joining.introduce(Address(f"{other.url}/koi-net", None, "unsigned"))
+                koi.node.wire.peers.first_contact = FirstContact(f"{other.url}/koi-net")
+                await koi.node.wire.introductions.introduce(Address(f"{other.url}/koi-net", None, "unsigned"))
             await until(lambda: "right" in first.adapter.agents and "left" in second.adapter.agents)
         for koi in hubs:
             assert koi.node is not None

@@ -21,7 +21,9 @@ from retinue.koi.codec.personality import PersonalityTrait
 from retinue.koi.codec.profiles import EdgeStatus, NodeProfile, NodeType
 from retinue.koi.codec.rids import PERSONALITY_TYPE, node_rid
 from retinue.koi.node import KoiNode
+from retinue.koi.node_state import NodeState, NodeTypes
 from retinue.koi.peers import FirstContact
+from retinue.koi.policy import Acceptance
 from retinue.koi.server import routes
 from tests.serving import serve_app
 
@@ -31,12 +33,23 @@ UUID_NODE = "orn:koi-net.node:plain+7a3c8f50-6a3e-4a3d-8d3a-2f8a6f0d1c11"
 DEAD = "http://127.0.0.1:9/koi-net"
 
 
+def make_node(name: str, **options: Any) -> KoiNode:
+    """A node by the options of its types, its state, its acceptance and of `KoiNode` itself."""
+
+    def take(*names: str) -> dict[str, Any]:
+        return {name: options.pop(name) for name in names if name in options}
+
+    types = NodeTypes(**take("event", "state", "interest"))
+    state = NodeState.of(name, types, **take("base_url", "folder", "now"))
+    return KoiNode(state, Acceptance(**take("trust", "known", "relays", "allow_private_urls")), **options)
+
+
 @asynccontextmanager
 async def run_node(folder: Path, name: str = "coordinator", **options: Any) -> AsyncIterator[KoiNode]:
     """A FULL node on a port of its own; ``port`` chooses it."""
     app = Starlette()
     async with serve_app(app, port=options.pop("port", 0)) as url:
-        node = KoiNode(name, base_url=f"{url}/koi-net", folder=folder / name, **{**ALL, **options})
+        node = make_node(name, base_url=f"{url}/koi-net", folder=folder / name, **{**ALL, **options})
         app.router.routes.extend(routes(node))
         await node.start()
         try:
@@ -57,8 +70,8 @@ async def run_joined(folder: Path) -> AsyncIterator[tuple[KoiNode, KoiNode]]:
 
 
 def url_of(node: KoiNode) -> str:
-    assert node.identity.profile.base_url is not None
-    return node.identity.profile.base_url
+    assert node.state.identity.profile.base_url is not None
+    return node.state.identity.profile.base_url
 
 
 async def until(check: Callable[[], object], within_s: float = WITHIN_S) -> None:
@@ -102,7 +115,7 @@ def new(contents: dict[str, Any], at: str | None = None) -> Event:
 
 async def publish(node: KoiNode, name: str, event_type: EventType = EventType.NEW, **more: Any) -> str:
     contents = personality(name, node.rid, **more)
-    bundle = node.generate_bundle(contents["rid"], contents)
+    bundle = node.state.generate_bundle(contents["rid"], contents)
     await node.processor.handle(bundle=bundle, event_type=event_type)
     return bundle.rid
 

@@ -183,10 +183,10 @@ def sign(signer: Signer, node: KoiNode, payload: Any) -> bytes:
 async def test_nothing_that_a_peer_sends_stops_the_node(tmp_path: Path, dialect: str) -> None:
     adapter = MCPAdapter()
     async with run_node(tmp_path) as node:
-        node.peers.timeout_s = 0.5
+        node.wire.peers.timeout_s = 0.5
         register_personality_handlers(node.processor, adapter)
         signer = await introduced(node)
-        own, key = node.cache.read(node.rid), node.identity.key.public_key
+        own, key = node.cache.read(node.rid), node.state.identity.key.public_key
         names = {OWN: node.rid, SENDER: signer.rid if dialect == "signed" else UUID_NODE}
         names["KEY"] = signer.key.public_key
         with capture_logs() as logged:

@@ -44,12 +44,14 @@ async def test_a_peer_that_never_answers_fills_its_own_queue_only(
         silent.answers.clear()
         with capture_logs() as logged:
             for rid in rids:
-                node.outbox.push(targets[0], rid, EventType.NEW)
-                node.outbox.push(targets[1], rid, EventType.NEW)
-                await until(lambda: not node.outbox.count(targets[1]))
-            node.outbox.push(targets[0], rids[0], EventType.UPDATE)
+                node.wire.outbox.push(targets[0], rid, EventType.NEW)
+                node.wire.outbox.push(targets[1], rid, EventType.NEW)
+                await until(lambda: not node.wire.outbox.count(targets[1]))
+            node.wire.outbox.push(targets[0], rids[0], EventType.UPDATE)
         assert [rid for rid, _ in other.told] == rids, "the other peer gets every event"
-        assert node.outbox.count(targets[0]) == 4, "the newest are dropped, of those that wait the last state"
+        assert node.wire.outbox.count(targets[0]) == 4, (
+            "the newest are dropped; of the rest the last state waits"
+        )
         assert dropped(logged) == [(targets[0], rid, "4 events wait already") for rid in rids[4:]]
         silent.answers.set()
         await until(lambda: not node.cache.queues)
@@ -64,11 +66,11 @@ async def test_nodes_with_queues_have_a_limit(tmp_path: Path, monkeypatch: pytes
         targets = [UUID_NODE.replace("plain", name) for name in ("one", "two", "three")]
         with capture_logs() as logged:
             for target in targets:
-                node.outbox.push(target, rid, EventType.NEW)
+                node.wire.outbox.push(target, rid, EventType.NEW)
         assert list(node.cache.queues) == targets[:2]
         assert dropped(logged) == [(targets[2], rid, "2 nodes have queues")]
-        node.outbox.drop(targets[0])
-        node.outbox.push(targets[2], rid, EventType.NEW)
+        node.wire.outbox.drop(targets[0])
+        node.wire.outbox.push(targets[2], rid, EventType.NEW)
         assert list(node.cache.queues) == targets[1:]
 
 
@@ -77,9 +79,9 @@ async def test_nothing_is_left_of_a_peer_that_was_told_all(tmp_path: Path) -> No
     peer = RecordingPeer()
     async with serve_app(peer.app) as url, run_node(tmp_path) as node:
         target = await peer.join(node, "peer", url)
-        node.outbox.push(target, await publish(node, "helpful-agent"), EventType.NEW)
-        await until(lambda: bool(peer.told) and not node.outbox._senders)
-        assert (node.outbox._wakes, node.outbox._changes) == ({}, {})
+        node.wire.outbox.push(target, await publish(node, "helpful-agent"), EventType.NEW)
+        await until(lambda: bool(peer.told) and not node.wire.outbox._senders)
+        assert (node.wire.outbox._wakes, node.wire.outbox._changes) == ({}, {})
 
 
 @requirement("K-31")

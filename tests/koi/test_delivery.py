@@ -50,7 +50,7 @@ class RecordingPeer:
         """Introduce itself; the RID."""
         signer = Signer(name, f"{url}/koi-net")
         assert await signer.send(node, signer.introduction) == (200, None)
-        await until(lambda: not node.outbox.count(signer.rid))
+        await until(lambda: not node.wire.outbox.count(signer.rid))
         return signer.rid
 
 
@@ -66,8 +66,8 @@ async def test_each_peer_is_told_once_however_fast_the_others_are(tmp_path: Path
         rid = await publish(node, "helpful-agent", mood="glad")
         slow.answers.clear()
         for target in targets:
-            node.outbox.push(target, rid, EventType.NEW)
-        await until(lambda: slow.told and not node.outbox.count(targets[0]))
+            node.wire.outbox.push(target, rid, EventType.NEW)
+        await until(lambda: slow.told and not node.wire.outbox.count(targets[0]))
         slow.answers.set()
         await until(lambda: not node.cache.queues)
         assert fast.told == slow.told == [(rid, "glad")]
@@ -84,12 +84,12 @@ async def test_an_update_while_an_event_is_on_its_way_is_sent_as_well(tmp_path: 
         first, second = await fast.join(node, "fast", fast_url), await slow.join(node, "slow", slow_url)
         rid = await publish(node, "helpful-agent", mood="glad")
         slow.answers.clear()
-        node.outbox.push(second, rid, EventType.NEW)
+        node.wire.outbox.push(second, rid, EventType.NEW)
         await until(lambda: slow.told)
-        node.outbox.push(first, rid, EventType.NEW)
-        await until(lambda: not node.outbox.count(first))
+        node.wire.outbox.push(first, rid, EventType.NEW)
+        await until(lambda: not node.wire.outbox.count(first))
         await publish(node, "helpful-agent", EventType.UPDATE, mood="busy")
-        node.outbox.push(second, rid, EventType.UPDATE)
+        node.wire.outbox.push(second, rid, EventType.UPDATE)
         slow.answers.set()
         await until(lambda: not node.cache.queues)
         assert slow.told == [(rid, "glad"), (rid, "busy")]
@@ -110,10 +110,10 @@ async def test_an_event_that_comes_as_the_last_one_leaves_is_sent(
             dequeue(queue, gone)
             monkeypatch.undo()
             # it runs after the task that sends has ended, and before what waits for that end
-            loop.call_soon(node.outbox.push, target, rids[1], EventType.NEW)
+            loop.call_soon(node.wire.outbox.push, target, rids[1], EventType.NEW)
 
         monkeypatch.setattr(node.cache, "dequeue", dequeue_and_push)
-        node.outbox.push(target, rids[0], EventType.NEW)
+        node.wire.outbox.push(target, rids[0], EventType.NEW)
         await until(lambda: len(peer.told) == 2, 3.0)
         assert [rid for rid, _ in peer.told] == rids
 
@@ -140,7 +140,8 @@ async def test_a_subscriber_is_sent_what_it_missed_when_it_asked_before_it_subsc
         )
         await stranger.send(node, Event.from_bundle(EventType.NEW, Bundle.generate(edge_rid, edge.render())))
         await node.processor.idle()
-        waiting = [(event.rid, event.event_type) for event in node.outbox.take(stranger.rid, 0, "signed")]
+        taken = node.wire.outbox.take(stranger.rid, 0, "signed")
+        waiting = [(event.rid, event.event_type) for event in taken]
         told = [(node.rid, EventType.NEW), (edge_rid, EventType.UPDATE)]
         if asked != "in time":
             told += [(rid, EventType.NEW) for rid in rids]
@@ -185,13 +186,13 @@ async def test_a_name_goes_back_to_the_owner_of_the_version_that_is_left(tmp_pat
     async with run_node(tmp_path) as node:
         url = url_of(node) + "/events/broadcast"
         await post(url, events(new(personality("helpful-agent", OLDER), "2026-01-01T00:00:00Z")))
-        assert node.release_name("helpful-agent")
+        assert node.policy.release_name("helpful-agent")
         await post(url, events(new(newer, "2026-01-02T00:00:00Z")))
-        assert node.rules.names == {"helpful-agent": NEWER}
+        assert node.policy.rules.names == {"helpful-agent": NEWER}
     async with run_node(tmp_path) as node:
-        assert node.rules.names == {"helpful-agent": NEWER}, "after a restart the latest state decides"
+        assert node.policy.rules.names == {"helpful-agent": NEWER}, "after a restart the latest state decides"
         await node.processor.handle(rid=newer["rid"], event_type=EventType.FORGET)
-        assert node.rules.names == {"helpful-agent": OLDER}
+        assert node.policy.rules.names == {"helpful-agent": OLDER}
         left = f"{PERSONALITY_TYPE}:helpful-agent/1.0"
         await node.processor.handle(rid=left, event_type=EventType.FORGET)
-        assert node.rules.names == {}
+        assert node.policy.rules.names == {}

@@ -12,9 +12,19 @@ from retinue.koi.codec import payloads as p
 from retinue.koi.codec.bundles import Bundle, Event, EventType
 from retinue.koi.codec.profiles import NodeProfile, NodeType
 from retinue.koi.codec.rids import PERSONALITY_TYPE
-from retinue.koi.node import KoiNode
 from retinue.koi.peers import FirstContact
-from tests.koi.network import UUID_NODE, Signer, events, is_joined, post, publish, run_node, until, url_of
+from tests.koi.network import (
+    UUID_NODE,
+    Signer,
+    events,
+    is_joined,
+    make_node,
+    post,
+    publish,
+    run_node,
+    until,
+    url_of,
+)
 from tests.requirements import requirement
 
 
@@ -46,7 +56,7 @@ async def test_a_stranger_is_not_known_because_it_has_the_url_of_the_first_conta
 async def test_a_node_that_polls_knows_its_first_contact_once_that_has_signed(tmp_path: Path) -> None:
     async with run_node(tmp_path, "contact") as contact:
         early = await publish(contact, "helpful-agent")
-        member = KoiNode(
+        member = make_node(
             "member",
             folder=tmp_path / "member",
             first_contact=url_of(contact),
@@ -57,8 +67,8 @@ async def test_a_node_that_polls_knows_its_first_contact_once_that_has_signed(tm
         await member.start()
         try:
             await until(lambda: early in member.cache)
-            assert member.first_contact is not None
-            assert member.first_contact.rid == contact.rid
+            assert member.wire.peers.first_contact is not None
+            assert member.wire.peers.first_contact.rid == contact.rid
         finally:
             await member.stop()
 
@@ -76,11 +86,11 @@ RID = "orn:koi-net.node:coordinator+5e1f"
 def test_a_first_contact_is_written_as_its_url_or_as_url_and_rid(
     tmp_path: Path, written: str, url: str, rid: str | None
 ) -> None:
-    node = KoiNode("joining", folder=tmp_path, first_contact=written)
-    assert node.first_contact == FirstContact(url, rid)
+    node = make_node("joining", folder=tmp_path, first_contact=written)
+    assert node.wire.peers.first_contact == FirstContact(url, rid)
 
 
 @pytest.mark.parametrize("written", ["127.0.0.1:9000", "http://h#", "http://h#coordinator", f"#{RID}"])
 def test_a_first_contact_that_is_neither_is_refused_with_the_field(tmp_path: Path, written: str) -> None:
     with pytest.raises(InvalidSettingError, match="first_contact"):
-        KoiNode("joining", folder=tmp_path, first_contact=written)
+        make_node("joining", folder=tmp_path, first_contact=written)

@@ -101,7 +101,7 @@ async def test_a_personality_is_taken_from_the_node_that_owns_it_only(tmp_path: 
 async def test_what_another_passes_on_is_taken_as_its_owner_confirms_it(tmp_path: Path) -> None:
     async with run_joined(tmp_path) as (node, owner):
         contents = personality("helpful-agent", owner.rid, mood="glad")
-        owner.cache.write(owner.generate_bundle(contents["rid"], contents))
+        owner.cache.write(owner.state.generate_bundle(contents["rid"], contents))
         gossip = await introduced(node, "gossip")
         await gossip.send(node, new({**contents, "mood": "stolen"}))
         await until(lambda: contents["rid"] in node.cache)
@@ -208,7 +208,7 @@ async def test_a_name_is_bound_to_a_node_while_that_node_is_alive(tmp_path: Path
         with capture_logs() as logged:
             await post(url, events(new(personality("a", second, "2.0"))))
             assert "the name belongs to" in Refusals(logged)
-        assert node.release_name("a")
+        assert node.policy.release_name("a")
         await post(url, events(new(personality("a", second, "2.0"))))
         assert f"{PERSONALITY_TYPE}:a/2.0" in node.cache
     async with run_node(tmp_path) as node:
@@ -222,7 +222,7 @@ async def test_a_name_is_bound_to_a_node_while_that_node_is_alive(tmp_path: Path
 async def test_the_name_of_an_agent_of_this_node_is_not_released(tmp_path: Path) -> None:
     async with run_node(tmp_path) as node:
         rid = await publish(node, "own")
-        assert not node.release_name("own")
+        assert not node.policy.release_name("own")
         with capture_logs() as logged:
             await post(url_of(node) + p.BROADCAST, events(new(personality("own", UUID_NODE, "9.9"))))
             assert f"the name belongs to {node.rid}" in Refusals(logged)
@@ -231,7 +231,7 @@ async def test_the_name_of_an_agent_of_this_node_is_not_released(tmp_path: Path)
 
 async def test_an_unsigned_message_does_not_move_a_node_that_has_a_key(tmp_path: Path) -> None:
     async with run_joined(tmp_path) as (node, owner):
-        moved = NodeProfile(NodeType.FULL, DEAD, public_key=owner.identity.key.public_key)
+        moved = NodeProfile(NodeType.FULL, DEAD, public_key=owner.state.identity.key.public_key)
         body = events(Event.from_bundle(EventType.NEW, Bundle.generate(owner.rid, moved.render())))
         with capture_logs() as logged:
             await post(url_of(node) + p.BROADCAST, body)
@@ -369,7 +369,7 @@ async def test_a_peer_that_does_not_answer_well_holds_up_nobody(tmp_path: Path, 
         await send({"type": "http.response.body", "body": secrets.token_bytes(50)})
 
     async with serve_app(bad) as bad_url, run_node(tmp_path) as node:
-        node.peers.timeout_s = 0.5
+        node.wire.peers.timeout_s = 0.5
         signer = await introduced(node, "bad", f"{bad_url}/koi-net")
         async with asyncio.timeout(10):
             await asked.wait()
@@ -395,7 +395,7 @@ async def test_a_clock_that_went_back_does_not_lock_an_owner_out(tmp_path: Path)
         owner.cache.delete(future.rid)
         now = Bundle.generate(contents["rid"], {**contents, "mood": "now"})
         await owner.processor.handle(bundle=now, event_type=EventType.NEW)
-        await owner.peers.broadcast_events(node.rid, [Event.from_bundle(EventType.UPDATE, now)])
+        await owner.wire.peers.broadcast_events(node.rid, [Event.from_bundle(EventType.UPDATE, now)])
         await until(lambda: (held := node.cache.read(now.rid)) is not None and held.contents["mood"] == "now")
 
 
@@ -413,7 +413,7 @@ async def test_an_own_update_is_later_than_the_last_even_if_the_clock_went_back(
 async def test_an_external_change_of_the_nodes_own_profile_is_refused(tmp_path: Path) -> None:
     async with run_node(tmp_path) as node:
         before = node.cache.read(node.rid)
-        moved = NodeProfile(NodeType.FULL, DEAD, public_key=node.identity.key.public_key)
+        moved = NodeProfile(NodeType.FULL, DEAD, public_key=node.state.identity.key.public_key)
         event = Event.from_bundle(EventType.UPDATE, Bundle.generate(node.rid, moved.render()))
         body = events(event, Event.from_rid(EventType.FORGET, node.rid))
         with capture_logs() as logged:

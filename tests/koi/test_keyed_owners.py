@@ -61,10 +61,10 @@ async def test_the_queue_of_a_node_that_has_signed_is_not_given_to_an_unsigned_p
         await signer.send(node, _edge(node.rid, signer.rid))
         await until(lambda: node.graph.get_neighbors("out", EdgeStatus.APPROVED) == [signer.rid])
         rid = await publish(node, "helpful-agent")
-        waiting = node.outbox.count(signer.rid)
+        waiting = node.wire.outbox.count(signer.rid)
         unsigned = {"rid": signer.rid, "limit": 0}
         status, reply = await post(url_of(node) + p.POLL, unsigned)
-        assert (status, node.outbox.count(signer.rid)) == (403, waiting)
+        assert (status, node.wire.outbox.count(signer.rid)) == (403, waiting)
         assert "must sign its polls" in reply["detail"]
         # neither a message in its name nor a restart changes that
         own = Event.from_rid(EventType.FORGET, signer.rid)
@@ -101,10 +101,10 @@ async def test_an_unsigned_poll_takes_nothing_from_a_node_that_is_sent_its_event
         assert (await post(url_of(node) + p.BROADCAST, body))[0] == 200
         await until(lambda: node.graph.get_neighbors("out", EdgeStatus.APPROVED) == [UUID_NODE])
         await publish(node, "helpful-agent")
-        waiting = node.outbox.count(UUID_NODE)
+        waiting = node.wire.outbox.count(UUID_NODE)
         assert waiting
         assert await post(url_of(node) + p.POLL, {"rid": UUID_NODE}) == (200, {"events": []})
-        assert node.outbox.count(UUID_NODE) == waiting
+        assert node.wire.outbox.count(UUID_NODE) == waiting
 
 
 @requirement("K-37")

@@ -28,6 +28,7 @@ from tests.koi.network import (
     Signer,
     events,
     is_joined,
+    make_node,
     new,
     personality,
     post,
@@ -87,7 +88,7 @@ async def test_a_partial_node_polls_and_the_rest_stays_for_the_next_poll(tmp_pat
         options: dict[str, Any] = {"event": [PERSONALITY_TYPE], "interest": [PERSONALITY_TYPE]}
         contact = FirstContact(url_of(coordinator), coordinator.rid)
         folder = tmp_path / "poller"
-        node = KoiNode("poller", folder=folder, first_contact=contact, poll_interval_s=0.1, **options)
+        node = make_node("poller", folder=folder, first_contact=contact, poll_interval_s=0.1, **options)
         await node.start()
         await until(lambda: coordinator.graph.get_neighbors("out", EdgeStatus.APPROVED) == [node.rid])
         rid = await publish(coordinator, "helpful-agent")
@@ -101,9 +102,9 @@ async def test_a_partial_node_polls_and_the_rest_stays_for_the_next_poll(tmp_pat
         await until(lambda: own in coordinator.cache and not coordinator.cache.queues)
         await node.stop()
         names = [await publish(coordinator, f"agent-{number}") for number in range(3)]
-        await until(lambda: coordinator.outbox.count(node.rid) == 3)
+        await until(lambda: coordinator.wire.outbox.count(node.rid) == 3)
         poller = Signer("poller")
-        poller.key, poller.rid = node.identity.key, node.rid
+        poller.key, poller.rid = node.state.identity.key, node.rid
         for expected in (names[:2], names[2:], []):
             status, reply = await poller.ask(coordinator, p.POLL, p.PollEvents(2, node.rid))
             assert status == 200
@@ -117,7 +118,7 @@ async def test_what_could_not_be_sent_is_sent_after_a_restart_of_both(tmp_path: 
         async with run_node(tmp_path, "agent", first_contact=url_of(coordinator)) as agent:
             await until(lambda: is_joined(agent, coordinator))
             rid = agent.rid
-    agent = KoiNode(
+    agent = make_node(
         "agent", base_url="http://127.0.0.1:9/koi-net", folder=tmp_path / "agent", event=[PERSONALITY_TYPE]
     )
     await agent.start()
@@ -207,14 +208,14 @@ async def test_an_event_without_contents_is_fetched_from_its_source_or_another_p
     ):
         await until(lambda: is_joined(agent, coordinator))
         contents = personality("quiet", agent.rid)
-        bundle = agent.generate_bundle(contents["rid"], contents)
+        bundle = agent.state.generate_bundle(contents["rid"], contents)
         agent.cache.write(bundle)
         event = Event(bundle.rid, EventType.NEW, bundle.manifest)
-        await agent.peers.broadcast_events(coordinator.rid, [event])
+        await agent.wire.peers.broadcast_events(coordinator.rid, [event])
         await until(lambda: bundle.rid in coordinator.cache)
         # an unsigned event has no source: another provider is asked
         second = personality("quiet", agent.rid, "2.0")
-        held = agent.generate_bundle(second["rid"], second)
+        held = agent.state.generate_bundle(second["rid"], second)
         agent.cache.write(held)
         body = events(Event(held.rid, EventType.NEW))
         assert (await post(url_of(coordinator) + p.BROADCAST, body))[0] == 200
@@ -246,7 +247,7 @@ async def test_identity_cache_and_names_survive_a_restart(tmp_path: Path) -> Non
     async with run_node(tmp_path) as node:
         assert node.rid == rid
         assert node.cache.list_rids([PERSONALITY_TYPE]) == [RID]
-        assert node.rules.names == {"helpful-agent": UUID_NODE}
+        assert node.policy.rules.names == {"helpful-agent": UUID_NODE}
 
 
 @requirement("K-43")
@@ -282,18 +283,18 @@ def test_a_name_that_no_rid_or_folder_can_have_is_refused_before_anything_is_wri
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidSettingError, match="is no name of a node"):
-        KoiNode(name)
+        make_node(name)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("url", ["foo", "ftp://127.0.0.1/koi-net", "http://", "http://[::1", ""])
 def test_a_first_contact_that_is_no_url_is_refused_at_once(tmp_path: Path, url: str) -> None:
     with pytest.raises(InvalidSettingError, match="first_contact"):
-        KoiNode("one", folder=tmp_path / "one", first_contact=url)
+        make_node("one", folder=tmp_path / "one", first_contact=url)
 
 
 async def test_a_folder_in_use_leaves_nothing_open_behind(tmp_path: Path) -> None:
-    first, second = (KoiNode("one", folder=tmp_path / "one") for _ in range(2))
+    first, second = (make_node("one", folder=tmp_path / "one") for _ in range(2))
     await first.start()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -9,7 +9,7 @@ import pytest
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from structlog.testing import capture_logs
 
-from retinue.koi import joining
+from retinue.koi import introductions
 from retinue.koi.codec.bundles import EventType
 from retinue.koi.peers import FirstContact
 from tests.koi.network import DEAD, introduced, publish, run_node, until, url_of
@@ -53,7 +53,7 @@ async def test_a_handshake_that_fails_is_logged_with_its_remedy(
 async def test_a_first_contact_that_knows_other_nodes_only_is_told_of_in_the_log(
     tmp_path: Path, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joining, "_CONTACT_ANSWERS_WITHIN_S", 0.1)
+    monkeypatch.setattr(introductions, "_CONTACT_ANSWERS_WITHIN_S", 0.1)
     async with run_node(tmp_path, trust="known") as coordinator:
         rid = coordinator.rid if given == "url and RID" else None
         wanted = "koi_handshake_failed" if rid else "koi_first_contact_silent"
@@ -71,7 +71,7 @@ async def test_a_first_contact_that_answers_is_not_complained_of(tmp_path: Path)
     async with run_node(tmp_path) as coordinator:
         with capture_logs() as logged:
             async with run_node(tmp_path, "agent", first_contact=url_of(coordinator)) as agent:
-                await until(lambda: not agent._tasks)
+                await until(lambda: not agent.work._tasks)
     assert not [line for line in logged if "handshake" in line["event"] or "silent" in line["event"]]
 
 
@@ -81,6 +81,6 @@ async def test_events_that_something_else_than_a_node_took_stay_in_the_queue(tmp
         with capture_logs() as logged:
             signer = await introduced(node, "page", f"{url}/koi-net")
             rid = await publish(node, "helpful-agent")
-            node.outbox.push(signer.rid, rid, EventType.NEW)
+            node.wire.outbox.push(signer.rid, rid, EventType.NEW)
             await until(lambda: any(line["event"] == "koi_events_not_sent" for line in logged))
         assert set(node.cache.queues[signer.rid]) >= {node.rid, rid}

@@ -82,6 +82,14 @@ async def test_a_hub_finds_the_agents_of_its_directory_that_a_caller_sees() -> N
     assert str(caught.value) == str(UnknownAgentError("echo-one"))
 
 
+async def test_a_hub_lists_the_agents_that_a_caller_sees_and_an_agent_none() -> None:
+    shown = MeshAgents(make_agent(), CLOSED, URL, make_directory("echo-one", "echo-two"))
+    assert [agent.name async for agent in shown.iterate_others(FRIEND)] == ["echo-one", "echo-two"]
+    assert [agent.name async for agent in shown.iterate_others(STRANGER)] == ["echo-two"]
+    own = OwnAgent(make_agent(), CLOSED, URL)
+    assert [agent.name async for agent in own.iterate_others(FRIEND)] == []
+
+
 async def test_a_hub_finds_the_only_other_spelling_of_a_seen_name() -> None:
     shown = MeshAgents(make_agent(), CLOSED, URL, make_directory("echo-one", "two_a", "two-a"))
     assert shown.find_spelling("Echo_One", FRIEND) == "echo-one"

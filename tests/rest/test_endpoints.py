@@ -17,8 +17,10 @@ from retinue.authoring.local import local_dispatcher
 from retinue.cards.personality_profile import ShownPersonality, node_rid_of_url, render_profile
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidParametersError
+from retinue.mesh.permissions import Access
+from retinue.parts.shown_agents import OwnAgent
 from retinue.rest.endpoints import read_arguments, registry_routes
-from retinue.rest.routes import agent_rest
+from retinue.rest.routes import rest_route
 from retinue.web.http_client import HttpClient
 from retinue.web.security import SecurityMiddleware
 from tests.serving import serve_app
@@ -79,7 +81,7 @@ async def test_lists_are_sorted_by_name_and_keep_the_keys_and_order_of_the_seed(
 
 async def test_a_new_revision_of_the_agent_is_shown(http: HttpClient) -> None:
     agent = greeter()
-    routes = agent_rest(agent.name, agent.record, lambda: agent.revision, local_dispatcher(agent), URL)
+    routes = rest_route(local_dispatcher(agent), OwnAgent(agent, Access(), URL), URL)
     async with serve_app(SecurityMiddleware(Router(routes=[routes]))) as url:
         assert len((await read(http, f"{url}/tools/list"))["tools"]) == 1
 
@@ -92,7 +94,7 @@ async def test_a_new_revision_of_the_agent_is_shown(http: HttpClient) -> None:
 
 def test_other_paths_are_no_matches() -> None:
     agent = greeter()
-    routes = agent_rest(agent.name, agent.record, lambda: agent.revision, local_dispatcher(agent), URL)
+    routes = rest_route(local_dispatcher(agent), OwnAgent(agent, Access(), URL), URL)
     scope = {"type": "http", "root_path": "", "headers": []}
 
     def match(method: str, path: str) -> Match:

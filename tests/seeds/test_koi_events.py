@@ -39,7 +39,8 @@ class Arrivals:
 
 def is_quiet(*nodes: AnyNode) -> bool:
     """Whether every node has joined and fetched what it wanted, and every event has arrived."""
-    return not any(one.node._tasks or one.node.cache.queues or one.node.processor._waiting for one in nodes)
+    inner = [one.node for one in nodes]
+    return not any(node.work._tasks or node.cache.queues or node.processor._waiting for node in inner)
 
 
 def subscribes(one: AnyNode, other: AnyNode) -> bool:

@@ -115,7 +115,7 @@ def count_letters(word: str) -> int:
 
 
 def contact(node: CoordinatorAdapterNode | KoiAgentNode) -> str:
-    base_url = node.node.identity.profile.base_url
+    base_url = node.node.state.identity.profile.base_url
     assert base_url is not None
     return base_url
 
@@ -196,7 +196,7 @@ async def test_an_agent_tells_its_first_contact_only_its_personality(net: Net, w
     assert told["contents"] == agent.profile.model_dump()
     assert all(cached)
     assert agent.node.cache.exists(rid)
-    profile = agent.node.identity.profile
+    profile = agent.node.state.identity.profile
     assert "orn:agent.personality" in profile.event
     assert "orn:agent.personality" in profile.state
     served = agent.profile.mcp_url
@@ -291,7 +291,7 @@ async def test_the_five_endpoints_answer_below_koi_net_and_at_the_root(net: Net,
             f"{bases[number % 2]}/events/broadcast", {"events": [event(personality(name))]}
         )
         assert (told.status, json.loads(told.body)) == (200, None)
-    await until(lambda: coordinator.node.outbox.count(poller) == len(names))
+    await until(lambda: coordinator.node.wire.outbox.count(poller) == len(names))
 
     rids = [personality(name)["rid"] for name in names]
     for base, expected in ((bases[0], rids[:3]), (bases[1], rids[3:]), (bases[0], [])):

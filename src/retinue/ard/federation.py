@@ -40,7 +40,7 @@ _log = structlog.get_logger("retinue.ard")
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What others answered, and by URL why some did not."""
+    """The answers of others, and by URL the reasons of missing ones."""
 
     parts: list[list[Entry]] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Upstreams:
     async def ask(self, search: Search, visited: Sequence[str]) -> Answers:
         """Ask all at once; failed and late ones are named.
 
-        Nobody is asked while the same search is under way: it may have come back.
+        Nobody is asked while the same search is under way, because it may have come back.
         """
         if search.key in self._under_way:
             return Answers(missing=dict.fromkeys(self.urls, "the same search is under way"))

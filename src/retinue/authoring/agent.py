@@ -120,8 +120,8 @@ class Agent(Offering):
     def record(self, url: str | None = None, *, with_facts: bool = False) -> AgentRecord:
         """The agent record, with ``url`` (the base of ``/execute``) as its endpoint.
 
-        ``with_facts`` adds the profile and the traits to the resources: endpoints offer them, but a card
-        does not list them, since they repeat it.
+        ``with_facts`` adds the profile and the traits to the resources, because endpoints offer them, but a
+        card does not list them, since they repeat it.
         """
         record = AgentRecord(
             name=self.name,

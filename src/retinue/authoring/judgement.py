@@ -34,7 +34,9 @@ class Judgement:
         (self._parameter,) = signature.names.values()
 
     async def ask(self, wanted: Sequence[str], context: Context, agent: str) -> Mapping[str, Can] | None:
-        """What the function says of each; None where it failed, which is logged and never the caller's."""
+        """The function's statement on each capability; None where it failed, which is logged and never the
+        caller's.
+        """
         try:
             return {capability: _read(await self._ask_one(capability, context)) for capability in wanted}
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the record still answers

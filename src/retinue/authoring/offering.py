@@ -66,7 +66,7 @@ _OPTION_TYPES: dict[str, tuple[Any, str]] = {
 
 
 def _find_misfit(annotation: str, value: Any) -> str:
-    """What an option of this annotation takes, if it does not take ``value``; "" if it does."""
+    """The values that an option of this annotation takes, if ``value`` is none of them; "" otherwise."""
     kinds = [kind.partition("[")[0] for kind in re.sub(r"\[.*\]", "", annotation).split(" | ")]
     if (value is None and "None" in kinds) or any(kind not in (*_OPTION_TYPES, "None") for kind in kinds):
         return ""

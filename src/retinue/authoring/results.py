@@ -26,7 +26,7 @@ from retinue.core.errors import OutputInvalidError
 _PLAIN_ONLY = (
     orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 )
-"""What else orjson could write, pydantic writes: one value has one form, typed or not."""
+"""pydantic writes the other types of orjson, so that one value has one form, typed or not."""
 
 
 def encode_result(where: str, value: Any, adapter: TypeAdapter[Any] | None = None) -> Any:
@@ -84,7 +84,7 @@ def _find_unserialisable(value: Any) -> tuple[tuple[str, ...], str] | None:
 
 
 def _unserialisable_shape(value: Any) -> str:
-    """What a value without parts is, if JSON cannot represent it; "" otherwise."""
+    """The shape of a value without parts, if JSON cannot represent it; "" otherwise."""
     try:
         orjson.dumps(to_jsonable_python(value))
     except (TypeError, ValueError, PydanticSerializationError):

@@ -33,7 +33,7 @@ PROTOCOL = "a2a"
 
 V1, V03 = "1.0", "0.3"
 NO_VERSION = "0"
-"""The version in the card of an agent that has none: the field is required."""
+"""The version in the card of an agent that has none, because the field is required."""
 
 DEFAULT_MODES = ("application/json", "text/plain")
 MAX_EXAMPLES = 20
@@ -46,7 +46,7 @@ _SKILL_KEYS = frozenset({"id", "name", "description", "tags", "examples"})
 
 @dataclass(frozen=True, slots=True)
 class CardOptions:
-    """What the endpoint that serves a card supports; ``legacy`` adds the keys that 0.3 clients read."""
+    """The capabilities of the endpoint that serves a card; ``legacy`` adds the keys that 0.3 clients read."""
 
     streaming: bool = True
     push_notifications: bool = False

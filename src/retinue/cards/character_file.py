@@ -114,7 +114,7 @@ def _parse_action(read: _Reader) -> Action:
 
 
 def _parse_examples(read: _Reader) -> list[Example]:
-    """What people say to have the action done: the first message of each conversation."""
+    """Requests for the action in people's words: the first message of each conversation."""
     return [Example(text=exchange[0][1]) for exchange in read.conversations("examples") if exchange]
 
 

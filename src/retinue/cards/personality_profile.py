@@ -29,7 +29,7 @@ MAX_RID_BYTES = 184
 
 RESOURCE_TYPE = "agent_profile"
 SEED_INPUT_SCHEMA = {"type": "string"}
-"""What seed 003 gives as the input of every tool; ``inputSchema`` beside it is the schema of MCP."""
+"""The input schema of every tool in seed 003; ``inputSchema`` beside it is the schema of MCP."""
 
 _ALL: frozenset[str] = frozenset({"mesh", "exposed"})
 

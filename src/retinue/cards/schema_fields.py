@@ -14,7 +14,7 @@ MAX_DEPTH = 6
 """Levels that are listed; deeper values are described by their type only."""
 
 MAX_STEPS = 5_000
-"""Subschemas that are visited: references to each other could make a small schema endless."""
+"""Subschemas that are visited, because references to each other could make a small schema endless."""
 
 MAX_CHOICES = 12
 

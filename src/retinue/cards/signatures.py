@@ -105,7 +105,7 @@ class Signer:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a verifier found: the state, whose key it was, and the reason where it is not valid."""
+    """The result of a verification: the state, the owner of the key, and the reason where it is not valid."""
 
     state: SignatureState
     owner: str = ""

@@ -1,7 +1,7 @@
 """``retinue completion``: complete agent names and skill ids in a shell.
 
-Names are read from the registry in the state folder only: pressing Tab must not wait for the network or start
-a process.
+Names are read from the registry in the state folder only, because pressing Tab must not wait for the network
+or start a process.
 """
 
 from __future__ import annotations

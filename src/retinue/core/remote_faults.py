@@ -13,7 +13,7 @@ from retinue.core import errors as e
 from retinue.core.errors import Problem, RemoteFaultError, RetinueError
 
 PREFIXES = (e.EXECUTION_FAILED, "Invalid parameters: ", "Invalid request: ", "Parse error: ")
-"""What an endpoint writes before the message of an error (`web.error_table`)."""
+"""The prefixes that endpoints write before messages of errors (`web.error_table`)."""
 
 Facts = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ def rebuild_error(error: RetinueError) -> RetinueError:
 
 
 def plain_message(message: str) -> str:
-    """The message without what an endpoint wrote before it."""
+    """The message without the prefix of an endpoint."""
     for prefix in PREFIXES:
         if message.startswith(prefix):
             return message.removeprefix(prefix)

@@ -25,7 +25,7 @@ _ORIGINS = {
     "koi": "KOI network",
     "models": "model that is not started",
 }
-"""What a source is that is no registry."""
+"""The kinds of sources other than registries."""
 
 
 class AgentPages:

@@ -19,8 +19,8 @@ ENDPOINT = "dashboard"
 class Hub:
     """The skills of the hub, called with the rights of a visitor.
 
-    ``reads`` makes calls that leave no log line, audit row or event: a page that is looked at calls several
-    skills every second. ``calls`` is the path of every other call.
+    ``reads`` makes calls that leave no log line, audit row or event, because a page that is looked at calls
+    several skills every second. ``calls`` is the path of every other call.
     """
 
     calls: Calls

@@ -20,7 +20,7 @@ _BROKEN = ("unavailable", "unreachable", "degraded", "disabled")
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What a page shows under "Needs a person"; ``unread_runs`` were not looked at."""
+    """The entries under "Needs a person"; ``unread_runs`` were not looked at."""
 
     questions: Sequence[Json] = ()
     changes: Sequence[Json] = ()

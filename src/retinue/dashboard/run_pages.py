@@ -19,7 +19,7 @@ from retinue.dashboard.sessions import ROOT
 from retinue.dashboard.step_levels import make_level
 
 ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run")
-"""What can be done to a run; each is a skill of the hub."""
+"""The actions on a run; each is a skill of the hub."""
 
 MAX_QUESTIONS = 20
 """Questions of one run that are shown with a form."""
@@ -44,7 +44,7 @@ class RunPages:
         return {f"{ROOT}/runs": self._runs, f"{ROOT}/runs/{{run}}": self._run}
 
     def list_actions(self) -> dict[str, Page]:
-        """What forms of the pages do, by path."""
+        """The actions of forms, by path."""
         return {f"{ROOT}/runs/{{run}}": self._change_run}
 
     async def list_runs(self, principal: Principal, **wanted: Any) -> list[Json]:

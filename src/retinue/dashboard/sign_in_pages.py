@@ -32,7 +32,7 @@ class SignInPages:
         return {f"{ROOT}/sign-in": self._sign_in}
 
     def list_actions(self) -> dict[str, Page]:
-        """What forms of the pages do, by path."""
+        """The actions of forms, by path."""
         return {f"{ROOT}/sign-out": self._sign_out}
 
     def list_routes(self) -> list[Route]:

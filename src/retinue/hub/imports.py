@@ -43,7 +43,7 @@ ReadImports = Callable[[], Iterable[ImportState]]
 
 
 def add_import_skill(agent: Agent, read_imports: ReadImports, access: Access) -> None:
-    """Add ``list_imports``. Where a server is configured is not shown: its command may hold secrets."""
+    """Add ``list_imports``. It does not show commands of servers, because they may hold secrets."""
 
     @agent.skill(read_only=True)
     async def list_imports(ctx: Context) -> Json:

@@ -48,7 +48,8 @@ async def _no_nodes() -> Sequence[RunNode]:
 
 @dataclass(slots=True)
 class MeshParts:
-    """What the hub's process knows of others: its ``url``, ``registries`` by source name, and peers.
+    """The processes and sources around the hub's process: its ``url``, ``registries`` by source name, and
+    peers.
 
     ``peers`` are the registries and catalogs that a search is passed on to.
     """

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import structlog
 
 from retinue.koi.codec.bundles import Bundle, EventType
 from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
 from retinue.koi.codec.rids import EDGE_TYPE, NODE_TYPE
+from retinue.koi.joining import Joining
 from retinue.koi.knowledge import STOP_CHAIN, HandlerResult, HandlerType, KnowledgeObject, KnowledgeSource
+from retinue.koi.node_state import NodeState
 from retinue.koi.pipeline import Processor
-
-if TYPE_CHECKING:
-    from retinue.koi.node import KoiNode
+from retinue.koi.wire import Wire
 
 log = structlog.get_logger("retinue.koi")
 
 
-def register_node_handlers(node: KoiNode) -> None:
+def register_node_handlers(processor: Processor, state: NodeState, wire: Wire, joining: Joining) -> None:
     """Register them, in the order of a stock node."""
-    processor = node.processor
 
     @processor.register_handler(
         HandlerType.Bundle, [EDGE_TYPE], [EventType.NEW, EventType.UPDATE], KnowledgeSource.External
@@ -28,10 +25,10 @@ def register_node_handlers(node: KoiNode) -> None:
     def negotiate_edge(_: Processor, kobj: KnowledgeObject) -> HandlerResult:
         """Approve a subscription that asks for types that this node provides, else have it forgotten."""
         edge = EdgeProfile.parse(kobj.contents or {})
-        if edge.source != node.rid or edge.status is not EdgeStatus.PROPOSED:
+        if edge.source != state.rid or edge.status is not EdgeStatus.PROPOSED:
             return None
-        peer = node.graph.find_node(edge.target)
-        provided = {*node.identity.profile.event, NODE_TYPE, EDGE_TYPE}
+        peer = state.graph.find_node(edge.target)
+        provided = {*state.identity.profile.event, NODE_TYPE, EDGE_TYPE}
         reason = ""
         if peer is not None and peer.node_type is NodeType.PARTIAL and edge.edge_type is EdgeType.WEBHOOK:
             reason = "a PARTIAL node has no webhook; it polls"
@@ -39,12 +36,12 @@ def register_node_handlers(node: KoiNode) -> None:
             reason = f"this node does not provide {', '.join(sorted(missing))}"
         if reason:
             log.warning("koi_edge_refused", edge=kobj.rid_text, node=edge.target, reason=reason)
-            node.outbox.push(edge.target, kobj.rid_text, EventType.FORGET)
+            wire.outbox.push(edge.target, kobj.rid_text, EventType.FORGET)
             return STOP_CHAIN
         held = kobj.manifest.instant_us if kobj.manifest is not None else 0
         approved = Bundle.generate(kobj.rid_text, edge.approved().render(), after_us=held)
         processor.handle(bundle=approved, event_type=EventType.UPDATE)
-        node.joining.make_up(edge.target, edge.rid_types)
+        joining.make_up(edge.target, edge.rid_types)
         return None
 
     @processor.register_handler(HandlerType.Network)
@@ -56,12 +53,12 @@ def register_node_handlers(node: KoiNode) -> None:
                 edge = EdgeProfile.parse(kobj.contents or {})
                 kobj.network_targets |= {edge.source, edge.target}
                 return None
-            if kobj.rid_text == node.rid:
-                kobj.network_targets |= set(node.graph.get_neighbors())
+            if kobj.rid_text == state.rid:
+                kobj.network_targets |= set(state.graph.get_neighbors())
                 return None
-        if rid_type in node.identity.profile.event:
+        if rid_type in state.identity.profile.event:
             kobj.network_targets |= set(
-                node.graph.get_neighbors(direction="out", status=EdgeStatus.APPROVED, allowed_type=rid_type)
+                state.graph.get_neighbors(direction="out", status=EdgeStatus.APPROVED, allowed_type=rid_type)
             )
         return None
 
@@ -70,12 +67,12 @@ def register_node_handlers(node: KoiNode) -> None:
         """Answer a node that introduces itself, and subscribe to what it provides of interest."""
         if kobj.normalized_event_type is EventType.FORGET:
             # before its next introduction, which may wait in the same message
-            edges = node.graph.list_edges_of(kobj.rid_text)
+            edges = state.graph.list_edges_of(kobj.rid_text)
             processor.handle_next([KnowledgeObject(rid, event_type=EventType.FORGET) for rid in edges])
-            node.outbox.drop(kobj.rid_text)
+            wire.outbox.drop(kobj.rid_text)
             return None
         introduced = kobj.source_node in (None, kobj.rid_text)
-        if introduced and not node.joining.has_introduced_itself_to(kobj.rid_text):
-            node.outbox.push(kobj.rid_text, node.rid, EventType.NEW)
-        node.joining.subscribe(kobj.rid_text, NodeProfile.parse(kobj.contents or {}))
+        if introduced and not wire.introductions.has_introduced_itself_to(kobj.rid_text):
+            wire.outbox.push(kobj.rid_text, state.rid, EventType.NEW)
+        joining.subscribe(kobj.rid_text, NodeProfile.parse(kobj.contents or {}))
         return None

@@ -7,15 +7,16 @@ Subclasses register handlers at `KoiNode.processor` and may override `KoiNode.re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
-from retinue.koi.codec.bundles import Bundle, Dialect, Event, EventType, WireError, to_instant
+from retinue.koi.background import BackgroundWork
+from retinue.koi.codec.bundles import Dialect, Event, EventType, WireError
+from retinue.koi.codec.orn import KoiNetNode
 from retinue.koi.codec.payloads import (
     EventsPayload,
     FetchBundles,
@@ -26,21 +27,21 @@ from retinue.koi.codec.payloads import (
     Request,
     RidsPayload,
 )
-from retinue.koi.codec.profiles import EdgeType, NodeProfile, NodeType
-from retinue.koi.codec.rids import PERSONALITY_TYPE, type_name
-from retinue.koi.graph import GRAPH_TYPES, NetworkGraph
+from retinue.koi.codec.profiles import EdgeType
+from retinue.koi.codec.rids import PERSONALITY_TYPE
+from retinue.koi.graph import NetworkGraph
 from retinue.koi.handlers import register_node_handlers
-from retinue.koi.identity import check_name, load_identity, load_key
 from retinue.koi.joining import Joining
 from retinue.koi.knowledge import Handled, KnowledgeObject, KnowledgeSource
-from retinue.koi.memory import NodeMemory
-from retinue.koi.outbox import Outbox
-from retinue.koi.peers import FirstContact, Peers, check_contact, parse_contact
+from retinue.koi.node_state import NodeState, NodeTypes
+from retinue.koi.peers import FirstContact, Peers, normal_contact
 from retinue.koi.pipeline import Processor
-from retinue.koi.questions import Questions, list_bundles, list_manifests
-from retinue.koi.rules import Rules, Trust, default_trust
+from retinue.koi.policy import Acceptance, Policy
+from retinue.koi.questions import list_bundles, list_manifests
+from retinue.koi.rules import Trust
 from retinue.koi.steps import NodeSteps
 from retinue.koi.storage.cache import KoiCache
+from retinue.koi.wire import Wire
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import HttpRequester
 
@@ -63,90 +64,50 @@ class Network:
 class KoiNode:
     """One node, used between `start` and `stop` in one event loop; its endpoints are `server.routes`.
 
-    ``base_url`` is where it answers, with the path: ``http://127.0.0.1:9000/koi-net``. Without it the node
-    is PARTIAL and polls. Identity and cache are in ``folder``, by default ``.koi/{name}`` below the
-    working directory. ``first_contact`` is the node to join, as its url or as ``URL#RID``. ``event`` and
-    ``state`` are the RID types (texts or classes) that it provides, ``interest`` those that it subscribes to.
-    ``known`` are RIDs or names of nodes for the policy ``known``; ``relays`` RIDs of nodes that may pass on
-    what others own.
-    Raises InvalidSettingError and StateError.
+    ``first_contact`` is the node to join, as its url or as ``URL#RID``. Without ``http`` the node has a
+    client of its own. A PARTIAL node polls every ``poll_interval_s``. Raises InvalidSettingError.
     """
 
     def __init__(
         self,
-        name: str,
+        state: NodeState,
+        acceptance: Acceptance,
         *,
-        base_url: str | None = None,
-        folder: Path | None = None,
-        event: Iterable[Any] = (),
-        state: Iterable[Any] = (),
-        interest: Iterable[Any] = (),
         first_contact: FirstContact | str | None = None,
-        trust: Trust | None = None,
-        known: Iterable[str] = (),
-        relays: Iterable[str] = (),
         http: HttpRequester | None = None,
-        allow_private_urls: bool = True,
         poll_interval_s: float = POLL_INTERVAL_S,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        check_name(name)
-        self.name = name
-        self.folder = folder or Path(".koi") / name
-        self.interest = tuple(type_name(rid_type) for rid_type in interest)
-        key = load_key(self.folder)
-        profile = NodeProfile(
-            NodeType.FULL if base_url else NodeType.PARTIAL,
-            base_url.rstrip("/") if base_url else None,
-            tuple(type_name(rid_type) for rid_type in event),
-            tuple(type_name(rid_type) for rid_type in state),
-            key.public_key,
-        )
-        self.identity = load_identity(self.folder, name, key, profile)
-        self.rid = self.identity.rid
-        self.now = now
-        self.cache = KoiCache(self.folder / "cache")
-        self.graph = NetworkGraph(self.rid)
-        contact = first_contact
-        if isinstance(contact, str):
-            contact = parse_contact(contact, "first_contact")
-        elif contact is not None:
-            check_contact(contact.url, "first_contact")
-        self.first_contact = contact and replace(contact, url=contact.url.rstrip("/"))
+        self.state = state
         self._own_http: HttpClient | None = None
         if http is None:
-            http = self._own_http = HttpClient(allow_private=allow_private_urls)
-        self.peers = Peers(self.identity, self.graph, http, self.first_contact)
-        self.memory = NodeMemory(self.rid, self.cache)
-        self.peers.heard = self.memory.hear
-        self.questions = Questions(self.rid, self.peers, self.graph, self.memory)
-        self.joining = Joining(self)
-        self.outbox = Outbox(self.cache, self.peers, self.joining.introduce_again)
-        self.relays = {*relays, *([contact.rid] if contact and contact.rid else [])}
-        self.trust: Trust = trust or default_trust(base_url)
-        self.rules = Rules(
-            self.rid,
-            base_url,
-            self.cache,
-            self.graph,
-            self.trust,
-            frozenset({*GRAPH_TYPES, *profile.event, *profile.state, *self.interest}),
-            self.memory.was_seen,
-            self.memory.has_proved,
-            lambda: to_instant(self.now()),
-            self.relays,
-            self.first_contact.url if self.first_contact and not self.first_contact.rid else None,
-            frozenset(known),
-            allow_private_urls,
+            http = self._own_http = HttpClient(allow_private=acceptance.allow_private_urls)
+        contact = normal_contact(first_contact, "first_contact")
+        peers = Peers(state.identity, state.graph, http, contact, heard=state.memory.hear)
+        self.policy = Policy.of(state, peers, acceptance)
+        self.wire = Wire.of(state, peers, self.policy.rules)
+        self.work = BackgroundWork(KoiNetNode.from_string(state.rid).name)
+        self.joining = Joining(
+            state, self.wire, self.policy, self.work, handle=self._handle_own, process=self.process
         )
-        self._steps = NodeSteps(self)
+        self._steps = NodeSteps(state, self.wire, self.policy, self.joining)
         self.processor = Processor(self._steps)
-        self.processor.cache = self.cache
-        self.processor.identity = self.identity
-        self.processor.network = Network(self.graph, self.peers)
-        self.poll_interval_s = poll_interval_s
-        self._tasks: set[asyncio.Task[None]] = set()
-        register_node_handlers(self)
+        self.processor.cache = state.cache
+        self.processor.identity = state.identity
+        self.processor.network = Network(state.graph, peers)
+        self._poll_interval_s = poll_interval_s
+        register_node_handlers(self.processor, state, self.wire, self.joining)
+
+    @property
+    def rid(self) -> str:
+        return self.state.rid
+
+    @property
+    def cache(self) -> KoiCache:
+        return self.state.cache
+
+    @property
+    def graph(self) -> NetworkGraph:
+        return self.state.graph
 
     # Start and stop
 
@@ -155,57 +116,37 @@ class KoiNode:
 
         Raises StateError if the folder cannot be used.
         """
-        await asyncio.to_thread(self.cache.open)
+        await self.state.load()
         if self._own_http is not None:
             await self._own_http.__aenter__()
-        self.graph.load(self.cache)
         self._steps.load()
-        self.memory.load()
         for rid in self.graph.list_nodes():
-            self.joining.recognise_contact(rid)
+            self.wire.introductions.recognise_contact(rid)
         self.processor.start()
         await self._handle_own_profile()
-        self.outbox.start()
-        self.spawn(self.joining.join())
-        if self.identity.profile.node_type is NodeType.PARTIAL:
-            self.spawn(self.joining.poll())
+        self.wire.outbox.start()
+        self.work.spawn(self.joining.join())
+        if self.state.is_partial:
+            self.work.spawn(self.joining.poll(self._poll_interval_s))
 
     async def stop(self) -> None:
         """End all work and write the cache; what could not be sent waits for the next start."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.outbox.stop()
+        await self.work.stop()
+        await self.wire.outbox.stop()
         await self.processor.stop()
         await self.cache.close()
         if self._own_http is not None:
             await self._own_http.close()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work beside the pipeline until the node stops; what it raises is logged."""
-        task = asyncio.get_running_loop().create_task(self._guard(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: work.close())  # for a task that never ran
-
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception as error:
-            log.warning("koi_task_failed", node=self.name, reason=repr(error), exc_info=True)
+    def _handle_own(self, kobj: KnowledgeObject) -> Handled:
+        return self.processor.handle(kobj=kobj)
 
     async def _handle_own_profile(self) -> None:
         held = self.cache.read(self.rid)
-        contents = self.identity.profile.render()
+        contents = self.state.identity.profile.render()
         if held is None or held.contents != contents:
-            after_us = held.manifest.instant_us if held is not None else 0
-            bundle = Bundle.generate(self.rid, contents, now=self.now(), after_us=after_us)
+            bundle = self.state.generate_bundle(self.rid, contents)
             await self.processor.handle(bundle=bundle, event_type=EventType.NEW)
-
-    def generate_bundle(self, rid: object, contents: dict[str, Any]) -> Bundle:
-        """A bundle of these contents that is later than the one in the cache."""
-        entry = self.cache.find_entry(rid)
-        return Bundle.generate(rid, contents, now=self.now(), after_us=entry.instant_us if entry else 0)
 
     # Answers to other nodes
 
@@ -221,7 +162,7 @@ class KoiNode:
                 log.warning("koi_event_refused", rid=one.rid, reason=one.reason, node=source)
             await self.receive_events(request.events, source, dialect, replayed=replayed)
             return None
-        if self.trust == "known" and source is None:
+        if self.policy.rules.trust == "known" and source is None:
             raise PermissionError("this node answers signed requests of nodes that it knows")
         match request:
             case PollEvents(limit, rid):
@@ -230,8 +171,8 @@ class KoiNode:
                     raise WireError("rid: a poll needs the RID of the polling node")
                 if source is None and not self._may_poll_unsigned(node):
                     return EventsPayload(())
-                self.memory.hear(node)
-                return EventsPayload(tuple(self.outbox.take(node, limit, dialect)))
+                self.state.memory.hear(node)
+                return EventsPayload(tuple(self.wire.outbox.take(node, limit, dialect)))
             case FetchRids(rid_types):
                 return RidsPayload(tuple(self.cache.list_rids(rid_types)))
             case FetchManifests(rid_types, rids):
@@ -241,7 +182,7 @@ class KoiNode:
 
     def _may_poll_unsigned(self, node: str) -> bool:
         """Whether events may wait for an unsigned poll of a node. Raises PermissionError if it must sign."""
-        if self.memory.has_proved(node):
+        if self.state.memory.has_proved(node):
             raise PermissionError(
                 f"{node} has signed messages, so it must sign its polls; give it the RID of this node"
             )
@@ -294,22 +235,6 @@ class KoiNode:
             if not handled.only_asked_left:
                 raise
 
-    # Names
-
-    async def find_other_holder(self, name: str) -> str | None:
-        """The other node that the name of a personality belongs to, if that node is alive."""
-        holder = self.rules.names.get(name)
-        if holder is None or holder == self.rid:
-            return None
-        return holder if await self.questions.is_alive(holder) else None
-
-    def release_name(self, name: str) -> bool:
-        """Let another node take the name of a personality; False if no other node has it."""
-        if self.rules.names.get(name) in (None, self.rid):
-            return False
-        del self.rules.names[name]
-        return True
-
 
 def personality_node(
     name: str,
@@ -321,20 +246,11 @@ def personality_node(
     known: Iterable[str] = (),
     allow_private: bool = True,
 ) -> KoiNode:
-    """A FULL node that provides personalities and subscribes to them; the arguments are those of `KoiNode`.
+    """A FULL node that provides personalities and subscribes to them.
 
+    ``base_url`` and ``folder`` are those of `NodeState.of`, ``trust`` and ``known`` those of `Acceptance`.
     Raises InvalidSettingError and StateError.
     """
     types = (PERSONALITY_TYPE,)
-    return KoiNode(
-        name,
-        base_url=base_url,
-        folder=folder,
-        event=types,
-        state=types,
-        interest=types,
-        first_contact=first_contact,
-        trust=trust,
-        known=known,
-        allow_private_urls=allow_private,
-    )
+    state = NodeState.of(name, NodeTypes(types, types, types), base_url=base_url, folder=folder)
+    return KoiNode(state, Acceptance(trust, known, (), allow_private), first_contact=first_contact)

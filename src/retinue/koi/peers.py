@@ -116,6 +116,16 @@ def check_contact(url: str, field_name: str) -> None:
         )
 
 
+def normal_contact(contact: FirstContact | str | None, field_name: str) -> FirstContact | None:
+    """A first contact of its own, since its RID is learned later. Raises InvalidSettingError."""
+    if contact is None:
+        return None
+    if isinstance(contact, str):
+        return parse_contact(contact, field_name)
+    check_contact(contact.url, field_name)
+    return FirstContact(contact.url.rstrip("/"), contact.rid)
+
+
 @dataclass
 class Peers:
     """Sends requests; ``heard`` is called with the RID of a node that answered."""

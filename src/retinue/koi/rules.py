@@ -1,4 +1,4 @@
-"""Which objects of other nodes a node accepts (SPEC 6, 7 "Seed 003").
+"""Which objects of other nodes a node accepts (specification 6.3 and 7.4).
 
 On the signed dialect an object is accepted from the node that owns it, and from the node that this one has
 joined, which passes on what others own. Anything else about it is taken only as its owner confirms it. On the
@@ -8,7 +8,7 @@ unsigned dialect a sender is not known: what would take something away is asked 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, Literal
@@ -122,7 +122,7 @@ class Rules:
     seen: Callable[[str], bool]
     proved: Callable[[str], bool]
     now_us: Callable[[], int]
-    relays: Collection[str] = ()
+    relays: set[str] = field(default_factory=set)
     contact_url: str | None = None
     known: frozenset[str] = frozenset()
     allow_private_urls: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 import structlog
@@ -32,11 +32,9 @@ from retinue.koi.codec.payloads import (
 )
 from retinue.koi.codec.payloads import Request as KoiRequest
 from retinue.koi.codec.rids import is_rid_of_key
+from retinue.koi.node import KoiNode
 from retinue.koi.pipeline import BusyError
 from retinue.koi.rules import Trust
-
-if TYPE_CHECKING:
-    from retinue.koi.node import KoiNode
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 PREFIX: Final = "/koi-net"
@@ -106,7 +104,7 @@ class KoiServer:
         """The body of the reply with status 200."""
         data = decode_json(body)
         if not is_envelope(data):
-            if self._node.trust == "signed":
+            if self._node.policy.rules.trust == "signed":
                 raise PermissionError("this node accepts signed requests only")
             request = parse_request(path, data)
             reply = await self._node.answer(request, None, "unsigned")
@@ -143,17 +141,17 @@ class KoiServer:
         sender, signature_id = envelope.source_node, envelope.signature_id
         if (sender, signature_id) in self._taking:
             raise BusyError("the same message is being processed; send it again later")
-        replayed = self._node.memory.has_signature(sender, signature_id)
+        replayed = self._node.state.memory.has_signature(sender, signature_id)
         self._taking.add((sender, signature_id))
         try:
             await self._node.answer(request, sender, "signed", replayed=replayed)
             if not replayed:
-                self._node.memory.note_signature(sender, signature_id)
+                self._node.state.memory.note_signature(sender, signature_id)
         finally:
             self._taking.discard((sender, signature_id))
 
     def _sign(self, reply: Reply, target: str) -> bytes:
-        return encode_envelope(reply, self._node.rid, target, self._node.identity.key)
+        return encode_envelope(reply, self._node.rid, target, self._node.state.identity.key)
 
     async def _verify(self, envelope: Envelope, request: KoiRequest, path: str) -> None:
         """Check sender, key, signature and target, in the order of a stock node.
@@ -161,13 +159,13 @@ class KoiServer:
         Raises FaultError, and StateError if it cannot be kept that the sender signs.
         """
         source = envelope.source_node
-        profile = self._node.graph.find_node(source)
+        profile = self._node.state.graph.find_node(source)
         key = None if profile is None else profile.public_key
         if key is None:
             key = find_introduced(source, request, "public_key")
-        rules = self._node.rules
+        rules = self._node.policy.rules
         url = find_introduced(source, request, "base_url")
-        is_known = self._node.trust != "known" or rules.is_known(source)
+        is_known = self._node.policy.rules.trust != "known" or rules.is_known(source)
         if key is None or not (is_known or rules.claims_contact(url)):
             raise FaultError("unknown_node", f"{source} is not known to this node")
         if not is_rid_of_key(source, key):
@@ -176,10 +174,10 @@ class KoiServer:
             raise FaultError("invalid_signature", f"the signature is not one of {source}")
         if envelope.target_node != self._node.rid:
             raise FaultError("invalid_target", f"the message of {source} is for {envelope.target_node}")
-        if not is_known and not await self._node.questions.signs_as(str(url), source, key):
+        if not is_known and not await self._node.policy.questions.signs_as(str(url), source, key):
             raise FaultError("unknown_node", f"{source} is not what answers at {url}")
-        self._node.memory.note_proof(source)
-        self._node.memory.hear(source)
+        self._node.state.memory.note_proof(source)
+        self._node.state.memory.hear(source)
 
 
 async def _read(request: Request) -> bytes:

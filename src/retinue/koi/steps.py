@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
 
 import structlog
 
-from retinue.koi.codec.bundles import EventType, WireError, to_instant
+from retinue.koi.codec.bundles import EventType, WireError
 from retinue.koi.codec.rids import NODE_TYPE, PERSONALITY_TYPE, name_of_personality
 from retinue.koi.graph import GRAPH_TYPES
+from retinue.koi.joining import Joining
 from retinue.koi.knowledge import KnowledgeObject, KnowledgeSource
+from retinue.koi.node_state import NodeState
 from retinue.koi.pipeline import PipelineSteps
+from retinue.koi.policy import Policy
 from retinue.koi.rules import FUTURE_US, Refuse, Verdict
-
-if TYPE_CHECKING:
-    from retinue.koi.node import KoiNode
+from retinue.koi.wire import Wire
 
 log = structlog.get_logger("retinue.koi")
 
 
 class NodeSteps(PipelineSteps):
-    """The steps of one node, which has its cache, graph, rules and outbox already."""
+    """The steps of one node, between its pipeline and what it knows, accepts and sends."""
 
-    def __init__(self, node: KoiNode) -> None:
-        self._node = node
-        self._cache = node.cache
-        self._graph = node.graph
-        self._rules = node.rules
-        self._memory = node.memory
+    def __init__(self, state: NodeState, wire: Wire, policy: Policy, joining: Joining) -> None:
+        self._state = state
+        self._wire = wire
+        self._policy = policy
+        self._joining = joining
+        self._cache = state.cache
+        self._graph = state.graph
+        self._rules = policy.rules
+        self._memory = state.memory
         self._owners: dict[str, dict[str, str]] = {}
         """Name → RIDs of the personalities of that name, the one accepted last at the end → their nodes."""
 
@@ -69,7 +72,7 @@ class NodeSteps(PipelineSteps):
         instant = manifest.instant_us
         if instant > held.instant_us or "owner" in kobj.asked:
             return False
-        dated_ahead = held.instant_us > to_instant(self._node.now()) + FUTURE_US
+        dated_ahead = held.instant_us > self._state.now_us() + FUTURE_US
         if dated_ahead and kobj.rid_type == PERSONALITY_TYPE and not kobj.settled:
             return False
         if instant == held.instant_us and not held.same_in_both and kobj.contents is not None:
@@ -83,7 +86,7 @@ class NodeSteps(PipelineSteps):
         if kobj.source is KnowledgeSource.Internal:
             kobj.settled = True
             return True
-        verdict = self._rules.judge(kobj)
+        verdict = self._policy.judge(kobj)
         if verdict is None:
             kobj.settled = True
             return True
@@ -93,7 +96,7 @@ class NodeSteps(PipelineSteps):
         return self._ask(kobj, verdict)
 
     async def _ask(self, kobj: KnowledgeObject, verdict: Verdict) -> bool:
-        problem = await self._node.questions.settle(kobj, verdict, self._rules.judge)
+        problem = await self._policy.settle(kobj, verdict)
         if problem is not None:
             self._refuse(kobj, problem)
             return False
@@ -101,7 +104,7 @@ class NodeSteps(PipelineSteps):
         return True
 
     async def fetch(self, kobj: KnowledgeObject) -> bool:
-        if await self._node.questions.fetch(kobj):
+        if await self._policy.questions.fetch(kobj):
             return True
         self._refuse(kobj, "no provider has its contents")
         return False
@@ -118,11 +121,11 @@ class NodeSteps(PipelineSteps):
         owner = owner if isinstance(owner, str) else None
         self._cache.write(bundle, owner)
         if rid_type not in GRAPH_TYPES:
-            self._node.joining.note_change()
+            self._joining.note_change()
         if rid_type in GRAPH_TYPES:
             self._graph.put(bundle)
             if rid_type == NODE_TYPE:
-                self._node.joining.recognise_contact(rid)
+                self._wire.introductions.recognise_contact(rid)
         elif owner is not None:
             name = name_of_personality(rid)
             holder = self._rules.names.get(name)
@@ -138,12 +141,12 @@ class NodeSteps(PipelineSteps):
             return
         owner = (kobj.contents or {}).get("node_rid")
         for target in sorted({str(target) for target in kobj.network_targets}):
-            if target in (self._node.rid, kobj.source_node, owner):
+            if target in (self._state.rid, kobj.source_node, owner):
                 continue
-            if self._graph.find_node(target) is None and target not in self._node.relays:
+            if self._graph.find_node(target) is None and target not in self._rules.relays:
                 log.info("koi_event_dropped", node=target, rid=kobj.rid_text, reason="the node is not known")
                 continue
-            self._node.outbox.push(target, kobj.rid_text, kobj.normalized_event_type)
+            self._wire.outbox.push(target, kobj.rid_text, kobj.normalized_event_type)
 
     def _forget(self, rid: str, rid_type: str) -> None:
         entry = self._cache.find_entry(rid)
@@ -151,7 +154,7 @@ class NodeSteps(PipelineSteps):
         if rid_type in GRAPH_TYPES:
             self._graph.remove(rid)
             if rid_type == NODE_TYPE:
-                self._node.joining.forget_introduction(rid)
+                self._joining.forget_introduction(rid)
         if rid_type != PERSONALITY_TYPE or entry is None:
             return
         self._unbind(rid)

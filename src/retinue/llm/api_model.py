@@ -54,7 +54,7 @@ _FAILURES = (
     httpx2.InvalidURL,
     ValueError,
 )
-"""What the libraries raise."""
+"""The errors of the libraries."""
 
 
 class ApiModel:
@@ -171,7 +171,7 @@ def _open_model(spec: ModelSpec, key: str, http: httpx2.AsyncClient) -> VendorMo
 
 
 def _message_of(error: Exception) -> str:
-    """What the provider said: one line."""
+    """The message of the provider, as one line."""
     body = error.body if isinstance(error, failures.ModelHTTPError) else None
     for key in ("error", "message"):
         if isinstance(body, dict) and key in body:

@@ -26,7 +26,7 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "gemini": ("--allowed-mcp-server-names", "none", "--output-format", "json"),
     "codex": ("exec", "--json", "--sandbox", "read-only", "-c", "mcp_servers={}"),
 }
-"""What the known programs need to run once, without a terminal; ``args`` are added to it."""
+"""The arguments with which known programs run once, without a terminal; ``args`` are added."""
 
 _IN_OWN_FOLDER: Mapping[str, tuple[str, ...]] = {"codex": ("--skip-git-repo-check",)}
 _VARIABLES_IN_OWN_FOLDER: Mapping[str, Mapping[str, str]] = {"gemini": {"GEMINI_CLI_TRUST_WORKSPACE": "true"}}
@@ -36,7 +36,7 @@ The empty folder of a call has none. In a configured ``folder`` they decide them
 """
 
 _AT_END: Mapping[str, tuple[str, ...]] = {"codex": ("-",)}
-"""What comes after all other arguments: that the prompt is on the standard input."""
+"""The last arguments: the prompt is on the standard input."""
 
 TELL_COST = frozenset({"claude"})
 """The programs that tell what a call has cost."""

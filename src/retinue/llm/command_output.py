@@ -16,7 +16,7 @@ from retinue.llm.completion import Usage
 
 @dataclass(slots=True)
 class CommandAnswer:
-    """What a program has answered so far; ``problem`` is its own report of a failure."""
+    """The answer of a program so far; ``problem`` is its own report of a failure."""
 
     text: str = ""
     usage: Usage | None = None
@@ -119,7 +119,7 @@ class OutputReader:
 
 
 def read_errors(errors: bytes) -> str:
-    """What a program says on its standard error: the message of a JSON object, else the last line."""
+    """The error message on standard error: the message of a JSON object, else the last line."""
     text = errors.decode("utf-8", "replace").strip()
     report = _parse(text[text.find("{") : text.rfind("}") + 1]) if "{" in text else None
     if report is not None and "error" in report:  # gemini

@@ -43,7 +43,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a call used; ``cost_usd`` None = unknown. ``is_estimated`` where the back-end told nothing."""
+    """The usage of a call; ``cost_usd`` None = unknown. ``is_estimated`` where the back-end reports none."""
 
     input_tokens: int = 0
     output_tokens: int = 0

@@ -36,7 +36,7 @@ DEFAULT_MODELS: Mapping[Provider, str] = {
     "google": "gemini-3.8-flash",
     "openai": "gpt-5.6-terra",
 }
-"""What the back-end ``api`` asks for without a ``model``; a command without one uses its own default."""
+"""The default ``model`` of the back-end ``api``; a command without one uses its own default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ SEED_MODELS: Mapping[str, ModelSpec] = {
         context_window=1_000_000,
     ),
 }
-"""What exists without a table (L-21)."""
+"""The model agents without a table (L-21)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ def estimate_tokens(size_bytes: int) -> int:
 
 
 class Ledger:
-    """What one model agent has spent, in the file ``path``, and what its calls may still spend."""
+    """The spending of one model agent, in the file ``path``, and the rest of its budget."""
 
     def __init__(
         self,

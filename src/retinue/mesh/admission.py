@@ -98,10 +98,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What every call and message of a process passes first: its limits, then its trace guard.
-
-    Messages that run no skill are reads (`mesh.reading`) and what a hub forwards of MCP: lists, subscriptions
-    and notifications. ``events`` receives the outcome of each.
+    """The first station of every call and message of a process: its limits, then its trace guard. Messages
+    that run no skill are reads (`mesh.reading`), and MCP lists, subscriptions and notifications that a hub
+    forwards. ``events`` receives the outcome of each.
     """
 
     guard: TraceGuard = field(default_factory=TraceGuard)

@@ -1,6 +1,7 @@
 """The channel back to a caller while its call runs: progress, log lines and questions.
 
-The time limit of a call is paused while its caller is asked a question: a person needs longer than a program.
+The time limit of a call is paused while its caller is asked a question, because a person needs longer than a
+program.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 Capability = Literal["progress", "log", "elicitation", "sampling", "roots"]
-"""What the client of a call listens to, or can be asked for."""
+"""Reports that the client of a call receives, and questions that it can answer."""
 
 ASKABLE: frozenset[Capability] = frozenset({"elicitation", "sampling", "roots"})
-"""What a client can be asked for; the answer may take longer than any program."""
+"""Questions that a client can answer; the answer may take longer than any program."""
 
 T = TypeVar("T")
 
@@ -35,14 +36,14 @@ class Root:
 
 
 class Channel(Protocol):
-    """What an endpoint offers to a running skill.
+    """The services of an endpoint for a running skill.
 
     ``key`` names a question within its call, for clients that answer in a later request.
     """
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What this caller supports; empty where no client listens."""
+        """The capabilities of this caller; empty where no client listens."""
 
     @property
     def is_sessionless(self) -> bool:

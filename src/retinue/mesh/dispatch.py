@@ -185,8 +185,8 @@ class Dispatcher:
     ) -> Answer:
         """Try the candidates in order; go to the next one only where the call may be run elsewhere.
 
-        The cards of unreachable agents are read again only after all candidates failed: a slow registry must
-        not delay a call that another agent can take at once.
+        The cards of unreachable agents are read again only after all candidates failed, because a slow
+        registry must not delay a call that another agent can take at once.
         """
         checked: Skill | None = None
         several = admitted.may_repeat = len(candidates) > 1

@@ -2,8 +2,9 @@
 
 The tools that a server offers first are accepted. Later a changed tool keeps its accepted text and is not
 called, and a new one stays hidden, until a person accepts them. Of the annotations, the title is compared,
-and hints only where they promise more than before: some servers change the others at every start. A name
-that is offered twice with different definitions is not listed: only the server knows which one a call runs.
+and hints only where they promise more than before, because some servers change the others at every start. A
+name that is offered twice with different definitions is not listed, because only the server knows which one a
+call runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Stores accepted tasks and subscriptions on disk, so that a restart loses no task.
 
-A task is stored before its TASK_ACCEPT is sent, and again with the reply that ended it. What a process has
-left unfinished is ended with FAILURE by the next one, which also sends the replies whose delivery was not
-finished; one that failed three times is not sent again. The payload of a request is not stored.
+A task is stored before its TASK_ACCEPT is sent, and again with the reply that ended it. The next process ends
+unfinished tasks with FAILURE, and sends the replies whose delivery was not finished; one that failed three
+times is not sent again. The payload of a request is not stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What earlier processes have left: ended tasks, those to be told to their callback, subscriptions."""
+    """The records of earlier processes: ended tasks, replies due to callbacks, subscriptions."""
 
     tasks: list[MessageTask] = field(default_factory=list)
     untold: list[MessageTask] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Journal:
             self._delete(self._store, one.id)
 
     def load(self) -> Left:
-        """What is stored; tasks that had not ended have failed. Raises StateError."""
+        """The stored records; tasks that had not ended have failed. Raises StateError."""
         left = Left()
         store = self._open()
         if store is None:

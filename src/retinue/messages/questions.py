@@ -88,7 +88,7 @@ def _is_available(details: Mapping[str, Any]) -> bool:
 
 
 async def query_ref(exchange: Exchange, task: MessageTask | None, find_record: FindRecord) -> Reply:
-    """What a reference names: a task of the sender, the codons, the capabilities, the agents of the hub."""
+    """The target of a reference: a task of the sender, the codons, the capabilities, the hub's agents."""
     request = exchange.request
     if task is not None:
         return task.describe()

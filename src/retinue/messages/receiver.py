@@ -262,5 +262,5 @@ def _has_trace(message: Any) -> bool:
 
 
 def unread() -> Envelope:
-    """What stands for a message of which nothing could be read."""
+    """The placeholder for an unreadable message."""
     return Envelope(performative="", payload={}, message_id="unknown")

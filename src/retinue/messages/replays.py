@@ -1,9 +1,9 @@
 """Takes each signed message once: limits its age, and remembers it for that long.
 
-A message that was signed before the process started is refused: an earlier process may have seen it. When
-the clock of this machine is set back, that time moves with it: otherwise all messages would be refused until
-the old time is reached again. A message that was forgotten before can then be taken once more, if its
-timestamp is near the new time.
+A message that was signed before the process started is refused, because an earlier process may have seen it.
+When the clock of this machine is set back, that time moves with it, because otherwise all messages would be
+refused until the old time is reached again. A message that was forgotten before can then be taken once more,
+if its timestamp is near the new time.
 """
 
 from __future__ import annotations

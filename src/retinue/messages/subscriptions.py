@@ -21,7 +21,7 @@ Watch = Callable[[str, Callable[[], None]], Callable[[], None]]
 """Calls back when the skills of an agent may have changed; returns the function that ends it."""
 
 Summarise = Callable[[], Awaitable[Reply]]
-"""What the agent says of itself now: INFORM_CAPABILITIES, or why not."""
+"""The agent's present summary: INFORM_CAPABILITIES, or the reason why there is none."""
 
 
 @dataclass(slots=True, eq=False)

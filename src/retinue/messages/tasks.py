@@ -38,8 +38,8 @@ News = Callable[["MessageTask", Reply], None]
 class TaskChannel(NullChannel):
     """Turns progress and log lines of a task into news; questions fail, as where nobody listens.
 
-    It claims to listen only where the task is to be accepted at once: through a hub, a call with progress
-    takes a longer way.
+    It claims to listen only where the task is to be accepted at once, because through a hub, a call with
+    progress takes a longer way.
     """
 
     def __init__(self, tell: Callable[[str], None], *, listens: bool) -> None:

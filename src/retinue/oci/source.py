@@ -136,7 +136,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What reading one repository gave: new listings, and why a card could not be read."""
+    """The result of reading one repository: new listings, and the error of an unreadable card."""
 
     listings: tuple[Listing, ...] = ()
     error: MalformedArtifactError | None = None

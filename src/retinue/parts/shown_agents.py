@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -10,7 +10,7 @@ from typing import Protocol
 from retinue.authoring.agent import Agent
 from retinue.core.call import Principal
 from retinue.core.errors import UnknownAgentError
-from retinue.core.record import AgentRecord
+from retinue.core.record import AgentRecord, Listing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.permissions import Access, is_seen
@@ -50,6 +50,9 @@ class ShownAgents(Protocol):
         because they may be hidden from the caller. Raises StateError.
         """
 
+    def iterate_others(self, caller: Principal) -> AsyncIterator[ShownAgent]:
+        """The agents of other processes that the caller sees."""
+
     def find_spelling(self, name: str, caller: Principal) -> str | None:
         """The name of the only seen agent that differs in case, ``_`` or ``-`` alone."""
 
@@ -76,6 +79,11 @@ class OwnAgent:
         if name != self.agent.name or not self.is_seen(caller):
             raise UnknownAgentError(name)
         return self.own(caller)
+
+    async def iterate_others(self, caller: Principal) -> AsyncIterator[ShownAgent]:
+        others: tuple[ShownAgent, ...] = ()
+        for other in others:
+            yield other
 
     def find_spelling(self, name: str, caller: Principal) -> str | None:
         """None: an agent's own endpoints do not tell its name."""
@@ -111,7 +119,14 @@ class MeshAgents:
             listing = await self._directory.open_named(name, view=self._access.view_of(caller))
         except UnknownAgentError:
             raise UnknownAgentError(name) from None
-        return ShownAgent(listing.record, self._directory.name_of(listing), caller.scopes)
+        return self._show(listing, caller)
+
+    async def iterate_others(self, caller: Principal) -> AsyncIterator[ShownAgent]:
+        await self._directory.ensure_fresh()
+        view = self._access.view_of(caller)
+        async for page in self._directory.iterate_pages():
+            for listing in self._directory.open_all([entry for entry in page if is_seen(view, entry.name)]):
+                yield self._show(listing, caller)
 
     def find_spelling(self, name: str, caller: Principal) -> str | None:
         from retinue.mesh.asking.query import fold
@@ -131,3 +146,6 @@ class MeshAgents:
 
         is_own = name == self.agent.name
         return self._own.subscribe(name, changed) if is_own else self._directory.subscribe(note)
+
+    def _show(self, listing: Listing, caller: Principal) -> ShownAgent:
+        return ShownAgent(listing.record, self._directory.name_of(listing), caller.scopes)

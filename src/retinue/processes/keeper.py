@@ -83,7 +83,7 @@ def resident_bytes(pids: list[int]) -> int:
 
 
 def kill_descendants() -> None:
-    """Kill and reap descendants until none is left: a fork bomb may outrun one pass."""
+    """Kill and reap descendants until none is left, because a fork bomb may outrun one pass."""
     for _ in range(200):
         pids = list_descendants(os.getpid())
         for pid in pids:

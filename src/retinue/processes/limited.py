@@ -213,7 +213,7 @@ async def _end(keeper: asyncio.subprocess.Process) -> None:
 
 
 async def _drain_and_wait(keeper: asyncio.subprocess.Process) -> None:
-    """Wait for the keeper while draining its pipes: asyncio's ``wait`` blocks until they are empty."""
+    """Wait for the keeper and drain its pipes, because asyncio's ``wait`` blocks until they are empty."""
     for stream in (keeper.stdout, keeper.stderr):
         while stream is not None and await stream.read(_CHUNK_BYTES):
             continue

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from cachetools import LRUCache
 from starlette.routing import BaseRoute, Match, NoMatchFound
 from starlette.types import Receive, Scope, Send
 
@@ -16,16 +16,15 @@ from retinue.cards.personality_profile import KOI, ShownPersonality, node_rid_of
 from retinue.core.call import Principal
 from retinue.core.errors import RetinueError
 from retinue.core.record import AgentRecord
-from retinue.mesh.directory.directory import Directory
-from retinue.mesh.dispatch import Dispatcher
-from retinue.mesh.permissions import is_seen
+from retinue.mesh.dispatch import Calls
+from retinue.parts.shown_agents import ShownAgent, ShownAgents
 from retinue.rest.endpoints import PREFIXES, agent_routes, call_routes, registry_routes
 
 if TYPE_CHECKING:
     from starlette.datastructures import URLPath
 
-ReadRecord = Callable[[str], AgentRecord]
-"""The record of the agent of this process, which is at this url."""
+MAX_KEPT = 8
+"""Rendered personalities of the process's own agent: readers with other scopes see other ones."""
 
 _PATHS = re.compile(r"(/agents/[^/]+)?(/koi-net|/mcp)?/(resources|tools)/(list|read|call)(/|$)")
 _ROUTE = "retinue.rest.route"
@@ -56,63 +55,49 @@ class RestRoutes(BaseRoute):
         raise NoMatchFound(name, path_params)
 
 
-def agent_rest(
-    name: str, read_record: ReadRecord, read_revision: Callable[[], int], dispatcher: Dispatcher, url: str
-) -> RestRoutes:
-    """The four routes of the agent of this process; it is at ``url``, and a new revision is a new record."""
+def rest_route(calls: Calls, shown: ShownAgents, url: str) -> RestRoutes:
+    """The routes of a process at ``url``.
 
-    @lru_cache(maxsize=8)
-    def render(scopes: frozenset[str], revision: int) -> ShownPersonality | None:
-        return _show(name, read_record(url), node_url=url, mcp_url=url, scopes=scopes)
+    An agent has the four routes of its own agent; a hub has the lists of its agents, and the four routes of
+    each below ``/agents/{agent}``.
+    """
 
-    async def find(caller: Principal, named: str | None) -> ShownPersonality | None:
-        if not is_seen(dispatcher.access.view_of(caller), name):
-            return None
-        return render(caller.scopes, read_revision())
-
-    return RestRoutes(agent_routes(find, dispatcher))
-
-
-def hub_rest(
-    directory: Directory, dispatcher: Dispatcher, own_name: str, read_record: ReadRecord, url: str
-) -> RestRoutes:
-    """The lists of the hub at ``url``, and the four routes of each agent below ``/agents/{agent}``."""
-
-    def show(name: str, record: AgentRecord, scopes: frozenset[str]) -> ShownPersonality | None:
+    def show(agent: ShownAgent) -> ShownPersonality | None:
         # an agent that serves the routes is called at its own url, any other one through the hub
+        record, name = agent.record, agent.name
         endpoint = next((one.url for one in record.endpoints if one.protocol == KOI), None) or record.url
         through_hub = f"{url}/agents/{quote(name, safe='')}"
-        return _show(name, record, node_url=endpoint or url, mcp_url=endpoint or through_hub, scopes=scopes)
+        return _show(
+            name, record, node_url=endpoint or url, mcp_url=endpoint or through_hub, scopes=agent.scopes
+        )
+
+    kept: LRUCache[tuple[frozenset[str], int], ShownPersonality | None] = LRUCache(MAX_KEPT)
 
     async def list_personalities(caller: Principal) -> list[ShownPersonality]:
-        await directory.ensure_fresh()
-        view = dispatcher.access.view_of(caller)
-        personalities: list[ShownPersonality] = []
-        async for page in directory.iterate_pages():
-            for listing in directory.open_all([entry for entry in page if is_seen(view, entry.name)]):
-                personality = show(directory.name_of(listing), listing.record, caller.scopes)
-                if personality is not None:
-                    personalities.append(personality)
-        return personalities
+        personalities = [show(agent) async for agent in shown.iterate_others(caller)]
+        return [personality for personality in personalities if personality is not None]
 
     async def find(caller: Principal, name: str | None) -> ShownPersonality | None:
-        view = dispatcher.access.view_of(caller)
-        if name is None or name == own_name:
-            is_shown = is_seen(view, own_name)
-            return show(own_name, read_record(url), caller.scopes) if is_shown else None
-        await directory.ensure_fresh()
         try:
-            listing = await directory.open_named(name, view=view)
+            agent = await shown.find(name or shown.agent.name, caller)
         except RetinueError:
             return None
-        return show(directory.name_of(listing), listing.record, caller.scopes)
+        if agent.record is not shown.own(caller).record:
+            # of another process, whose revision is not known here
+            return show(agent)
+        version = (agent.scopes, shown.agent.revision)
+        if version not in kept:
+            kept[version] = show(agent)
+        return kept[version]
 
+    if not shown.has_others:
+        return RestRoutes(agent_routes(find, calls))
     below = [f"/agents/{{agent}}{prefix}" for prefix in PREFIXES]
     return RestRoutes(
         [
             *registry_routes(list_personalities),
-            *agent_routes(find, dispatcher, prefixes=below),
-            *call_routes(find, dispatcher),
+            *agent_routes(find, calls, prefixes=below),
+            *call_routes(find, calls),
         ]
     )
 

@@ -171,7 +171,7 @@ class Target:
 
 @dataclass(slots=True)
 class ReplyNotes:
-    """What a reply tells besides its result."""
+    """The facts of a reply besides its result."""
 
     warnings: tuple[str, ...] = ()
     usage: Mapping[str, Any] | None = None

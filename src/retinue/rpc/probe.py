@@ -18,10 +18,10 @@ from retinue.web.transport import HttpResponse, TransportError
 
 _AT_ONCE = 32
 _REFUSALS = frozenset({401, 403, 405})
-"""Statuses of an agent that is alive: probes are sent without the tokens of callers."""
+"""Statuses of an agent that is alive, because probes are sent without the tokens of callers."""
 
 _NO_METHOD = "rpc.discover"
-"""A method name reserved by JSON-RPC: no skill has it, and every server answers it."""
+"""A method name reserved by JSON-RPC, because no skill has it, and every server answers it."""
 
 
 @dataclass(frozen=True, slots=True)

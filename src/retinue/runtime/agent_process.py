@@ -25,7 +25,7 @@ from retinue.mesh.permissions import Access, AccessRule, is_seen
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.parts.lazy import Lazy
 from retinue.parts.shown_agents import OwnAgent
-from retinue.rest.routes import agent_rest
+from retinue.rest.routes import rest_route
 from retinue.rpc.server import execute_route, health_route
 from retinue.runtime.access import (
     OnChecks,
@@ -323,7 +323,7 @@ def agent_app(
     on_checks: OnChecks = lambda checks: None,
 ) -> ASGIApp:
     """The endpoints of one agent, behind the security middleware."""
-
+    shown = OwnAgent(agent, dispatcher.access, url)
     app = ExactPathRouter(
         routes=[
             execute_route(
@@ -335,8 +335,8 @@ def agent_app(
             *(() if mcp is None else (mcp_route(mcp),)),
             *(() if messages is None else messages.routes),
             *(() if a2a is None else a2a.routes),
-            *card_routes(OwnAgent(agent, dispatcher.access, url)),
-            agent_rest(agent.name, agent.record, lambda: agent.revision, dispatcher, url),
+            *card_routes(shown),
+            rest_route(dispatcher, shown, url),
             *koi_routes,
             health_route(),
             keys_route(partial(public_card_key, settings, state)),

@@ -23,7 +23,7 @@ from retinue.oci.server.pull import FindShown, IsShown
 from retinue.oci.server.push import may_write
 from retinue.oci.server.webhooks import HOOK_TOKEN, hook_route
 from retinue.oci.source import WORKFLOWS
-from retinue.rest.routes import hub_rest
+from retinue.rest.routes import rest_route
 from retinue.rpc.server import execute_route, health_route
 from retinue.runtime.access import OnChecks, guarded, protected_resource
 from retinue.runtime.endpoints.a2a import A2aEndpoints
@@ -74,7 +74,7 @@ def hub_app(
             *mesh.messages.routes,
             *(() if a2a is None else a2a.routes),
             *card_routes(mesh.shown),
-            hub_rest(mesh.directory, mesh.dispatcher, mesh.agent.name, mesh.agent.record, url),
+            rest_route(mesh.dispatcher, mesh.shown, url),
             *koi_routes,
             health_route(),
             *(() if process is None else process.routes()),

@@ -59,7 +59,7 @@ class AuditLog:
         return [orjson.loads(row) for _, row in rows], rows[-1][0] if rows else after
 
     def find_traces(self, traces: Collection[str]) -> set[str]:
-        """Those of the trace ids that a call of the log has."""
+        """The trace ids that calls of the log have, among these."""
         with self._reading() as connection:
             asked = {"traces": orjson.dumps(sorted(traces)).decode()}
             rows = connection.execute(_TRACES, asked).fetchall() if connection and traces else []

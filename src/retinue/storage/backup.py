@@ -1,7 +1,7 @@
 """Copies a state folder while its hub runs; only the owner can read the copy.
 
 Databases are copied by SQLite's backup, which gives one consistent moment. Of each image layout of the
-registry the index is copied first: the content that it names was written before it.
+registry the index is copied first, because the content that it names was written before it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from retinue.storage.runs_file import new_mark
 from retinue.storage.state import State
 
 _LEFT_OUT = frozenset({"hub.json", "hub.lock", "nodes"})
-"""What belongs to the running processes of this state. A copy is another state with processes of its own."""
+"""Files of the running processes of this state. A copy is another state with processes of its own."""
 
 _INDEX = "index.json"
 _ATTEMPTS = 5

@@ -123,7 +123,7 @@ def create_database(path: Path) -> None:
 
 
 def list_open_to_others(paths: Iterable[Path]) -> Iterator[Path]:
-    """Those of the paths, and of everything below them, that other users may read, write or enter."""
+    """The paths, among these and everything below them, that other users may read, write or enter."""
     for path in paths:
         try:
             mode = path.lstat().st_mode
@@ -163,7 +163,7 @@ def replace_file(path: Path, data: bytes, *, mode: int | None = None, sync: bool
 def sync_folder(folder: Path) -> None:
     """Fsync a folder, so that its file names survive a power failure.
 
-    Errors are ignored: the files are already in place, and some systems cannot fsync a folder.
+    Errors are ignored, because the files are already in place, and some systems cannot fsync a folder.
     """
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

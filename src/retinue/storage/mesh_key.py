@@ -35,7 +35,7 @@ _JOIN_FILE = "joined.json"
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """What a joining machine needs: a token for the hub and the mesh key."""
+    """The credentials of a joining machine: a token for the hub and the mesh key."""
 
     token: str
     key: bytes

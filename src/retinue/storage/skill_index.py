@@ -55,7 +55,8 @@ _TABLES = f"""
     CREATE TABLE search_form (form TEXT NOT NULL);
 """
 _GATHER_BYTES = 8 * 2**20
-"""How much FTS5 collects before it writes a segment: fewer segments need fewer merges in a bulk load."""
+"""How much FTS5 collects before it writes a segment, because fewer segments need fewer merges in a bulk load.
+"""
 
 _TABLE_NAMES = ("search_listings", "search_skills", "search_terms", "search_words", "search_form")
 
@@ -67,8 +68,9 @@ _BY_LENGTH = (
     "SELECT s.id, s.length FROM search_words(?) w CROSS JOIN search_skills s ON s.id = w.rowid "  # noqa: S608
     f"WHERE (w.rowid & {2**_VISIBILITY_BITS - 1}) IN (%s) LIMIT ?"
 )
-"""For frequent stems: bm25() reads the whole list of each stem again to count it, which takes too long.
-Among rows that have the same stems, the shorter ones are better."""
+"""For frequent stems, because bm25() reads the whole list of each stem again to count it, which takes too
+long. Among rows that have the same stems, the shorter ones are better.
+"""
 
 _TEXTS = (
     f"SELECT s.id, l.source, l.key, l.tag, s.skill, {', '.join(f'w.{name}' for name in FIELDS)} "  # noqa: S608

@@ -136,7 +136,7 @@ class State:
 
     @property
     def spending(self) -> Path:
-        """What each model agent has spent, one file for each."""
+        """The spending of the model agents, one file for each."""
         return self.root / "spending"
 
     @property
@@ -145,12 +145,12 @@ class State:
 
     @property
     def hub_log(self) -> Path:
-        """What a hub without a terminal prints."""
+        """The output of a hub without a terminal."""
         return self.root / "hub.log"
 
     @property
     def agent_logs(self) -> Path:
-        """What the agents that the hub starts print, one file each."""
+        """The output of the agents that the hub starts, one file for each."""
         return self.root / "logs"
 
     @property
@@ -174,7 +174,7 @@ class State:
             ) from error
 
     def list_open_to_others(self) -> Iterator[Path]:
-        """What other users of this machine may read: the folder, and everything of it that is ours.
+        """The paths that other users of this machine may read: the folder, and everything of it that is ours.
 
         Files of the user in the folder are not looked at; it may be a folder of something else too.
         """
@@ -220,9 +220,8 @@ class State:
         return mesh_key(self.keys)
 
     def read_session(self, name: str) -> dict[str, Any] | None:
-        """What `write_session` kept under a name; None where there is nothing.
-
-        Raises StateDamagedError for a file that holds something else.
+        """The value that `write_session` stored under a name; None if there is none. Raises StateDamagedError
+        for a file with other content.
         """
         path = self._session_file(name)
         try:
@@ -318,8 +317,8 @@ class State:
     def identity(self) -> tuple[int, int] | None:
         """Device and inode of the lock file, which change when the folder is created again; None if gone.
 
-        Valid while a process holds the lock: an open file keeps its inode, while a removed folder's inode
-        may be reused at once.
+        Valid while a process holds the lock, because an open file keeps its inode, while a removed folder's
+        inode may be reused at once.
         """
         try:
             status = (self.root / _LOCK).stat()

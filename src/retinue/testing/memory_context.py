@@ -129,7 +129,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a MemoryContext needs of the MemoryRuns it belongs to."""
+    """The services of the MemoryRuns to which a MemoryContext belongs."""
 
     sleep: Callable[[float], Awaitable[None]]
     clock: Callable[[], float]

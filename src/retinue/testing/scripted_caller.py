@@ -73,7 +73,7 @@ class ScriptedCaller:
 
     @property
     def unused(self) -> tuple[Any, ...]:
-        """What is left of the lists of answers and samples."""
+        """The unused entries of the lists of answers and samples."""
         return tuple(
             left for script in (self._answers, self._samples) if isinstance(script, list) for left in script
         )

@@ -1,1 +1,1 @@
-"""What every HTTP endpoint shares: security, errors, tokens, the HTTP client."""
+"""Shared parts of HTTP endpoints: security, errors, tokens, the HTTP client."""

@@ -1,4 +1,4 @@
-"""Host names and addresses of a Host header: parsing, comparison, loopback checks."""
+"""Parses and compares host names and addresses of a Host header, and recognises loopback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the connections of one listening process share: limits, connections that wait, bytes held, refusals.
+"""Limits the connections of one listening process: waiting connections, held bytes, refusals.
 
 The limits apply before a request reaches the application, so also before any token is read. Connections with
 a whole request are in none of the lists here: a usual request costs no time-out and no bookkeeping.

@@ -1,4 +1,4 @@
-"""Client disconnects in plain ASGI endpoints, and reading a whole request body.
+"""Handles client disconnects in plain ASGI endpoints, and reads whole request bodies.
 
 `CancelOnDisconnect` cancels the handler of a request. `DisconnectCallbacks` runs callbacks for handlers that
 must not be cancelled as a whole.

@@ -1,4 +1,4 @@
-"""The only table from error class to code, status and body, for every protocol (SPEC 2 and 6, "Error forms").
+"""The only table from error class to code, status and body, for every protocol (specification 6.1).
 
 A class without its own row uses the row of its nearest parent. Each endpoint calls the function of its
 protocol and defines no codes of its own. ``/execute`` follows seed 001 exactly (P-22 … P-24). Codes from
@@ -215,7 +215,8 @@ def facts_of(error: RetinueError) -> Any:
 def execute_fault(error: RetinueError, *, validation_code: int = INTERNAL_ERROR) -> tuple[int, str, Any]:
     """Code, message and data of an error at ``/execute``.
 
-    ``validation_code`` is the code of invalid parameters; −32602 is JSON-RPC's own (SPEC 2, doubt 1).
+    ``validation_code`` is the code of invalid parameters; JSON-RPC's own is −32602 (specification 2, doubt
+    1).
     """
     if isinstance(error, e.RemoteFaultError):
         return error.code, error.message, error.fault_data
@@ -226,7 +227,7 @@ def execute_fault(error: RetinueError, *, validation_code: int = INTERNAL_ERROR)
 
 
 def rest_fault(error: RetinueError) -> RestFault:
-    """Status, ``{"detail": …}`` and headers of an error at a REST endpoint (SPEC 7, seed 003)."""
+    """Status, ``{"detail": …}`` and headers of an error at a REST endpoint (specification 7.4)."""
     row = row_of(type(error))
     body: dict[str, Any] = {"detail": _with_hints(error, error.message)}
     if row.facts:
@@ -244,9 +245,9 @@ def mcp_fault(error: RetinueError, *, tool: str | None = None, guard_as_tool_err
     """A JSON-RPC error or an ``isError`` result of MCP ``tools/call``.
 
     The text of a result has the hints and the remedy, because a model reads nothing else of it. Unknown and
-    hidden tools yield the same error, without data (SPEC 5, doubt 9); a ``tool`` that does not find another
-    skill has failed. With ``guard_as_tool_error`` guard errors become results, from which models recover
-    better.
+    hidden tools yield the same error, without data (specification 5, doubt 9); a ``tool`` that does not find
+    another skill has failed. With ``guard_as_tool_error`` guard errors become results, from which models
+    recover better.
     """
     if isinstance(error, e.UnknownSkillError) and tool in (None, error.skill):
         return McpFault(INVALID_PARAMETERS, f"Unknown tool: {error.skill}", None)
@@ -279,7 +280,7 @@ def _failed_result(error: RetinueError) -> McpFault:
 def mcp_read_fault(error: RetinueError) -> McpError:
     """A JSON-RPC error of MCP requests that have no ``isError`` (resources, prompts).
 
-    Hidden and missing items yield the same error (SPEC 5, doubts 9 and 10).
+    Hidden and missing items yield the same error (specification 5, doubts 9 and 10).
     """
     if isinstance(error, e.UnknownResourceError):
         return McpError(INVALID_PARAMETERS, "Resource not found", {"uri": error.uri})

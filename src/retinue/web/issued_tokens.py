@@ -1,4 +1,4 @@
-"""Access tokens of a state folder: issued, listed and revoked by commands, checked by every running process.
+"""Access tokens of a state folder: commands issue, list and revoke them, every running process checks them.
 
 ``keys/tokens.json`` holds the SHA-256 of each token, so reading the file grants no access. A process checks
 whether the file changed at most twice a second, and immediately for an unknown token: a new token works at

@@ -1,4 +1,4 @@
-"""Bearer tokens of an OAuth authorization server: JWTs, verified with its published keys (JWKS, RFC 7517).
+"""Verifies JWT bearer tokens of an OAuth server with its published keys (JWKS, RFC 7517).
 
 `JwtReader` accepts only asymmetric signatures and checks ``exp``, ``nbf``, ``iss`` and ``aud``. Errors and
 logs contain no part of a token.

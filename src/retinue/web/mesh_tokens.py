@@ -1,4 +1,4 @@
-"""Tokens and trace signatures of one mesh, both made with the mesh key.
+"""Makes and checks the tokens and trace signatures of one mesh with the mesh key.
 
 A token is ``rtnm_`` and a JWT (HS256), valid for one minute and for one host and port: a recipient that
 leaks it, or a card that names a foreign address, gains access to nothing else.
@@ -6,7 +6,7 @@ leaks it, or a card that names a foreign address, gains access to nothing else.
 `MeshSigner` signs outgoing traces and verifies incoming ones; a trace signed with another key counts as
 unverified claims. `ReplayWindow` rejects repeated messages. It stores signatures only for a short window;
 when it is full, it raises the age limit for all messages, so that a forgotten signature is never accepted
-again (DESIGN 2, trace).
+again (specification 9.2).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rejections by the security middleware: error responses, OAuth challenges and resource metadata.
+"""Renders rejections of the security middleware: error responses, OAuth challenges, resource metadata.
 
 A rejection has the response format of the endpoint behind the middleware: JSON-RPC at ``/execute`` and at the
 paths of A2A, the distribution spec's challenge at ``/v2/``, ``{"detail": …}`` elsewhere.

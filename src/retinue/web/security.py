@@ -5,7 +5,7 @@ only when its Host is one of this server's names (DNS rebinding), its Origin is 
 and its body has a media type that a page cannot send without a preflight request (plain forms).
 
 Starlette's BaseHTTPMiddleware is not used, because it runs the request in another task and buffers streams
-(DESIGN 7).
+(specification 12.1).
 """
 
 from __future__ import annotations

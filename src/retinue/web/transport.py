@@ -1,4 +1,4 @@
-"""What the HTTP clients share: a response, the errors of a request, the limits, and the method they have."""
+"""Shared types of the HTTP clients: a response, request errors, limits, and their common method."""
 
 from __future__ import annotations
 

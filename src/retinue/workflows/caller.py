@@ -58,7 +58,7 @@ class Wanted:
 
 
 class Caller(Protocol):
-    """What a step asks for; implemented over the one dispatch path."""
+    """The calls of steps; implemented over the one dispatch path."""
 
     async def choose(
         self,

@@ -310,7 +310,9 @@ class DispatchCaller:
         return choice.listing if is_same else None
 
     async def _name_here(self, choice: Choice, skill: str, principal: Principal) -> str:
-        """What the chosen agent is called in this process: on another machine its source has another name."""
+        """The name of the chosen agent in this process, because its source has another name on another
+        machine.
+        """
         name = choice.agent.partition("@")[0]
         try:
             view = self._access.view_of(principal)

@@ -24,7 +24,7 @@ from retinue.koi.peers import FirstContact
 from retinue.koi.server import routes
 from retinue.web.http_client import HttpClient
 from tests.interop.koi.driving import Recorder, RecordingClient, StockNode, run_stock_node
-from tests.koi.network import ALL, events, new, personality, post, until, url_of
+from tests.koi.network import ALL, events, make_node, new, personality, post, until, url_of
 from tests.koi.test_recorded_exchange import verify_recording
 from tests.requirements import requirement
 from tests.serving import serve_app
@@ -48,7 +48,7 @@ async def run_ours(
     async with HttpClient() as http, serve_app(recorder.incoming(app)) as url:
         client = RecordingClient(http, recorder)
         base_url = f"{url}/koi-net"
-        node = KoiNode(name, base_url=base_url, folder=folder / name, http=client, **{**ALL, **options})
+        node = make_node(name, base_url=base_url, folder=folder / name, http=client, **{**ALL, **options})
         app.router.routes.extend(routes(node))
         await node.start()
         try:
@@ -59,7 +59,7 @@ async def run_ours(
 
 async def publish(node: KoiNode, name: str, kind: EventType = EventType.NEW, **more: Any) -> str:
     contents = personality(name, node.rid, **more)
-    bundle = node.generate_bundle(contents["rid"], contents)
+    bundle = node.state.generate_bundle(contents["rid"], contents)
     await node.processor.handle(bundle=bundle, event_type=kind)
     return bundle.rid
 
@@ -102,10 +102,10 @@ async def exchange(ours: KoiNode, stock: StockNode) -> None:
         theirs: "busy",
     }
     assert found["events"] == []
-    assert sorted(await ours.peers.fetch_rids(stock.rid, [PERSONALITY_TYPE])) == sorted([own, theirs])
-    assert len(await ours.peers.fetch_manifests(stock.rid, [PERSONALITY_TYPE])) == 2
-    assert [b.rid for b in await ours.peers.fetch_bundles(stock.rid, [own])] == [own]
-    assert await ours.peers.poll_events(stock.rid) == ()
+    assert sorted(await ours.wire.peers.fetch_rids(stock.rid, [PERSONALITY_TYPE])) == sorted([own, theirs])
+    assert len(await ours.wire.peers.fetch_manifests(stock.rid, [PERSONALITY_TYPE])) == 2
+    assert [b.rid for b in await ours.wire.peers.fetch_bundles(stock.rid, [own])] == [own]
+    assert await ours.wire.peers.poll_events(stock.rid) == ()
 
     await ours.processor.handle(rid=own, event_type=EventType.FORGET)
     await stock.until(lambda state: own not in state["personalities"])

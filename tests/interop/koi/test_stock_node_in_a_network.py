@@ -15,10 +15,9 @@ import pytest
 
 from retinue.koi.codec.profiles import EdgeStatus
 from retinue.koi.codec.rids import PERSONALITY_TYPE
-from retinue.koi.node import KoiNode
 from retinue.koi.peers import FirstContact
 from tests.interop.koi.driving import ANSWER_WITHIN_S, StockNode, run_stock_node
-from tests.koi.network import ALL, until
+from tests.koi.network import ALL, make_node, until
 from tests.mcp.clients import connect, texts
 from tests.processes.running import program
 from tests.requirements import requirement
@@ -150,7 +149,7 @@ async def test_an_agent_with_a_callable_trait_joins_a_stock_node(
         fetched = await stock.do("fetch", **{"from": agent.node.rid})
         assert sorted(fetched["rids"]) == sorted([OWN_AGENT, STOCK_AGENT])
         assert {one["manifest"]["rid"] for one in fetched["bundles"]} == {OWN_AGENT, STOCK_AGENT}
-        peers = agent.node.peers
+        peers = agent.node.wire.peers
         assert sorted(await peers.fetch_rids(stock.rid, [PERSONALITY_TYPE])) == sorted(fetched["rids"])
         [bundle] = await peers.fetch_bundles(stock.rid, [STOCK_AGENT])
         held = agent.node.cache.read(STOCK_AGENT)
@@ -214,7 +213,7 @@ async def test_a_stock_node_that_polls_gets_what_waits_for_it_at_an_agent(
         # it has no server: an event reaches it by a poll only
         await agent.update_traits({"mood": "busy"})
         await stock.until(lambda state: mood_of(state["personalities"][OWN_AGENT]) == "busy")
-        assert agent.node.outbox.count(stock.rid) == 0
+        assert agent.node.wire.outbox.count(stock.rid) == 0
         await agent.forget()
         await stock.until(lambda state: OWN_AGENT not in state["personalities"])
         assert stock.runs
@@ -226,7 +225,7 @@ async def test_a_node_of_ours_that_polls_gets_what_waits_for_it_at_a_stock_node(
         # it polls when the test says so
         options: dict[str, Any] = {**ALL, "poll_interval_s": 3600.0}
         joined = FirstContact(stock.url, stock.rid)
-        ours = KoiNode("ours", folder=tmp_path / "ours", first_contact=joined, **options)
+        ours = make_node("ours", folder=tmp_path / "ours", first_contact=joined, **options)
         await ours.start()
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
@@ -238,7 +237,7 @@ async def test_a_node_of_ours_that_polls_gets_what_waits_for_it_at_a_stock_node(
             waiting: list[Any] = []
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 while not waiting:
-                    waiting.extend(await ours.peers.poll_events(stock.rid))
+                    waiting.extend(await ours.wire.peers.poll_events(stock.rid))
             assert [(event.rid, event.event_type.value) for event in waiting] == [(STOCK_AGENT, "NEW")]
             assert STOCK_AGENT not in ours.cache
             await stock.do("publish", name="stock-agent", contents=contents("http://127.0.0.1:9", "busy"))

@@ -47,7 +47,7 @@ MAX_IN_FLIGHT = 200
 """Calls of one agent at once. It also ends a loop through an agent that forwards no trace."""
 
 ENDPOINT = "(endpoint)"
-"""The pin of the address that is called: no skill has a name with brackets."""
+"""The pin of the address that is called, because no skill has a name with brackets."""
 
 _OLD_PATH = "/.well-known/agent.json"
 _ALL = frozenset({"mesh", "exposed"})

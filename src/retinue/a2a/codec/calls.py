@@ -62,7 +62,7 @@ def wants_message(message: Message, metadata: Mapping[str, Any]) -> bool:
 
 
 def read_named(message: Message, metadata: Mapping[str, Any]) -> Named:
-    """What a message says about the call; raises A2aError."""
+    """The facts about the call in a message; raises A2aError."""
     skill = _text_at(message.metadata, SKILL_KEY) or _text_at(metadata, SKILL_KEY)
     arguments = message.metadata.get(ARGUMENTS_KEY, metadata.get(ARGUMENTS_KEY))
     for part in message.parts:
@@ -192,7 +192,7 @@ def render_part(part: Part) -> dict[str, Any]:
 
 
 def with_whole_numbers(value: Any) -> Any:
-    """The value with whole floats as integers: protobuf has no others, and a skill asks for integers."""
+    """The value with whole floats as integers, because protobuf has floats only."""
     if type(value) is float:
         return int(value) if value.is_integer() and abs(value) < _EXACT else value
     if isinstance(value, dict):

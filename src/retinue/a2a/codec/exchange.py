@@ -69,7 +69,9 @@ def render_call(
 
 
 def without_waiting(params: Json, version: str) -> dict[str, Any]:
-    """The parameters of SendMessage, answered as soon as there is a task: with its id it can be cancelled."""
+    """The parameters of SendMessage, answered as soon as there is a task, because with its id it can be
+    cancelled.
+    """
     choice = {"blocking": False} if version == "0.3" else {"returnImmediately": True}
     return {**params, "configuration": {**params.get("configuration", {}), **choice}}
 

@@ -44,7 +44,7 @@ REFUSED = Kind(retryable=False, counts_against_health=False, on_error="refused")
 FAILED = Kind(retryable=True, counts_against_health=False, on_error="failed")
 
 EXECUTION_FAILED = "Execution failed: "
-"""What stands before the message of a failed skill on the wire (P-24)."""
+"""The prefix of the message of a failed skill on the wire (P-24)."""
 
 
 class RetinueError(Exception):

@@ -57,7 +57,7 @@ _SETTING = "options.timeout"
 
 @dataclass(slots=True)
 class _Plan:
-    """What will run for a request: ``definition`` was made of ``loaded``; ``key`` is that of its answer."""
+    """The plan for a request: ``definition`` was made of ``loaded``; ``key`` names its cached answer."""
 
     request: OrchestrationRequest
     loaded: Loaded
@@ -264,7 +264,7 @@ class Orchestration:
                 raise NoModelError(role, describe_missing({role: members}), others) from error
 
     async def _advise(self, plan: _Plan, principal: Principal) -> list[str]:
-        """What else may mend a failed run: the warnings, and the models that are missing where none is there.
+        """Advice after a failed run: the warnings, and the missing models where there is none.
 
         Without a model another agent with the role takes a task, which may be made for other tasks.
         """
@@ -405,10 +405,11 @@ class Orchestration:
     async def _read_result(
         self, started: Started, record: RunRecord, plan: _Plan, principal: Principal
     ) -> OrchestrationResult:
-        """What the run gave; raises its error."""
+        """The result of the run; raises its error."""
         output = record.get()
         runs = self._starter.runs
-        found = read_run(await runs.list_events(record.id), await runs.list_steps(record.id))
+        events, steps = await asyncio.gather(runs.list_events(record.id), runs.list_steps(record.id))
+        found = read_run(events, steps)
         reasons: list[str] = []
         for role, agents in found.agents_by_role.items():
             ranked = await self._roster.recommend(role, principal)

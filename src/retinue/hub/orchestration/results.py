@@ -23,7 +23,7 @@ _ALMOST = 0.95
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What the events and records of a run tell: its agents, by role too, and their usage together."""
+    """The facts in the events and records of a run: its agents, by role too, and their usage together."""
 
     agents: tuple[str, ...]
     agents_by_role: Mapping[str, tuple[str, ...]]
@@ -32,7 +32,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class OrchestrationResult:
-    """What one request gave. ``choice`` and ``warnings`` are of the request, the rest is kept."""
+    """The result of one request. ``choice`` and ``warnings`` are of the request, the rest is kept."""
 
     tool: str
     run: str

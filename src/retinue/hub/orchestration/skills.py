@@ -38,7 +38,7 @@ from retinue.workflows.library import Library, Stored
 Json = dict[str, Any]
 
 SpendingOf = Callable[[str], Mapping[str, Any] | None]
-"""What a model agent has spent today, and its limits; None for an agent that is no model of this machine."""
+"""Today's spending of a model agent, and its limits; None for an agent that is no model of this machine."""
 
 PAGE = 1_000
 """Default and maximum number of agents in one reply."""

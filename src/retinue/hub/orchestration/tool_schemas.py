@@ -19,7 +19,7 @@ MAX_RETRIES = 19
 MAX_TIMEOUT_MS = 24 * 3_600_000
 
 MAX_NAMES = 20
-"""Agents and workflows that an enum lists beyond the seed's: each takes room in the list of tools."""
+"""Agents and workflows that an enum lists beyond the seed's, because each takes room in the list of tools."""
 
 AGENTS = ("auto", "claude", "gemini")
 WORKFLOWS = ("auto", "direct", "plan-execute", "competitive", "iterative")

@@ -1,7 +1,7 @@
 """The supported MCP clients: where each keeps its configuration, and the form of an entry there.
 
 Paths and keys are from the clients' documentation of November 2026. The entry of a hub is written into the
-user's configuration only, never into a project's: it holds a token, and projects are shared.
+user's configuration only, never into a project's, because it holds a token, and projects are shared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOKEN_KEYS = frozenset({"headers", "http_headers", "bearer_token_env_var", "env_
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What the location of a configuration depends on; ``platform`` as in ``sys.platform``."""
+    """The facts that determine the location of a configuration; ``platform`` as in ``sys.platform``."""
 
     platform: str
     home: Path

@@ -130,7 +130,7 @@ class _Scan:
         return Node(at, place + 1, values)
 
     def _read_comma(self, at: int, closing: str) -> tuple[int, int | None]:
-        """What follows a value: the position of the next token, and of the comma before it."""
+        """The positions of the next token after a value, and of the comma before it."""
         place = skip_trivia(self.text, at)
         if self.text[place : place + 1] == ",":
             return skip_trivia(self.text, place + 1), place

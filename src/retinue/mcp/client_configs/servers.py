@@ -211,7 +211,9 @@ class _Text:
         )
 
     def read_fixed(self, text: str, what: str) -> str:
-        """The text as it is. Raises `_StaysError` for a variable: imports have them in env and headers."""
+        """The text as it is. Raises `_StaysError` for a variable, because imports have them in env and
+        headers.
+        """
         pieces = []
         for piece in self._split(text):
             if isinstance(piece, _Variable):

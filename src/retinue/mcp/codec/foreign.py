@@ -30,12 +30,12 @@ SUBSCRIPTION_KEY = f"{_META}subscriptionId"
 """In ``_meta`` of a notification: the id of the ``subscriptions/listen`` request that it answers."""
 
 _ASKABLE: dict[str, Any] = {"elicitation": {}, "sampling": {}}
-"""What a server may ask for in a session. Not for roots: servers keep them for the session, which all callers
-share, so that the folders of one would be used for another.
+"""The questions that a server may ask in a session. Roots are not among them, because servers keep them for
+the session, which all callers share, so that the folders of one would be used for another.
 """
 
 _ASKABLE_OF_A_CALL = ("elicitation", "sampling", "roots")
-"""What a server of 2026-07-28 may ask for within one call, if its caller declared it."""
+"""The questions that a server of 2026-07-28 may ask within one call, if its caller declared them."""
 
 _LISTS = {
     "tools/list": "tools",
@@ -47,7 +47,7 @@ _LISTS = {
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What a server says of itself; ``capabilities`` are the names of its capabilities.
+    """The facts of a server about itself; ``capabilities`` are the names of its capabilities.
 
     ``subscribes`` tells whether it reports changes of single resources, ``is_bilingual`` whether a server
     with a session takes requests of 2026-07-28 beside it.
@@ -65,7 +65,7 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class ServerLists:
-    """What a server offers, as it said it."""
+    """The offer of a server, in its own words."""
 
     tools: tuple[Mapping[str, Any], ...] = ()
     resources: tuple[Mapping[str, Any], ...] = ()
@@ -317,6 +317,7 @@ def _schema(value: Any) -> Schema | None:
 def trace_for(trace: TraceContext) -> dict[str, Any]:
     """The trace in the ``_meta`` of a request to a server of somebody else.
 
-    Without ``via``: a server that sends the trace back as it came may use this hub, one hop further on.
+    Without ``via``, because a server that sends the trace back as it came may use this hub, one hop further
+    on.
     """
     return render_trace_meta(replace(trace, via=()))

@@ -108,7 +108,7 @@ def render_input_schema(schema: Schema | None) -> dict[str, Any]:
 def render_output_schema(schema: Schema | None) -> dict[str, Any] | None:
     """The schema with an object at its root; None where nothing is promised.
 
-    Any text whatever is no promise either: the text block is the result, and a second copy of it as
+    Any text whatever is no promise either, because the text block is the result, and a second copy of it as
     ``structuredContent`` would only double what a model reads.
     """
     if schema is None or dict(schema) == _PLAIN_TEXT or not schema:

@@ -39,7 +39,7 @@ response. ``no_endpoint``: the server does not speak MCP at this URL."""
 
 @dataclass(slots=True)
 class Wire:
-    """What a client has agreed with one server in ``initialize``: protocol version and session.
+    """The agreement of a client with one server in ``initialize``: protocol version and session.
 
     Messages of 2026-07-28 name their version themselves and use neither.
     """

@@ -105,8 +105,8 @@ def find_tool(record: AgentRecord, name: str, scopes: frozenset[str]) -> Skill |
 def narrow_tools(final: Final, record: AgentRecord, scopes: frozenset[str]) -> Final:
     """The response to ``tools/list`` without the tools that the card hides from these scopes.
 
-    An agent without visibility of its own may list them. A tool that the card lacks stays: the agent may
-    have added it since, and a call finds out.
+    An agent without visibility of its own may list them. A tool that the card lacks stays, because the agent
+    may have added it since, and a call finds out.
     """
     hidden = {skill.id for skill in record.skills if not is_visible(skill.visibility, scopes)}
     if not hidden:

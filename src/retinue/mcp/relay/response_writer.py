@@ -23,7 +23,7 @@ _STREAM_HEADERS = (
 
 @quick_dataclass(frozen=True, slots=True)
 class Final:
-    """What ends a response, as the agent sent it: a JSON body or an event.
+    """The end of a response, as the agent sent it: a JSON body or an event.
 
     ``message`` is the JSON text within an event, b"" where the event has to stay one.
     """

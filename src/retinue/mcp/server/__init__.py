@@ -1,1 +1,1 @@
-"""An agent or the hub as an MCP server."""
+"""Serves an agent or the hub over MCP."""

@@ -1,4 +1,4 @@
-"""Notifies connected clients that a list or a resource changed, each only of what it may see.
+"""Notifies connected clients of a changed list or resource, if they may see it.
 
 Clients with sessions get ``list_changed`` and updates over their connection, clients of 2026-07-28 over
 their ``subscriptions/listen`` streams.

@@ -69,7 +69,7 @@ def principal_of(context: Context) -> Principal:
 
 
 def caller_of(context: Context) -> Caller:
-    """The caller, with the trace of headers and ``_meta`` (SPEC 5, doubt 3)."""
+    """The caller, with the trace of headers and ``_meta`` (specification 5, doubt 3)."""
     request = context.request
     meta: Mapping[str, Any] = context.meta or {}
     from_meta = parse_trace_meta(meta) if meta else None

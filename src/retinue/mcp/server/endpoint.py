@@ -58,7 +58,7 @@ _LONE_SURROGATE = (
 
 
 def capabilities_of(offer: Offer, principal: Principal) -> dict[str, Any]:
-    """The capabilities that the server declares to ``principal`` (S-04; SPEC 7, seed 004).
+    """The capabilities that the server declares to ``principal`` (S-04; specification 7.5).
 
     What the caller cannot see is not declared: a hidden prompt declares nothing.
     """
@@ -176,7 +176,7 @@ class McpServer:
             "tools/list": (types.PaginatedRequestParams, self._tools.list_tools),
             "tools/call": (types.CallToolRequestParams, self._tools.call_tool),
         }
-        # the SDK's own tracing costs a sixth of a call; ours observes the event bus (DESIGN 2)
+        # the SDK's own tracing costs a sixth of a call; ours observes the event bus
         self._server.middleware[:] = [self._answer]
         self._running = False
         self._ended = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Runs one request: with a channel to its client, cancelled on disconnect, suspended while it asks."""
+"""Runs one request: gives it a channel to its client, cancels it on disconnect, suspends it for questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results that are too long for a model's context: kept for a while and offered as a resource.
+"""Keeps results that are too long for a model's context, and offers them as resources.
 
 The client gets a summary and a link. Only a caller with the same identity and rights can read the resource
 behind the link. The results are kept in memory: they do not survive the process.

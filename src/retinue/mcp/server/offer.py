@@ -1,4 +1,4 @@
-"""What an MCP server offers: the port for agents and hubs, the catalog of tools, the offer of one agent."""
+"""The offer of an MCP server: the port for agents and hubs, the catalog of tools, the offer of one agent."""
 
 from __future__ import annotations
 

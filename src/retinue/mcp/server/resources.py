@@ -1,4 +1,4 @@
-"""``resources/*``, ``prompts/*`` and ``completion/complete``: each is one read (`mesh.reading`; S-02)."""
+"""``resources/*``, ``prompts/*`` and ``completion/complete``: each request is one read (S-02)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the SDK (2.3.0) has no public way to: its connections, and the clock of an idle session.
+"""Reaches two private parts of the SDK (2.3.0): its connections, and the clock of an idle session.
 
 This file alone names private attributes of the SDK, and a test holds the SDK to them.
 """

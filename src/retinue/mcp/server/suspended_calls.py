@@ -1,4 +1,4 @@
-"""Calls that wait for answers of the client between two requests (MCP 2026-07-28).
+"""Suspends calls that wait for the client's answers between two requests (MCP 2026-07-28).
 
 In this protocol version a server cannot send requests. It responds ``input_required`` with its questions
 and an opaque state, and the client repeats the request with its answers and the state. The skill stays

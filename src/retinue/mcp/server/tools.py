@@ -1,8 +1,8 @@
-"""``tools/list`` and ``tools/call``: a tool call is one dispatch (SPEC 5, S-09 … S-11; SPEC 6).
+"""``tools/list`` and ``tools/call``: a tool call is one dispatch (S-09 … S-11; specification 6.2).
 
-The list of tools is serialised once: the SDK would serialise a thousand tools for each client (10 ms of
-CPU; FACTS 2, 3b). The handler returns a random placeholder, which the bytes of the list replace on their
-way to the HTTP client. Over stdio the list itself is sent.
+The list of tools is serialised once: the SDK would serialise a thousand tools for each client (10 ms of CPU).
+The handler returns a random placeholder, which the bytes of the list replace on their way to the HTTP client.
+Over stdio the list itself is sent.
 """
 
 from __future__ import annotations

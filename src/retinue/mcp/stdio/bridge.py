@@ -51,7 +51,7 @@ class _SessionGoneError(Exception):
 
 @dataclass(slots=True)
 class _Handshake:
-    """What the client opened its session with, to be repeated to another hub, and what came of it."""
+    """The opening of the client's session, which is repeated to another hub, and its result."""
 
     initialize: Message
     wire: Wire = field(default_factory=Wire)
@@ -241,7 +241,7 @@ class Bridge:
             self._listening = asyncio.create_task(self._keep_listening())
 
     async def _keep_listening(self) -> None:
-        """A hub that was stopped is waited for, not started: the client has not asked for anything."""
+        """Wait for a stopped hub and do not start it, because the client has no open request."""
         while True:
             self._url = self._url or (self._find_running() or "").rstrip("/") or None
             if self._url is not None:

@@ -230,7 +230,7 @@ class AgentClient:
 
 
 class _AgentRequest:
-    """One HTTP request to an agent, as a context manager. Not a generator: that costs a call 10 µs."""
+    """One HTTP request to an agent, as a context manager. A generator would cost a call 10 µs."""
 
     __slots__ = ("_agent", "_headers", "_message", "_opening", "_url")
 

@@ -110,7 +110,7 @@ class ServersInHub:
         return found
 
     def list_seen(self, view: AgentView | None, scopes: frozenset[str]) -> list[Named]:
-        """Those whose resources and prompts a caller with this view and these scopes sees."""
+        """The servers whose resources and prompts a caller with this view and these scopes sees."""
         return [
             (name, server)
             for name, server in self.list_all()
@@ -163,7 +163,7 @@ def _renamed(part: Part, before: str, after: str) -> Part:
 
 
 def resource_prefix(name: str) -> str:
-    """What the URIs of a server's resources begin with in the lists of the hub."""
+    """The prefix of the URIs of a server's resources in the lists of the hub."""
     return f"{AGENT_URI}{name}/"
 
 

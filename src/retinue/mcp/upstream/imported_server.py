@@ -336,7 +336,9 @@ async def _until(event: asyncio.Event) -> None:
 
 
 async def _finish(work: Coroutine[Any, Any, None]) -> None:
-    """Await ``work`` to its end, even when cancelled meanwhile: a program must not outlive its import."""
+    """Await ``work`` to its end, even when cancelled meanwhile, because a program must not outlive its
+    import.
+    """
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)

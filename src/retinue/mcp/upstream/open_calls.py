@@ -25,8 +25,8 @@ from retinue.mcp.codec.messages import MessageId
 from retinue.mesh.channel import Channel
 
 MAX_IN_FLIGHT = 200
-"""Requests to one server at once. It also ends a loop through a server that forwards no trace: each round of
-such a loop is a new chain of calls to the guard, and one more request in flight here.
+"""Requests to one server at once. It also ends a loop through a server that forwards no trace, because each
+round of such a loop is a new chain of calls to the guard, and one more request in flight here.
 """
 
 HOLD_S = 10.0

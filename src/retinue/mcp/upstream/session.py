@@ -95,7 +95,8 @@ class ServerSession:
     """One session with the server ``name``; requests may run at the same time.
 
     A server at a url may speak both eras. Calls of a client of 2026-07-28 then go to it as that client would
-    send them, all others in the session: a tool that asks in one era only is called in the era of its caller.
+    send them, all others in the session, because a tool that asks in one era only is called in the era of its
+    caller.
     """
 
     def __init__(self, name: str, transport: Transport, client_version: str) -> None:

@@ -35,7 +35,7 @@ Dispatch = Callable[[str], Awaitable[Outcome]]
 
 @dataclass(frozen=True, slots=True)
 class AgentAnswer:
-    """What one agent answered; ``match`` is the share of the capabilities it has, 0 to 1.
+    """The answer of one agent; ``match`` is the share of the capabilities it has, 0 to 1.
 
     ``yes`` = the agent fits the whole question. ``payload`` is the answer as it came, ``stats`` are the
     figures of its earlier calls.
@@ -144,7 +144,7 @@ async def ask_agents(
     stats_of: Callable[[str], Stats] = lambda agent: Stats(),
     not_asked: int = 0,
 ) -> Answers:
-    """Ask all ``agents`` at once; what has not come after ``timeout_s`` is cancelled and named.
+    """Ask all ``agents`` at once; answers missing after ``timeout_s`` are cancelled and named.
 
     ``dispatch`` returns a failure as an outcome. ``stats_of`` gives the figures of an agent's earlier calls.
     """
@@ -183,7 +183,7 @@ async def ask_agents(
 
 
 def read_answer(agent: str, query: Query, payload: Any, stats: Stats | None = None) -> AgentAnswer | None:
-    """What a payload says; None for one that is no answer. Agents of other makes may answer too.
+    """The answer in a payload; None for any other payload. Agents of other makes may answer too.
 
     ``match_result`` and ``matched_capabilities`` may also stand below ``capabilities``
     (specification 1, doubt 4).

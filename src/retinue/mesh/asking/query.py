@@ -4,7 +4,7 @@ Every agent answers it on the path of all calls. The arguments are the payload o
 value is that of an INFORM_CAPABILITIES. An author's own judgement (`Can`) takes precedence over the record.
 
 A capability matches a topic, or a visible skill by its id, a tag or a simile, whatever the case and the
-separators. What the caller may not see never matches.
+separators. Skills that the caller may not see never match.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Query:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """What the agent is asked whether it can do it now; nothing for a summary."""
+        """The capabilities or the action of the question; empty for a summary."""
         return (self.action_name,) if self.type == "action_details" else self.capabilities
 
     def as_payload(self) -> Json:
@@ -70,10 +70,10 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Can:
-    """What an agent says of one capability or action at this moment.
+    """The statement of an agent about one capability or action at this moment.
 
-    ``yes`` None = as the record says. ``price`` in the mesh's own unit and ``time_s`` are what the work is
-    expected to take, ``confidence`` is 0 to 1. ``reason`` is told to the caller. Raises InvalidSettingError.
+    ``yes`` None = as the record says. ``price`` in the mesh's own unit and ``time_s`` are estimates of the
+    work, ``confidence`` is 0 to 1. ``reason`` is told to the caller. Raises InvalidSettingError.
     """
 
     yes: bool | None = None

@@ -97,8 +97,8 @@ class Directory:
         """Add a source that ranks after all others, with its listings from the store; reads nothing.
 
         Observers are not notified of these listings. Synchronize a text index of this directory after the
-        last source was added: the index removes listings of a source that is not there yet.
-        Raises InvalidSettingError for a second source of one name.
+        last source was added, because the index removes listings of a source that is not there yet. Raises
+        InvalidSettingError for a second source of one name.
         """
         if source.name in self._ranks:
             raise InvalidSettingError(
@@ -283,7 +283,9 @@ class Directory:
         return entry if entry is not None and is_seen(view, entry.name) else None
 
     def _list_askable(self, agent: str | None, view: AgentView | None) -> tuple[Entry, ...]:
-        """The enabled agents of this name: every agent answers the reserved skill, which no card lists."""
+        """The enabled agents of this name, because every agent answers the reserved skill, which no card
+        lists.
+        """
         named = None if agent is None else self.find_named(agent, view=view)
         held = () if named is None else self._index.list_named(named.name)
         return tuple(one for one in held if one.enabled)
@@ -378,8 +380,8 @@ class Directory:
     async def ensure_fresh(self, *, for_call: bool = False) -> None:
         """Read the sources that were never read, report a change, or are past their time to live.
 
-        ``for_call`` looks at the sources no more often than each `LOOK_S`: what a call finds without a look
-        was true 50 ms ago, and a call that finds nothing always looks.
+        ``for_call`` looks at the sources no more often than each `LOOK_S`, because what a call finds without
+        a look was true 50 ms ago, and a call that finds nothing always looks.
 
         Where listings of an expired source are known, from its last reading or an earlier process, it waits
         at most `GRACE_S` and then uses them.

@@ -24,7 +24,7 @@ from retinue.mesh.entry import Entry, entry_of
 from retinue.mesh.permissions import DIALECT, EXPOSED_HERE
 
 _CACHED = 2_048
-"""Whole listings kept in memory, about 20 MB: reading one from a store takes about 100 µs."""
+"""Whole listings kept in memory, about 20 MB, because reading one from a store takes about 100 µs."""
 
 _RETRIED = 500
 """Unsaved listings that are written together with new ones."""
@@ -291,7 +291,9 @@ class ListingCache:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """No garbage collection meanwhile: it takes longer than creating many objects that all stay alive."""
+    """No garbage collection meanwhile, because it takes longer than creating many objects that all stay
+    alive.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

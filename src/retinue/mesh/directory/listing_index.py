@@ -355,7 +355,9 @@ class ListingIndex:
                     self._lookups.pop(skill_id, None)
 
     def _update(self, skill_id: str, lookups: _Lookups) -> None:
-        """Move changed entries to their new positions: sorting a hundred thousand takes half a second."""
+        """Move changed entries to their new positions, because sorting a hundred thousand takes half a
+        second.
+        """
         for scopes, found in lookups.found.items():
             entries = list(found)
             for listing_id, before in lookups.changed.items():

@@ -197,8 +197,8 @@ def order_candidates(listings: Sequence[C], strategy: Strategy = first, skill_id
     """The order in which to try ``listings``: healthy, degraded, standby, then unreachable agents.
 
     The strategy orders the first two groups. Standby agents are older versions and deprecated agents.
-    Unreachable agents are kept: they may be back, and perhaps no other agent offers the skill. More than
-    ``MANY`` listings must come in the directory's order. The first one shares its calls by its weight.
+    Unreachable agents are kept, because they may be back, and perhaps no other agent offers the skill. More
+    than ``MANY`` listings must come in the directory's order. The first one shares its calls by its weight.
     """
     healthy, degraded, others = _split_tiers(listings)
     ordered: Sequence[C] = (

@@ -157,7 +157,7 @@ class SourceRefresher:
             self._sync.reread_keys.add(key)
 
     async def read(self, *, thorough: bool = True) -> None:
-        """Wait for a reading in progress, then read the source: the former may have missed a change."""
+        """Wait for a reading in progress, then read again, because the former may have missed a change."""
         await self._join()
         await asyncio.shield(self.start(thorough=thorough))
 

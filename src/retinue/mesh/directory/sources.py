@@ -24,7 +24,7 @@ class SourceProblem:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a source lists at one time, except the keys that ``problems`` name.
+    """The listings of a source at one time, except the keys that ``problems`` name.
 
     ``unchanged`` maps keys with their tags to digests: listings that are the same as when the source last
     gave them, in a reading, by ``read_key``, or in an earlier process (`Source.remember`).
@@ -97,7 +97,7 @@ class LiveMember(ABC):
     @property
     @abstractmethod
     def listing(self) -> Listing:
-        """It as an agent, with what is known of it now."""
+        """The member as an agent, in its present state."""
 
     @abstractmethod
     async def stop(self) -> None:

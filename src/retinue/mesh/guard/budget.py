@@ -10,7 +10,7 @@ Equal shares would need the number of siblings in advance. Handing over the whol
 sibling spend all of it. A central counter would need a process that all others can reach
 (decision 0018).
 
-A call that never reports its usage keeps its share: it may still be running.
+A call that never reports its usage keeps its share, because it may still be running.
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ class AdmittedCall:
 
     @property
     def budget(self) -> Budget:
-        """What this call may spend on further calls."""
+        """The budget of this call for further calls."""
         if self._budget is None:
             calls_left = self.trace.calls_left
             self._budget = Budget(self._guard.new_trace_calls if calls_left is None else calls_left)

@@ -174,7 +174,7 @@ class AgentStats:
         self.condition.answered()
 
     def probe_failed(self, reason: str, *, certain: bool) -> None:
-        """The probe failed. The circuit breaker is not changed: calls have another time limit."""
+        """The probe failed. The circuit breaker is not changed, because calls have another time limit."""
         self.condition.failed(reason, certain=certain)
 
     @property

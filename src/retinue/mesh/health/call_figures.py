@@ -14,7 +14,9 @@ from retinue.mesh.events import CallEndedEvent, Event
 from retinue.mesh.health.agent_stats import AgentStatsTable
 
 _PRIOR_CALLS = 10
-"""Calls that are assumed to have succeeded: a new agent is trusted, and one failure does not condemn it."""
+"""Calls that are assumed to have succeeded, because a new agent is trusted, and one failure does not condemn
+it.
+"""
 
 _FAILURES = frozenset(
     {
@@ -48,7 +50,7 @@ class CallFigures:
         self._counts: dict[str, list[float]] = {}
 
     def seed(self, summaries: Iterable[CallSummary]) -> None:
-        """Add what an earlier process recorded."""
+        """Add the records of an earlier process."""
         for summary in summaries:
             self._add(summary.agent, summary.status, summary.error, summary.calls, summary.total_ms)
 
@@ -84,7 +86,7 @@ class CallFigures:
 
 @dataclass(frozen=True, slots=True)
 class TrackRecord:
-    """What was learned of agents, for the choice by role: who is busy, and whose calls succeed."""
+    """Figures of agents for the choice by role: who is busy, and whose calls succeed."""
 
     figures: CallFigures
     agent_stats: AgentStatsTable

@@ -1,6 +1,6 @@
 """Counts the calls of a process for its metrics, from the events of its bus.
 
-Labels hold the names of agents and skills that the directory knows, never what a caller wrote: a skill that
+Labels hold the names of agents and skills that the directory knows, never a caller's text. So a skill that
 nobody offers has neither.
 """
 
@@ -17,7 +17,8 @@ NONE = ""
 """The agent and skill of a call that reached no agent."""
 
 MAX_PAIRS = 200
-"""How many pairs of agent and skill have a histogram of their own: each is 15 lines of every scrape."""
+"""How many pairs of agent and skill have a histogram of their own, because each is 15 lines of every scrape.
+"""
 
 MAX_SERIES = 2_000
 

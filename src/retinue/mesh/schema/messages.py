@@ -47,7 +47,7 @@ _FORMATS: Mapping[str, str] = {
     "uuid": "be a UUID",
     "decimal": "be a number such as 9.99",
 }
-"""What a value must do that is refused, by format."""
+"""The requirement that a refused value breaks, by format."""
 
 
 def explain(errors: Iterable[ValidationError], value: Any, schema: Any = None) -> list[Problem]:

@@ -41,8 +41,9 @@ correct answers are below it on MetaTool and 1 % on the second set.
 """
 
 COVERED_FROM = 0.5
-"""A hit that has this share of the words of the query is likely whatever its score: among few skills
-every word is frequent, so all scores are low."""
+"""A hit that has this share of the words of the query is likely whatever its score, because among few skills
+every word is frequent, so all scores are low.
+"""
 
 BATCH = 100
 """How many texts are written before other tasks run: about 40 ms."""
@@ -162,7 +163,8 @@ class SkillSearch:
     async def synchronize(self, listing_ids: Collection[ListingKey]) -> int:
         """Make the index hold exactly these listings; returns how many texts were written or removed.
 
-        Unchanged texts are kept. Other tasks run in between: to index 100,000 agents takes about a minute.
+        Unchanged texts are kept. Other tasks run in between, because to index 100,000 agents takes about a
+        minute.
         """
         missing = set(listing_ids)
         gone: list[ListingKey] = []

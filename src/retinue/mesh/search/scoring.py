@@ -62,7 +62,7 @@ class Query:
     corrections: Mapping[str, Term]
     corpus: Corpus
     worths: dict[str, float] = field(default_factory=dict)
-    """What `worth` has found so far."""
+    """The results of `worth` so far."""
     _stems_by_gram: dict[str, list[str]] = field(default_factory=dict)
     _ends: set[str] = field(default_factory=set)
 
@@ -96,7 +96,7 @@ class Query:
         return best[1:] if best is not None else None
 
     def worth(self, stem: str) -> float:
-        """What a stem of a text adds to a score at most; 0 if it matches no stem of the query."""
+        """The most that a stem of a text adds to a score; 0 if it matches no stem of the query."""
         worth = self.worths.get(stem)
         if worth is None:
             match = self.match(stem) if stem[:_HEAD] in self._ends or stem[-_TAIL:] in self._ends else None
@@ -185,7 +185,7 @@ def match_asked(skill: SkillText, query: Query) -> dict[str, float]:
 def _correct(word: str, index: TextIndex) -> list[Term]:
     """The known term with one typing error less (two in a long word), the most frequent of several.
 
-    Only terms that begin with the first or second letter of the word are compared: a first letter is
+    Only terms that begin with the first or second letter of the word are compared, because a first letter is
     seldom wrong, but may have changed places with the second.
     """
     if len(word) < _MIN_CORRECTED_CHARS or not word.isalpha():

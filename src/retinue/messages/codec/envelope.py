@@ -179,7 +179,7 @@ def parse_envelope(value: Any, *, strict: bool = False) -> Envelope:
 
 
 def ontology_warnings(envelope: Envelope) -> tuple[str, ...]:
-    """What the reply says of an ontology that is not known here."""
+    """The warnings of a reply about an unknown ontology."""
     # a message of which nothing could be read names none
     is_known = not envelope.ontology or knows_ontology(envelope.ontology)
     return () if is_known else (_unknown_ontology(envelope.ontology),)

@@ -34,7 +34,7 @@ def refuse(envelope: Envelope, *problems: str) -> NotUnderstoodError:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a TASK_REQUEST or a PROPOSE asks for."""
+    """The task of a TASK_REQUEST or a PROPOSE."""
 
     type: str = ""
     description: str = ""

@@ -34,7 +34,7 @@ FILE: Mapping[str, Any] = {
         },
     ],
 }
-"""What an argument is where the API takes a file."""
+"""The schema of an argument where the API takes a file."""
 
 PREFERENCE: tuple[BodyKind, ...] = ("json", "form", "multipart", "bytes", "text")
 

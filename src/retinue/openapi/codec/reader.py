@@ -72,7 +72,7 @@ def follow(document: Mapping[str, Any], value: Any) -> Any:
 
 
 def resolve_pointer(document: Mapping[str, Any], reference: Any) -> Any:
-    """What a ``$ref`` of the form ``#/…`` names in the document. Raises BrokenReferenceError."""
+    """The target of a ``$ref`` of the form ``#/…`` in the document. Raises BrokenReferenceError."""
     if not isinstance(reference, str):
         raise BrokenReferenceError(f"$ref is {name_shape(reference)}, not a string", "mend the document")
     if not reference.startswith("#"):

@@ -88,7 +88,7 @@ class SchemaConverter:
         return converted, definitions
 
     def resolve(self, schema: Any, root: Any, pointer: Any) -> Any:
-        """What a ``$ref`` names; one to ``#/$defs`` may mean the schema in which it stands."""
+        """The target of a ``$ref``; one to ``#/$defs`` may mean the schema in which it stands."""
         try:
             return resolve_pointer(self._document, pointer)
         except BrokenReferenceError as error:

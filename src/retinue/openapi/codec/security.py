@@ -40,7 +40,7 @@ class SecurityScheme:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a request carries: headers, query fields and cookies."""
+    """The credentials of a request: headers, query fields and cookies."""
 
     headers: Mapping[str, str]
     query: Mapping[str, str]

@@ -214,7 +214,7 @@ class KoiHub:
 
     def _release(self, name: str) -> bool:
         """Let another node take a name: somebody said that its holder is forgotten."""
-        if self.node is None or not self.node.release_name(name):
+        if self.node is None or not self.node.policy.release_name(name):
             return False
         _log.info("name released", name=name)
         self._changed.set()
@@ -264,7 +264,7 @@ class KoiHub:
             rid = str(profile.rid)
             if rid in told:
                 return "another agent of this hub has its name and version"
-            holder = await node.find_other_holder(profile.rid.name)
+            holder = await node.policy.find_other_holder(profile.rid.name)
             if holder is not None:
                 return f"the name belongs to {holder}, which is alive; rename one of the two agents"
             await _publish(node, profile)
@@ -281,7 +281,7 @@ def _render(record: AgentRecord, node: KoiNode, *, mcp_url: str, execute: str) -
         return render_profile(
             replace(record, version=record.version or DEFAULT_VERSION, endpoints=endpoints),
             KoiNetNode.from_string(node.rid),
-            base_url=node.identity.profile.base_url,
+            base_url=node.state.identity.profile.base_url,
             mcp_url=mcp_url,
         )
     except ValueError as error:
@@ -297,7 +297,7 @@ async def _publish(node: KoiNode, profile: PersonalityProfile) -> None:
     if held is not None and held.contents == contents:
         return
     kind = EventType.NEW if held is None else EventType.UPDATE
-    await node.processor.handle(bundle=node.generate_bundle(profile.rid, contents), event_type=kind)
+    await node.processor.handle(bundle=node.state.generate_bundle(profile.rid, contents), event_type=kind)
 
 
 async def _forget(node: KoiNode, rids: Sequence[str]) -> None:
@@ -307,7 +307,7 @@ async def _forget(node: KoiNode, rids: Sequence[str]) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(_LEAVE_S):
             for neighbor in neighbors:
-                await node.outbox.flushed(neighbor, _LEAVE_S)
+                await node.wire.outbox.flushed(neighbor, _LEAVE_S)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -134,28 +134,28 @@ class KoiAgentNode(_Node):
         bundle = (
             held
             if held is not None and held.contents == contents
-            else self.node.generate_bundle(self.personality_rid, contents)
+            else self.node.state.generate_bundle(self.personality_rid, contents)
         )
         await self.node.processor.handle(bundle=bundle, event_type=EventType.NEW)
-        contact = self.node.peers.contact_address()
+        contact = self.node.wire.peers.contact_address()
         if contact is None:
             return
         event = Event.from_bundle(EventType.NEW, bundle)
         try:
-            await self.node.peers.broadcast_events(events=[event], address=contact)
+            await self.node.wire.peers.broadcast_events(events=[event], address=contact)
         except PeerError as error:
             told = {"url": contact.url, "reason": str(error), "remedy": error.remedy}
             _log.warning("the first contact was not told", **told)
-            self.node.spawn(self._tell_again(event))
+            self.node.work.spawn(self._tell_again(event))
 
     async def _tell_again(self, event: Event) -> None:
         """Tell the first contact once it answers; `KoiNode` goes on trying to join it after that."""
 
         @with_retry(exceptions=PeerError)
         async def tell() -> None:
-            contact = self.node.peers.contact_address()
+            contact = self.node.wire.peers.contact_address()
             if contact is not None:
-                await self.node.peers.broadcast_events(events=[event], address=contact)
+                await self.node.wire.peers.broadcast_events(events=[event], address=contact)
 
         try:
             await tell()
@@ -176,7 +176,7 @@ class KoiAgentNode(_Node):
         for name, function in functions.items():
             agent.bind(name, function)
         agent.follow_profile()
-        bundle = self.node.generate_bundle(self.personality_rid, self.profile.model_dump())
+        bundle = self.node.state.generate_bundle(self.personality_rid, self.profile.model_dump())
         return self.node.processor.handle(bundle=bundle, event_type=EventType.UPDATE)
 
     async def forget(self) -> None:
@@ -184,7 +184,7 @@ class KoiAgentNode(_Node):
         neighbors = self.node.graph.get_neighbors()
         await self.node.processor.handle(rid=self.personality_rid, event_type=EventType.FORGET)
         for neighbor in neighbors:
-            await self.node.outbox.flushed(neighbor, _FLUSH_S)
+            await self.node.wire.outbox.flushed(neighbor, _FLUSH_S)
 
 
 class CoordinatorAdapterNode(_Node):

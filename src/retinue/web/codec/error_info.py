@@ -1,4 +1,4 @@
-"""Pure: the details of an A2A error (its section 9.5): an ``ErrorInfo``, and the facts as a ``Struct``."""
+"""Pure: renders the details of an A2A error (its section 9.5): an ``ErrorInfo``, and the facts."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 More lenient than the standard in three places, for clients written from seed 001: ``jsonrpc`` and ``params``
 may be absent, ``params: null`` counts as absent, and a reply may carry ``error: null`` next to its result
-(SPEC 2, P-07 … P-09, doubts 11 and 12).
+(P-07 … P-09; specification 2, doubts 11 and 12).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_BATCH = 1000
 
 INTERNAL_ERROR = -32603
 
-# Guard errors (SPEC 5, doubt 4): outside the ranges reserved by JSON-RPC and used by MCP and A2A.
+# Guard errors (specification 5, doubt 4): outside the ranges reserved by JSON-RPC and used by MCP and A2A.
 RECURSION_LIMIT = -33007
 BUDGET_SPENT = -33008
 CIRCUIT_OPEN = -33009

@@ -1,4 +1,4 @@
-"""Pure: the trace of a message that carries it in two places, in HTTP headers and in its metadata."""
+"""Pure: merges the traces of a message from its HTTP headers and its metadata."""
 
 from __future__ import annotations
 

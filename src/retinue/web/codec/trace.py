@@ -1,4 +1,4 @@
-"""Pure codec of the trace: headers and ``_meta`` keys ↔ TraceContext (S-13 … S-15, SPEC 5 doubts 1-3, 7).
+"""Pure codec of the trace: headers and ``_meta`` keys ↔ TraceContext (S-13 … S-15; specification 9.2).
 
 Id and depth have the names of the seed, everything else is in ``X-Retinue-Trace``; W3C ``traceparent``,
 ``tracestate`` and ``baggage`` are read and forwarded. MCP ``_meta``, A2A metadata and performative envelopes
@@ -48,7 +48,7 @@ TRACE_KEYS = frozenset(
 MAX_DETAIL_BYTES = 4096
 """A longer detail is shortened by cutting hops from the middle of the path.
 
-The depth is kept (DESIGN 2, trace).
+The depth is kept (specification 9.2).
 """
 
 CUT = "…"

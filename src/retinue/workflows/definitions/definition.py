@@ -84,7 +84,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class Part(BaseModel):
-    """What all models of the grammar share: nothing unknown, nothing converted, nothing changed."""
+    """The common rules of all models of the grammar: nothing unknown, nothing converted, nothing changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=False)
 
@@ -176,7 +176,7 @@ class Compensation(Part):
 
 
 class Settings(Part):
-    """What holds for the whole workflow.
+    """The settings of the whole workflow.
 
     ``on_error`` and ``retry`` are those of each step that says nothing itself. ``cache``: ``step``
     keeps the result of each call, ``workflow`` that of the whole run. ``max_iterations`` caps loops.

@@ -35,7 +35,7 @@ _TAGS = frozenset(
     f"tag:yaml.org,2002:{name}"
     for name in ("null", "bool", "int", "float", "str", "seq", "map", "timestamp", "merge", "value")
 )
-"""What the resolver gives to a node that has no tag."""
+"""The tags that the resolver gives to nodes without one."""
 
 _TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 _PROBLEMS = {

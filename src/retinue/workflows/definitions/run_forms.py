@@ -75,7 +75,7 @@ def render_form(form: RunForm) -> dict[str, Any]:
 
 
 def parse_form(definition: Mapping[str, Any]) -> RunForm:
-    """What `render_form` rendered; raises pydantic's ValidationError for another value."""
+    """The form that `render_form` rendered; raises pydantic's ValidationError for another value."""
     return _parse(orjson.dumps(definition))
 
 

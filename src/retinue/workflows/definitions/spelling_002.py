@@ -205,7 +205,7 @@ class _Translation:
         return found
 
     def _move(self, path: Path, key: str, *target: str) -> None:
-        """What stood under ``key`` stands at ``target`` now; its line goes with it."""
+        """Move the value under ``key`` to ``target``, with its line."""
         if (*path, key) in self._lines:
             self._lines[(*path, *target)] = self._lines[(*path, key)]
 

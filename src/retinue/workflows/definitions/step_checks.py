@@ -33,7 +33,7 @@ from retinue.workflows.expressions.templates import iterate_templates, parse_con
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What an expression at some place may read: steps done before, steps of a round before."""
+    """The steps that an expression at some place may read: earlier steps, and steps of an earlier round."""
 
     before: frozenset[str] = frozenset()
     looped: frozenset[str] = frozenset()
@@ -125,7 +125,7 @@ KEYS_OF: Mapping[StepKind, frozenset[str]] = {
     "workflow": frozenset({"workflow", "with", "compensate"}),
     "wait_for": frozenset({"wait_for"}),
 }
-"""What stands beside a kind. Anything else of these sets is refused there."""
+"""The keys allowed beside a kind. Other keys of these sets are refused there."""
 
 _ALL = frozenset().union(*KEYS_OF.values())
 
@@ -364,7 +364,7 @@ class StepChecks:
                 )
 
     def _check_jumps(self, step: Step, here: Path, siblings: list[str], index: int) -> None:
-        """Jumps go forward among the steps of one list: backward they could go round for ever."""
+        """Jumps go forward among the steps of one list, because backward they could go round for ever."""
         goto = step.on_error["goto"] if isinstance(step.on_error, Mapping) else None
         for key, target in (("on_error", goto), ("then", step.then)):
             if target is None or target in siblings[index + 1 :]:

@@ -35,7 +35,8 @@ RETRY_S = 30.0
 """How long one question waits for a database that does not answer."""
 
 FIRST_RETRY_S = 4.0
-"""The same for the first question: nothing is running yet, and a wrong url is best reported at once."""
+"""The same for the first question, because nothing is running yet, and a wrong url is best reported at once.
+"""
 
 BRIEF_RETRY_S = 3.0
 """The same where a person waits, and nothing is lost by asking again: lists, and the start of a run."""
@@ -179,7 +180,7 @@ class RunDatabase:
             delay = min(2 * delay, 1.0)
 
     def explain(self, error: Exception) -> StateError | None:
-        """What an error says about the database, with the remedy; None for one that says nothing about it."""
+        """The meaning of an error for the database, with the remedy; None for an unrelated error."""
         if not isinstance(error, sa.exc.DBAPIError | sa.exc.TimeoutError):
             return None
         cause = getattr(error, "orig", None)

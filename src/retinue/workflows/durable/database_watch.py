@@ -27,7 +27,8 @@ FRESH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """What a process knows of its runs; ``problem`` is why the database does not answer, None if it does.
+    """The figures of a process about its runs; ``problem`` is why the database does not answer, None if it
+    does.
 
     The figures of the lease are None in a process that executes no runs.
     """

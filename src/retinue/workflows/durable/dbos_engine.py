@@ -113,7 +113,7 @@ class EngineClient:
         self._client.destroy()
 
     def find(self, ids: Sequence[str]) -> list[StoredRun]:
-        """Those of these runs that exist."""
+        """The existing runs among these."""
         return self._client.list_workflows(workflow_ids=list(ids))
 
     def list_page(self, status: RunStatus | None, children: bool, limit: int, offset: int) -> list[StoredRun]:
@@ -221,7 +221,7 @@ class EngineClient:
         )
 
     def list_cancelled(self, connection: sa.Connection, ids: Sequence[str]) -> frozenset[str]:
-        """Those of these runs that are cancelled; cheap enough to be asked often, for many."""
+        """The cancelled runs among these; cheap enough for frequent calls with many ids."""
         query = sa.text(
             f"SELECT workflow_uuid FROM {self._table} "  # noqa: S608
             "WHERE status = 'CANCELLED' AND workflow_uuid IN :ids"

@@ -45,7 +45,7 @@ AGAIN_S = 5.0
 """How long one attempt takes to queue a run that was let go."""
 
 AGAIN_PAUSE_S = 1.0
-"""The pause between two attempts: while the disk is full, they fail at once."""
+"""The pause between two attempts, because while the disk is full, they fail at once."""
 
 SETTLE_S = 2.0
 """How long after its body a run is looked at for its recorded end, which comes within milliseconds."""
@@ -212,7 +212,7 @@ class Executions:
         return run_id in await self._rows.find([run_id])
 
     async def _size_of(self, root: str) -> RunSize:
-        """What an outermost run has stored, read once when this process begins to execute it."""
+        """The stored size of an outermost run, read once when this process begins to execute it."""
         size = self._sizes.get(root)
         if size is None:
             stored = await self._database.read(self._database.client.measure, root, self._database.events)

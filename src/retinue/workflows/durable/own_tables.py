@@ -42,7 +42,9 @@ that changes existing tables.
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the database tells of its tables: their version, for whom they are usable, who made them."""
+    """The facts in the database about its tables: their version, the releases that may use them, their
+    creator.
+    """
 
     version: int
     usable_from: int

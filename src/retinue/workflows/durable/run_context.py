@@ -40,7 +40,7 @@ SHORT_SLEEP_S = 1.0
 
 
 class RunServices(Protocol):
-    """What a context needs from the process that executes its run (`Executions`)."""
+    """The services of the process that executes a run, for its context (`Executions`)."""
 
     lease: Lease
     signals: SignalTable

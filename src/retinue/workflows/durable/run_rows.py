@@ -72,9 +72,15 @@ class RunRows:
         self._client = database.client
 
     async def find(self, ids: Sequence[str]) -> dict[str, RunRow]:
-        """Those of these runs that exist."""
+        """The existing runs among these."""
         rows = await self._database.ask(self._client.find, ids)
-        return {row.workflow_id: await self._complete(_parse_row(row), _parse_result(row)) for row in rows}
+        found: dict[str, RunRow] = {}
+        for row in rows:
+            result = _parse_result(row)
+            run = _parse_row(row, result)
+            has_parts = "parts" in result or "steps" in result
+            found[row.workflow_id] = await self._complete(run, result) if has_parts else run
+        return found
 
     async def get(self, run_id: str) -> RunRow:
         """Raises UnknownRunError."""
@@ -101,7 +107,7 @@ class RunRows:
         offset = 0
         while limit is None or len(records) < limit:
             rows = await self._database.ask(self._client.list_page, status, children, _PAGE, offset)
-            found = (_parse_row(row).record for row in rows)
+            found = (_parse_row(row, _parse_result(row)).record for row in rows)
             records += [
                 one for one in found if name in (None, one.request.name) and (accept is None or accept(one))
             ]
@@ -207,13 +213,13 @@ def stored_output(value: Any, parts: Sequence[Reference], calls: int | None) -> 
 
 
 def stored_ended(ended: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a wait gave, as it is stored: each large value once."""
+    """The result of a wait in its stored form: each large value once."""
     value, parts = pack_alone(list(ended))
     return {"ended": value, "parts": parts} if parts else {"ended": value}
 
 
 def read_ended(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a wait gave, from its stored form."""
+    """The result of a wait, from its stored form."""
     return {**recorded, "ended": unpack(recorded["ended"], recorded.get("parts", ()), {})}
 
 
@@ -224,7 +230,7 @@ def stored_failure(fault: Fault, calls: int | None) -> StoredFailure:
 
 
 def stored_args(request: RunRequest, root: str | None) -> tuple[Any, ...]:
-    """What a new run is started with: its request, its outermost run, and the time."""
+    """The arguments of a new run: its request, its outermost run, and the time."""
     return (request.to_json(), root, time.time())
 
 
@@ -238,9 +244,9 @@ def _parse_older(steps: Mapping[str, str]) -> list[Reference]:
     return [((key,) if key else (), path, ("value",)) for key, path in steps.items()]
 
 
-def _parse_row(row: StoredRun) -> RunRow:
+def _parse_row(row: StoredRun, result: Mapping[str, Any]) -> RunRow:
     request, root, started_at = row.input["args"] if row.input else (_NO_REQUEST, None, 0.0)
-    created_at, status, result = (row.created_at or 0) / 1000, STATUS_OF[row.status], _parse_result(row)
+    created_at, status = (row.created_at or 0) / 1000, STATUS_OF[row.status]
     if row.forked_from is not None or not started_at:
         started_at = created_at
     ended_at = max(started_at, result.get("at") or (row.completed_at or 0) / 1000)

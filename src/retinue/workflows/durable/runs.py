@@ -178,6 +178,10 @@ class DurableRuns:
             return tuple(await self._rows.list_all(status, name, children, limit, accept))
 
     async def finish(self, run_id: str) -> RunRecord:
+        here = self._executions and self._executions.here.find(run_id)
+        if here:
+            # not read before it ends: most callers have just started it
+            await here.ended.wait()
         found = await self._get(run_id)
         while not found.ended:
             if self._executions is not None:
@@ -270,7 +274,7 @@ class DurableRuns:
         return len(gone)
 
     async def read_figures(self) -> RunFigures:
-        """What this process knows of the database and its runs, within a few seconds."""
+        """The figures of this process about the database and its runs, within a few seconds."""
         return await self._watch.read(self._executions)
 
     async def leave(self) -> None:

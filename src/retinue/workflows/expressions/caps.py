@@ -19,11 +19,12 @@ MAX_MACRO_LEVELS = 2
 MAX_MACRO_ITEMS = 1_000
 MAX_MACRO_BYTES = 1024 * 1024
 MAX_HERE_BYTES = 256 * 1024
-"""What an expression may read where it is evaluated in the process of the run: the engine copies all of it
-first, 100,000 numbers in 10 ms."""
+"""The limit of the input of an expression in the process of the run, because the engine copies all of it
+first: 100,000 numbers in 10 ms.
+"""
 
 MAX_RESULT_BYTES = 8 * 1024 * 1024
-"""What one expression, or one mapping, may read and may give; without a macro."""
+"""The limit of the input and of the result of one expression or mapping without a macro."""
 
 MAX_RESULT_VALUES = 100_000
 
@@ -34,7 +35,7 @@ _MACROS = frozenset({"all", "exists", "exists_one", "map", "filter"})
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What the words of an expression tell before it runs.
+    """The facts about an expression that its tokens show before it runs.
 
     ``levels`` is how deep macros are nested; ``is_costly`` = it has a macro or matches a pattern, so that its
     input does not bound its time; ``path`` is set when the whole expression is one reference and needs no
@@ -48,7 +49,7 @@ class Shape:
 
 
 def read_shape(source: str) -> Shape:
-    """What an expression reads, and how costly it can be."""
+    """The references of an expression, and whether it can be costly."""
     words = [token for token in iterate_tokens(source) if token.kind != "space"]
     references: list[Reference] = []
     whole: Reference | None = None

@@ -44,7 +44,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What an expression reads: ``root`` and the keys that follow it literally.
+    """A reference of an expression: ``root`` and the keys that follow it literally.
 
     ``steps.plan.output["a"]`` is ``Reference("steps", ("plan", "output", "a"))``.
     """

@@ -35,7 +35,7 @@ class Scope:
 
     @property
     def variables(self) -> Mapping[str, Any]:
-        """What expressions read: ``input``, ``steps`` and ``loop``."""
+        """The variables of expressions: ``input``, ``steps`` and ``loop``."""
         return {"input": self.input, "steps": self._steps, "loop": self.loop}
 
     @property

@@ -43,7 +43,7 @@ class BranchReads:
 
 
 def find_branch_reads(steps: tuple[Step, ...]) -> BranchReads:
-    """What steps and the steps nested in them can read."""
+    """The values that steps and their nested steps can read."""
     inside = list(iterate_steps(steps))
     workflows = any(step.workflow is not None for step in inside)
     if any(_chains(step) for step in inside):

@@ -61,7 +61,7 @@ Accept = Callable[[Any], Awaitable[str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What to call, a ``skill`` or an agent with a ``role``, and how.
+    """The target of a call, a ``skill`` or an agent with a ``role``, and its options.
 
     ``arguments_for`` gives the arguments for the chosen agent, or raises InvalidParametersError or
     ExpressionError. ``accept`` gives the problem of a value, None if it is accepted. ``agent`` is required,

@@ -30,8 +30,9 @@ from retinue.workflows.runs.records import (
 
 WaitMode = Literal["first", "all"]
 Effect = Callable[[], Awaitable[Any]]
-"""What a step does; returns a JSON value or raises. It may run twice if its node dies before the outcome
-is recorded."""
+"""The work of a step; returns a JSON value or raises. It may run twice if its node dies before the outcome is
+recorded.
+"""
 Count = Callable[[], int | None]
 """Gives the number of calls that an effect made and caused, after its end; None = unknown."""
 

@@ -179,7 +179,7 @@ class Origin:
 
     @property
     def rights(self) -> list[str]:
-        """What the results of its steps depend on: on whose behalf, with which scopes."""
+        """The rights that the results of its steps depend on: the principal and its scopes."""
         return [self.caller, *sorted(self.scopes)]
 
     @property

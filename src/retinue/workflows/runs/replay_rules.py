@@ -23,14 +23,14 @@ from retinue.workflows.runs.ports import Count, DurableRuleError, Effect
 from retinue.workflows.runs.records import Fault, StepOutcome
 
 MAX_RUN_BYTES = 64 * 1024 * 1024
-"""What a run may store with all its child runs: definitions, inputs, arguments and results, as JSON."""
+"""The storage limit of a run with all its child runs: definitions, inputs, arguments and results, as JSON."""
 
 _ALWAYS_KEPT_BYTES = 4 * 1024
 _STEP_LAYER = "workflow step"
 
 
 class RunSize:
-    """What an outermost run and all below it have stored, in bytes; shared by their contexts.
+    """The stored bytes of an outermost run and all runs below it; shared by their contexts.
 
     A small part always fits: a decision, a failure, the result of a compensation.
     """
