@@ -208,8 +208,8 @@ async def open_mesh(
             access=access,
             queries=PeerQueries(plain, lookup.is_peer),
         )
-        figures = CallFigures()
-        events.subscribe(figures.observe)
+        figures = CallFigures(catch_up=events.flush)
+        events.subscribe_later(figures.observe)
         track = TrackRecord(figures, agent_stats)
         caller = DispatchCaller(
             dispatcher,

@@ -251,11 +251,7 @@ class DeafChannel(NullChannel):
     """The channel of a client that listens to nothing and declared nothing that it can be asked."""
 
     def __init__(self, *, is_sessionless: bool) -> None:
-        self._is_sessionless = is_sessionless
-
-    @property
-    def is_sessionless(self) -> bool:
-        return self._is_sessionless
+        self.is_sessionless = is_sessionless
 
     async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
         raise CannotAskError("elicitation")
