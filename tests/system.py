@@ -8,39 +8,43 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import aiohttp
 import orjson
-from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.authoring.agent import Agent
 from retinue.cards.pallet_card import encode_card, parse_card, render_card
 from retinue.hub.mesh_map import MeshParts
-from retinue.mesh.events import EventBus, Observer, log_lines, record_calls
+from retinue.mesh.events import EventBus, Observer
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_card
-from retinue.parts.shown_agents import OwnAgent
-from retinue.runtime.agent_process import agent_app, agent_dispatcher, agent_mcp, allowed_calls
-from retinue.runtime.endpoints.a2a import open_a2a
-from retinue.runtime.endpoints.dashboard import make_dashboard
-from retinue.runtime.endpoints.mcp import open_hub_mcp
-from retinue.runtime.factories import named_registries, registry_sources
-from retinue.runtime.hub_app import hub_app
-from retinue.runtime.hub_process import read_calls
-from retinue.runtime.importing.imports import Imports
-from retinue.runtime.joined_mesh import JoinedMesh
-from retinue.runtime.koi.membership import KoiHub, make_node
+from retinue.parts.opening import open_parts
+from retinue.parts.part import Part
+from retinue.parts.process import Process
+from retinue.runtime.access import behind_proxies
+from retinue.runtime.agent_core import open_agent
+from retinue.runtime.koi.membership import KoiHub
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
+from retinue.runtime.loading.targets import Target
 from retinue.runtime.mesh import Mesh, open_mesh
-from retinue.runtime.messages import Messages
+from retinue.runtime.mesh_process import mesh_process
+from retinue.runtime.parts.audit import AuditPart, RecordedCalls
+from retinue.runtime.parts.hub_protocols import DashboardPart, DiscoveryPart, HubMcpPart, RegistryPart
+from retinue.runtime.parts.imports import ImportsPart
+from retinue.runtime.parts.koi import KoiPart
+from retinue.runtime.parts.mcp import AgentMcpPart
+from retinue.runtime.parts.messages import MessagesPart
+from retinue.runtime.parts.protocols import A2aPart, CardPart, ExecutePart, ProbesPart, RestPart
+from retinue.runtime.parts.upkeep import MeshMapPart
+from retinue.runtime.run_process import make_checks
+from retinue.runtime.serving import Stop
+from retinue.runtime.start import Start
 from retinue.settings import Settings
 from retinue.storage.listing_store import SqliteAudit, SqliteListings
 from retinue.storage.state import State
 from retinue.testing.memory_runs import MemoryRuns
-from retinue.web.http_client import HttpClient
 from tests.recording import Recording
 from tests.serving import serve_app
 
@@ -164,53 +168,21 @@ class System:
         self.stack.callback(listings.close)
         audit = SqliteAudit(self.state.database)
         self.stack.callback(audit.close)
-        imports, parts = Imports(self.settings, self.state), MeshParts()
+        settings = self.settings
+        if koi is not None:
+            table = settings.koi.model_copy(update={"enabled": True, "join": koi_join})
+            settings = settings.model_copy(update={"koi": table})
         mesh = await self.stack.enter_async_context(
-            open_mesh(
-                self.settings,
-                self.state,
-                listings,
-                open_runs=MemoryRuns,
-                hub_id=hub_id,
-                url=url,
-                imports=imports,
-                personalities=None if koi is None else koi.source,
-                read_calls=partial(read_calls, audit),
-                parts=parts,
-            )
+            open_mesh(settings, self.state, listings, open_runs=MemoryRuns, hub_id=hub_id, url=url)
         )
-        mesh.figures.seed(audit.summarise_calls())
-        await self.stack.enter_async_context(imports.running(mesh.directory, mesh.http))
-        mesh.events.subscribe_later(record_calls(audit.append))
-        mesh.events.subscribe_batches(log_lines)
-        self.stack.callback(mesh.events.flush)
-        await mesh.messages.recover()
-        mcp = await self.stack.enter_async_context(open_hub_mcp(mesh, self.settings))
-        envelopes = mesh.messages.answer_envelope
-        a2a = await self.stack.enter_async_context(
-            open_a2a(mesh.dispatcher, mesh.shown, self.settings, self.state, url, envelopes)
-        )
-        koi_routes: Sequence[BaseRoute] = ()
-        if koi is not None:
-            node = make_node(hub_id, url, self.state, self.settings.koi, koi_join, allow_private=True)
-            koi_routes = koi.open(node, url)
-        app = hub_app(
-            mesh,
-            self.settings,
-            self.state,
-            host="127.0.0.1",
-            url=url,
-            mcp=mcp,
-            a2a=a2a,
-            koi_routes=koi_routes,
-            dashboard=make_dashboard(mesh, self.settings, self.state, url) if dashboard else None,
-        )
-        later.app = self.recording.before("hub", app)
-        if koi is not None:
-            await self.stack.enter_async_context(koi.running(mesh))
+        process = mesh_process("hub", mesh, self._start(settings, url))
+        map_of_mesh = MeshParts(url, tuple(mesh.registries.by_name))
+        process.add(MeshParts, map_of_mesh)
+        process.add(SqliteAudit, audit)
+        await self._open(process, [*HUB_PARTS, KoiPart(koi, hub_id), *_PAGES[:dashboard]], later, self.stack)
         self.state.write_hub(url)
         self.stack.callback(self.state.forget_hub)
-        return Hub(url, mesh, audit, parts)
+        return Hub(url, mesh, audit, process)
 
     async def start_agent(
         self,
@@ -228,40 +200,55 @@ class System:
         stack = await self.stack.enter_async_context(AsyncExitStack())
         later = _Later()
         url = await stack.enter_async_context(serve_app(later))
-        http = await stack.enter_async_context(HttpClient())
-        registries = named_registries(self.settings, self.home, http)
-        sources = registry_sources(self.settings, registries)
-        joined = JoinedMesh.open(self.settings, self.state, http, sources, None)
-        mesh = await stack.enter_async_context(joined)
         shown = shown_url or url
-        dispatcher = agent_dispatcher(agent, self.settings, mesh, shown)
+        core = open_agent("agent", Target(agent, ()), None, self._start(self.settings, shown))
+        process = await stack.enter_async_context(core)
         for observer in observers:
-            dispatcher.admission.events.subscribe(observer)
-        mcp = agent_mcp(agent, dispatcher, allowed_calls(agent, self.settings, mesh), self.settings)
-        stack.push_async_callback(mcp.aclose)
-        own = OwnAgent(agent, dispatcher.access, shown)
-        messages = Messages(dispatcher, own, self.settings, self.state)
-        stack.push_async_callback(messages.aclose)
-        await messages.recover()
-        a2a = await stack.enter_async_context(
-            open_a2a(dispatcher, own, self.settings, self.state, shown, messages.answer_envelope)
-        )
-        app = agent_app(
-            agent,
-            dispatcher,
-            self.settings,
-            self.state,
-            host="127.0.0.1",
-            url=shown,
-            http=http,
-            mcp=mcp,
-            messages=messages,
-            a2a=a2a,
-        )
-        later.app = self.recording.before(agent.name, app)
+            process.dispatcher.admission.events.subscribe(observer)
+        await self._open(process, AGENT_PARTS, later, stack)
         card = encode_card(render_card(agent.record(shown), scopes=PUBLISHED_SCOPES))
         await publish(publish_to or self.home, card)
-        return Served(url, stack.aclose, dispatcher.admission.events)
+        return Served(url, stack.aclose, process.dispatcher.admission.events)
+
+    def _start(self, settings: Settings, url: str) -> Start:
+        return Start(settings, self.state, lambda line: None, Stop(), url, url)
+
+    async def _open(
+        self, process: Process, parts: Sequence[Part], later: _Later, stack: AsyncExitStack
+    ) -> None:
+        """Open the parts behind the security checks, record requests, and let the parts run."""
+        opened = await stack.enter_async_context(open_parts(process, parts))
+        settings = process.tables.get(Settings)
+        checks = make_checks(process, opened, settings, "127.0.0.1")
+        app = behind_proxies(opened.in_front_of(checks), settings, process.url or "")
+        later.app = self.recording.before("hub" if process.kind == "hub" else process.agent.name, app)
+        await stack.enter_async_context(opened.running())
+
+
+HUB_PARTS: Sequence[Part] = (
+    ImportsPart(),
+    AuditPart(),
+    MeshMapPart(),
+    MessagesPart(),
+    HubMcpPart(),
+    A2aPart(),
+    ExecutePart(),
+    CardPart(),
+    RestPart(),
+    ProbesPart(),
+    DiscoveryPart(),
+    RegistryPart(),
+)
+_PAGES: Sequence[Part] = (DashboardPart(),)
+AGENT_PARTS: Sequence[Part] = (
+    ExecutePart(),
+    AgentMcpPart(),
+    MessagesPart(),
+    A2aPart(),
+    CardPart(),
+    RestPart(),
+    ProbesPart(),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,12 +267,18 @@ class Hub:
     url: str
     mesh: Mesh
     written: SqliteAudit
-    parts: MeshParts
+    process: Process
+
+    @property
+    def parts(self) -> MeshParts:
+        """What ``show_mesh`` shows of others."""
+        return self.process.get(MeshParts)
 
     @property
     def audit(self) -> SqliteAudit:
         """The audit log, with the events that still waited for their batch."""
         self.mesh.events.flush()
+        self.process.get(RecordedCalls).flush()
         return self.written
 
     async def wait_until_healthy(self, agent: str) -> None:

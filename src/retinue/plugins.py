@@ -1,4 +1,4 @@
-"""Plugins: agents, workflows and commands that installed distributions declare as entry points.
+"""Plugins: agents, workflows, commands and parts that installed distributions declare as entry points.
 
 ========================  =======================  ====================================================
 group                     name                     value
@@ -8,6 +8,7 @@ group                     name                     value
 ``retinue.workflows``     any                      a package whose ``*.yaml`` files are definitions
 ``retinue.commands``      ``NAME`` or              ``module:attribute`` of a click command; its line in
                           ``NAME.SECTION``         ``retinue --help`` is the distribution's summary
+``retinue.parts``         ``NAME``                 ``module:attribute``: a `Part` class of that name
 ========================  =======================  ====================================================
 
 Listing plugins imports nothing. ``importlib.metadata`` is not used because importing it takes three times as
@@ -31,6 +32,7 @@ from retinue.core.errors import InvalidSettingError
 AGENTS = "retinue.agents"
 WORKFLOWS = "retinue.workflows"
 COMMANDS = "retinue.commands"
+PARTS = "retinue.parts"
 
 _MARK = b"[retinue."
 _NOT_IN_NAMES = re.compile(r"[-_.]+")

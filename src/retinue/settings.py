@@ -23,6 +23,7 @@ from pydantic_settings import (
 
 from retinue.core.errors import InvalidSettingError
 from retinue.core.text import suggest
+from retinue.parts.installed import EXTRAS, explain_missing, find_installed_parts
 from retinue.settings_tables import (
     A2aTable,
     AccessTable,
@@ -42,6 +43,7 @@ from retinue.settings_tables import (
     McpTable,
     MessageTable,
     MetricsTable,
+    PartsTable,
     RegistryTable,
     RoutingTable,
     RunTable,
@@ -105,6 +107,7 @@ class Settings(BaseSettings):
     routing: RoutingTable = RoutingTable()
     imports: ImportsTable = ImportsTable()
     koi: KoiTable = KoiTable()
+    parts: PartsTable = PartsTable()
     llm: Mapping[str, LlmTable] = {}
     database: Annotated[str, AfterValidator(_check_database)] | None = None
     runs: RunTable = RunTable()
@@ -139,11 +142,8 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None 
     """
     file = find_settings_file(start or Path.cwd())
 
-    class FromFile(Settings):
-        model_config = SettingsConfigDict(toml_file=file, extra="forbid" if file else "ignore")
-
     try:
-        return FromFile(**dict(flags or {}))
+        return _with_parts(file)(**dict(flags or {}))
     except ValidationError as error:
         found = error.errors(include_url=False)
         # a misspelt key explains why another one is missing
@@ -167,6 +167,31 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None 
         ) from error
     except ValueError as error:
         raise InvalidSettingError(str(file or "settings"), str(error), remedy="correct the file") from error
+
+
+def _with_parts(file: Path | None) -> type[Settings]:
+    """The settings as a file may hold them, with the tables of installed parts.
+
+    A table whose distribution is missing is accepted as it is, so that the process can name the distribution.
+    """
+    fields: dict[str, Any] = {}
+    annotations: dict[str, Any] = {}
+    for part in find_installed_parts().parts:
+        if part.table is not None and part.name not in Settings.model_fields:
+            annotations[part.name], fields[part.name] = part.table, part.table()
+    for name in {*EXTRAS, *find_installed_parts().refused}:
+        if name not in Settings.model_fields and name not in annotations:
+            annotations[name], fields[name] = Mapping[str, Any], {}
+    config = SettingsConfigDict(toml_file=file, extra="forbid" if file else "ignore")
+    return type("FromFile", (Settings,), {**fields, "__annotations__": annotations, "model_config": config})
+
+
+def find_missing_parts(settings: Settings) -> Mapping[str, InvalidSettingError]:
+    """By name, why parts are missing: they cannot be used, or have a table but no distribution."""
+    refused = find_installed_parts().refused
+    wanted = {*refused, *(name for name in EXTRAS if getattr(settings, name, None))}
+    reasons = {name: explain_missing(name) for name in sorted(wanted - {*settings.parts.off})}
+    return {name: error for name, error in reasons.items() if error is not None}
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:

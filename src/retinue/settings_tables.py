@@ -143,8 +143,15 @@ class KoiTable(_Table):
 
     enabled: bool = False
     join: str | None = None
+    member_join: str | None = None
     trust: Literal["open", "known", "signed"] | None = None
     known: tuple[str, ...] = ()
+
+
+class PartsTable(_Table):
+    """``[parts]``: names of parts of other distributions that are switched off."""
+
+    off: tuple[str, ...] = ()
 
 
 class TimeoutTable(_Table):

@@ -27,7 +27,7 @@ FIELDS = {
     "Listing": "record source key tag digest raw published_at fetched_at owner signature"
     " enabled reachable since last_error stats",
     "Call": "id agent version_range skill arguments principal endpoint trace deadline idempotency_key"
-    " run_step",
+    " run_step listing",
     "Principal": "id kind scopes",
     "Outcome": "call_id agent version skill status value parts attempts duration_ms usage warnings"
     " error meta",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -58,14 +59,41 @@ def insecure_bind_option(command: F) -> F:
     )(command)
 
 
-def koi_join_option(command: F) -> F:
-    """``--koi-join NODE``"""
-    return click.option(
-        "--koi-join",
-        metavar="NODE",
-        help="Join the KOI network of the node at this URL, such as http://127.0.0.1:9000/koi-net; "
-        "for a koi-net 2.x node, URL#RID.",
-    )(command)
+def part_options(kind: str) -> Callable[[F], F]:
+    """The options that installed parts add to the command of a kind of process.
+
+    The command gets their values as ``part_flags``: tables of settings by the name of the part.
+    """
+    from retinue.parts.installed import list_parts_of
+
+    options = [(part.name, option) for part in list_parts_of(kind) for option in part.options]
+    options = [(name, option) for name, option in options if kind in option.kinds]
+
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def with_flags(**values: Any) -> Any:
+            flags: dict[str, dict[str, Any]] = {}
+            for name, option in options:
+                value = values.pop(_parameter_of(name, option.field))
+                if value is not None and value is not False:
+                    flags.setdefault(name, {})[option.field] = value
+            return command(part_flags=flags, **values)
+
+        for name, option in reversed(options):
+            with_flags = click.option(
+                option.flag,
+                _parameter_of(name, option.field),
+                metavar=option.metavar,
+                is_flag=option.metavar is None,
+                help=option.help,
+            )(with_flags)
+        return cast(F, with_flags)
+
+    return decorate
+
+
+def _parameter_of(part: str, field: str) -> str:
+    return f"part_{part}_{field}".replace("-", "_").lower()
 
 
 def weight_option(command: F) -> F:

@@ -17,13 +17,9 @@ from retinue.authoring.context import Context
 from retinue.cards.rows import render_version, status_of
 from retinue.core.call import Answer
 from retinue.core.errors import NotAllowedError
-from retinue.core.record import HUB_NAME, Listing, Stats
+from retinue.core.record import HUB_NAME, Listing, Skill, Stats
 from retinue.hub.asking import add_query_skill
-from retinue.hub.calls import ReadCalls, add_call_skills
 from retinue.hub.drafts import StoreWorkflow, add_draft_skills
-from retinue.hub.imports import ReadImports, add_import_skill
-from retinue.hub.mesh_map import MeshParts, add_mesh_skill
-from retinue.hub.messages import SendMessage, add_message_skill
 from retinue.hub.orchestration.answer_cache import AnswerCache
 from retinue.hub.orchestration.conversations import Conversations
 from retinue.hub.orchestration.execution import Orchestration
@@ -58,6 +54,41 @@ _RELAYED_S = 86_400.0
 """Longer than any limit of the skill that ``call_skill`` calls: that one ends it, and its error says so."""
 
 
+SKILLS = (
+    "call_skill",
+    "show_agent",
+    "map_agents",
+    "refresh_agents",
+    "orchestrate",
+    "orchestrate_workflow",
+    "orchestrate_parallel",
+    "execute_code",
+    "execute_task",
+    "clear_cache",
+    "list_workflows",
+    "list_agents",
+    "get_capabilities",
+    "find_skills",
+    "query_capabilities",
+    "list_calls",
+    "show_trace",
+    "list_imports",
+    "show_mesh",
+    "check_workflow",
+    "store_workflow",
+    "start_run",
+    "list_runs",
+    "show_run",
+    "follow_run",
+    "cancel_run",
+    "resume_run",
+    "rerun_run",
+    "signal_run",
+    "send_message",
+)
+"""The order of the skills on cards and in lists; skills of other distributions follow."""
+
+
 @dataclass(frozen=True, slots=True)
 class HubAgent:
     """The hub's agent, its prompts for stored workflows, and the list of its tools."""
@@ -68,7 +99,17 @@ class HubAgent:
 
 
 class _HubsAgent(Agent):
+    """The hub's agent, whose skills keep the order of `SKILLS` whatever part adds them first."""
+
     _declares_reserved = True
+
+    def declare(self, skill: Skill) -> None:
+        super().declare(skill)
+        self._skills = dict(sorted(self._skills.items(), key=lambda item: _rank(item[0])))
+
+
+def _rank(skill_id: str) -> int:
+    return SKILLS.index(skill_id) if skill_id in SKILLS else len(SKILLS)
 
 
 def hub_agent(
@@ -84,19 +125,14 @@ def hub_agent(
     clear_steps: Callable[[], int],
     access: Access = _NO_ACCESS_LISTS,
     spending_of: SpendingOf = lambda agent: None,
-    read_calls: ReadCalls | None = None,
-    read_imports: ReadImports | None = None,
-    mesh_parts: MeshParts | None = None,
     store_workflow: StoreWorkflow | None = None,
-    send_message: SendMessage | None = None,
 ) -> HubAgent:
     """The agent ``retinue`` over a directory and an orchestrator.
 
     ``caller`` chooses agents as runs do, ``track`` holds the figures of their calls. ``clear_steps`` forgets
     the cached results of steps and gives their number. ``access`` decides which agents a caller sees,
-    ``spending_of`` tells the spending of a model agent, ``read_calls`` reads the recorded calls,
-    ``read_imports`` the state of the imports, ``mesh_parts`` the processes and sources around the hub.
-    ``store_workflow`` stores a definition, ``send_message`` answers messages.
+    ``spending_of`` tells the spending of a model agent. ``store_workflow`` stores a definition. Parts of the
+    process add further skills; `SKILLS` is the order of all.
     """
 
     def stats_of(listing: Listing) -> Stats:
@@ -192,17 +228,9 @@ def hub_agent(
     add_capability_skills(agent, directory, agent_search, roster, access, spending_of)
     add_search_skills(agent, directory, search, access)
     add_query_skill(agent, directory, agent_search, track, access)
-    if read_calls is not None:
-        add_call_skills(agent, read_calls, access)
-    if read_imports is not None:
-        add_import_skill(agent, read_imports, access)
-    if mesh_parts is not None:
-        add_mesh_skill(agent, directory, access, mesh_parts)
     add_draft_skills(agent, directory, library, access, store_workflow)
     add_start_skill(agent, starter)
     add_run_skills(agent, orchestrator.runs, run_access)
-    if send_message is not None:
-        add_message_skill(agent, send_message)
     add_agent_resources(agent, directory, stats_of, access)
     prompts = WorkflowPrompts(agent, library)
     tools = ToolList(directory, prompts.list_custom, lambda: agent.changes.notify(Change("tools")))

@@ -1,4 +1,4 @@
-"""Work of a node beside its pipeline, until the node stops."""
+"""Runs work of a node beside its pipeline, until the node stops."""
 
 from __future__ import annotations
 

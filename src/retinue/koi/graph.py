@@ -1,4 +1,4 @@
-"""The nodes and edges that a node knows, in memory; the cache holds them on disk."""
+"""The known nodes and edges of a network, in memory; the cache holds them on disk."""
 
 from __future__ import annotations
 

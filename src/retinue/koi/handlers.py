@@ -1,4 +1,4 @@
-"""The handlers that every node has: edges are negotiated, nodes contacted, events sent to subscribers."""
+"""The handlers of every node: negotiate edges, contact nodes, send events to subscribers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a node joins its network: it meets others, subscribes to them, catches up and polls."""
+"""Joins a network: introduction, subscription, catching up, polling."""
 
 from __future__ import annotations
 

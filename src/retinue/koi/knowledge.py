@@ -1,4 +1,4 @@
-"""Objects of knowledge on their way through a node, and the handlers that are called for them.
+"""Objects of knowledge on their way through a node, and the declarations of their handlers.
 
 The stages and what a handler may do in each are those of koi-net; `pipeline` runs them.
 """

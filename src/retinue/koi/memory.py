@@ -1,4 +1,4 @@
-"""What a node remembers of others: who was heard, who has signed which messages, what was forgotten."""
+"""Remembers other nodes: contacts, signed messages, forgotten objects."""
 
 from __future__ import annotations
 

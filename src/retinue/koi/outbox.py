@@ -1,4 +1,4 @@
-"""Events on their way to other nodes: one queue for each, sent in batches, again and again until they arrive.
+"""Queues events for other nodes and sends them in batches until they arrive.
 
 A queue holds RIDs and event types; the bundle is read when it is sent, so what arrives is the newest state.
 The queues are kept in the journal of the cache and survive a restart.

@@ -1,4 +1,4 @@
-"""The pipeline of a node: one object of knowledge after the other, through five stages of handlers.
+"""The pipeline of a node: passes one object after the other through five stages of handlers.
 
 The stages are those of koi-net: RID (known, wanted?), Manifest (newer?), Bundle (valid? sets the normalized
 event type), then the cache is changed, Network (who is told?), Final. A handler that raises stops its object
@@ -67,7 +67,7 @@ class PipelineSteps(ABC):
 
     @abstractmethod
     def send(self, kobj: KnowledgeObject) -> None:
-        """Let the event wait for each of the object's targets. Raises StateError."""
+        """Queue the event for each target of the object. Raises StateError."""
 
 
 class Processor:

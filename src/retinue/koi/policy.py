@@ -1,4 +1,4 @@
-"""What a node accepts of others: the rules that judge an object, and the questions that they may need."""
+"""Decides which objects of others a node accepts, by the rules and by questions to their owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node does with an object between the stages of the pipeline: judge, fetch, keep, send."""
+"""The node's own work on an object between the stages of the pipeline: judge, fetch, keep, send."""
 
 from __future__ import annotations
 

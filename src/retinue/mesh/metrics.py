@@ -1,8 +1,7 @@
 """The metrics of a process: names, kinds, labels, and readings of its figures.
 
-The table `METRICS` is complete: ``/metrics``, the export over OpenTelemetry, the documentation and the
-dashboard know no other. Counting needs no library; the formats are made when somebody reads
-(``web.metrics_endpoint``, ``runtime.telemetry``).
+The table `METRICS` holds the metrics of the core; parts of a process add others to `Figures.metrics`.
+Counting needs no library. The formats are made when somebody reads (``web.metrics_endpoint``).
 """
 
 from __future__ import annotations
@@ -116,13 +115,14 @@ Labels = tuple[str, ...]
 
 @dataclass(slots=True)
 class Figures:
-    """The readings of a process at one time, by metric and labels."""
+    """What was read of a process at one time, by metric and labels; ``metrics`` are all that it has."""
 
+    metrics: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
     values: dict[str, dict[Labels, float]] = field(default_factory=dict)
     histograms: dict[str, dict[Labels, Histogram]] = field(default_factory=dict)
 
     def put(self, name: str, value: float, *labels: str) -> None:
-        """Set one value; the name must be in `METRICS`, with as many labels."""
+        """Set one value; the name must be in ``metrics``, with as many labels."""
         self.values.setdefault(name, {})[labels] = value
 
     def put_all(self, name: str, values: Mapping[Labels, float]) -> None:
@@ -133,21 +133,20 @@ class Figures:
         """The same with these agents as `OTHER`, together with their skills."""
         if not hidden:
             return self
-        shown = Figures()
+        shown = Figures(self.metrics)
         for name, values in self.values.items():
             into = shown.values.setdefault(name, {})
             for labels, value in values.items():
-                seen = _hide(name, labels, hidden)
+                seen = _hide(self.metrics[name].labels, labels, hidden)
                 into[seen] = into.get(seen, 0) + value
         for name, histograms in self.histograms.items():
             for labels, histogram in histograms.items():
-                seen = _hide(name, labels, hidden)
+                seen = _hide(self.metrics[name].labels, labels, hidden)
                 shown.histograms.setdefault(name, {}).setdefault(seen, Histogram()).add(histogram)
         return shown
 
 
-def _hide(name: str, labels: Labels, hidden: frozenset[str]) -> Labels:
-    names = METRICS[name].labels
+def _hide(names: tuple[str, ...], labels: Labels, hidden: frozenset[str]) -> Labels:
     if not any(
         n in ("agent", "upstream", "child") and v in hidden for n, v in zip(names, labels, strict=True)
     ):

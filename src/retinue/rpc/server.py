@@ -31,6 +31,7 @@ from retinue.core.errors import (
     UnknownSkillError,
 )
 from retinue.mesh.dispatch import Calls
+from retinue.parts.readiness import Problem
 from retinue.web.codec.jsonrpc import (
     INTERNAL_ERROR,
     Malformed,
@@ -230,19 +231,6 @@ def _idempotency_key(headers: Headers) -> str | None:
 async def _answer(request: HttpRequest) -> JSONResponse:
     stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return JSONResponse({"status": "ok", "timestamp": stamp})
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that a process lacks; ``is_fatal`` = it can serve nobody until that is mended.
-
-    ``what`` is ``process``, ``database``, ``source``, ``child`` or ``upstream``; the first two have no name.
-    """
-
-    what: str
-    name: str
-    reason: str
-    is_fatal: bool = True
 
 
 def ready_route(find_problems: Callable[[], Awaitable[list[Problem]]], path: str = "/ready") -> Route:

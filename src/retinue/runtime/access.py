@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp
@@ -31,7 +32,20 @@ from retinue.web.security import (
     check_bind,
 )
 
-OnChecks = Callable[[SecurityMiddleware], None]
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a process listens; with ``search`` it takes the next free port instead of failing.
+
+    ``advertise`` is the URL by which other machines reach it. ``tells_port`` prints that the port has moved.
+    """
+
+    host: str
+    port: int
+    search: bool = False
+    advertise: str | None = None
+    insecure_bind: bool = False
+    tells_port: bool = False
 
 
 def check_address(host: str, settings: Settings, *, insecure_ok: bool) -> None:
@@ -59,32 +73,29 @@ def security_settings(
     )
 
 
-def guarded(
+def endpoint_checks(
     app: ASGIApp,
     settings: Settings,
     state: State,
-    host: str,
     http: HttpClient,
-    tokens: Mapping[str, Principal] | None = None,
     *,
+    host: str,
     url: str = "",
     open_paths: frozenset[str] = frozenset(),
-    wrap: Callable[[SecurityMiddleware], ASGIApp] = lambda checks: checks,
-    on_checks: OnChecks = lambda checks: None,
-) -> ASGIApp:
-    """The app behind the security middleware; ``tokens`` are accepted besides the state's token.
+    tokens: Mapping[str, Principal] | None = None,
+) -> SecurityMiddleware:
+    """The app behind the security checks of a process that listens at ``host`` and is advertised at ``url``.
 
-    ``url`` is the one that the process advertises; the path in it is a prefix of a proxy. ``open_paths``
-    need no token. ``wrap`` puts what stands in front of the checks there. ``on_checks`` is given the checks,
-    to change them later.
+    ``open_paths`` need no token. ``tokens`` are accepted besides the state's token.
     """
     known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN})
-    secured = SecurityMiddleware(
-        app, security_settings(settings, host, open_paths), known, token_readers(settings, state, http, url)
-    )
-    on_checks(secured)
+    wanted = security_settings(settings, host, open_paths)
+    return SecurityMiddleware(app, wanted, known, token_readers(settings, state, http, url))
+
+
+def behind_proxies(app: ASGIApp, settings: Settings, url: str) -> ASGIApp:
+    """The app as proxies reach it: the path of ``url`` is a prefix, and named proxies tell addresses."""
     prefix, proxies = urlsplit(url).path.rstrip("/"), settings.doors.proxies
-    app = wrap(secured)
     return PublicAddress(app, prefix, proxies) if prefix or proxies else app
 
 

@@ -1,4 +1,4 @@
-"""The background tasks of a hub or worker: refreshes of the directory and health checks."""
+"""Runs the background tasks of a hub or worker: refreshes of the directory and health checks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import structlog
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.parts.part import LivePart
+from retinue.parts.tables import Tables
 from retinue.rpc.probe import probe
-from retinue.runtime.configuration_reload import LivePart
-from retinue.runtime.mesh import Mesh
-from retinue.settings import Settings
+from retinue.settings_tables import DirectoryTable
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 
@@ -58,27 +58,13 @@ class BackgroundTasks:
         self._probe_timeout_s = probe_timeout_s
         self._beside = on_refresh
 
-    @classmethod
-    def of(
-        cls, mesh: Mesh, settings: Settings, *, on_refresh: Callable[[], Awaitable[None]] | None = None
-    ) -> BackgroundTasks:
-        """The background tasks of a process's mesh, as configured."""
-        return cls(
-            mesh.directory,
-            mesh.dispatcher.agent_stats,
-            mesh.http,
-            refresh_s=settings.directory.refresh_s,
-            probe_timeout_s=settings.timeouts.probe_s,
-            on_refresh=on_refresh,
-        )
-
     def live_part(self) -> LivePart:
         """The settings of these tasks and of their directory that apply while they run."""
 
-        def prepare(settings: Settings) -> Callable[[], None]:
+        def prepare(tables: Tables) -> Callable[[], None]:
             def apply() -> None:
-                self._directory.sources.ttl_s = settings.directory.ttl_s
-                self.refresh_s = settings.directory.refresh_s
+                table = tables.get(DirectoryTable)
+                self._directory.sources.ttl_s, self.refresh_s = table.ttl_s, table.refresh_s
 
             return apply
 

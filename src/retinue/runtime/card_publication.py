@@ -1,4 +1,4 @@
-"""The published card of a served agent: publishes it, keeps it published while it is served, withdraws it.
+"""Publishes the card of a served agent, keeps it published, and withdraws it at the end.
 
 A tag of an agent's repository holds one card. If two processes serve the same name and major version, the
 later one replaces the card of the earlier one; other major versions have tags of their own. When the later
@@ -22,9 +22,9 @@ from retinue.core.errors import ReferenceNotFoundError, RetinueError
 from retinue.core.record import AgentRecord
 from retinue.oci.codec.reference import Reference, card_repository, default_tag
 from retinue.oci.registry import Published, Registry, publish_card, withdraw
+from retinue.parts.process import Echo
 from retinue.rpc.probe import find_trouble
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
-from retinue.runtime.serving import Echo
 from retinue.web.http_client import HttpClient
 
 _log = structlog.get_logger("retinue.card_publication")

@@ -1,38 +1,26 @@
-"""Reads the settings of a running process anew, applies what can change while it runs, and says what changed.
+"""Reloads the settings of a running process, applies live changes, and reports all changes.
 
-Values are never printed: they may be secret.
+Values are never printed, because they may be secret.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
+
+from pydantic import BaseModel
 
 from retinue.core.errors import RetinueError
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.permissions import Access
-from retinue.runtime.access import advertised, check_address, security_settings
+from retinue.parts.part import LivePart
+from retinue.parts.process import Echo
+from retinue.parts.tables import Tables
+from retinue.runtime.access import Address, advertised, check_address, security_settings
 from retinue.runtime.factories import guard_settings, limit_settings, timeout_settings
-from retinue.runtime.serving import Echo
 from retinue.settings import Settings
 from retinue.web.security import SecurityMiddleware
-
-Prepare = Callable[[Settings], Callable[[], None]]
-"""Checks settings, which may raise RetinueError, and returns what applies them."""
-
-
-@dataclass(frozen=True, slots=True)
-class LivePart:
-    """A part of a process whose settings apply while it runs; ``names`` are globs of their dotted names."""
-
-    names: tuple[str, ...]
-    prepare: Prepare
-
-    def takes(self, name: str) -> bool:
-        """Whether the setting is one of this part."""
-        return any(fnmatchcase(name, glob) for glob in self.names)
 
 
 class ConfigurationReload:
@@ -59,9 +47,10 @@ class ConfigurationReload:
         try:
             settings = self._reread()
             changed = [name for name in list_changes(self._settings, settings) if self._is_live(name)]
-            touched = [part for part in self._parts if any(map(part.takes, changed))]
+            touched = [part for part in self._parts if any(_takes(part, name) for name in changed)]
             # all are checked before the first is applied
-            apply = [part.prepare(settings) for part in touched]
+            tables = tables_of(settings)
+            apply = [part.prepare(tables) for part in touched]
         except RetinueError as error:
             remedy = f" — {error.remedy}" if error.remedy else ""
             self._echo(f"settings not read: {error.message}{remedy}; the previous ones stay")
@@ -75,28 +64,38 @@ class ConfigurationReload:
         self._echo(f"settings read again; {'; '.join(said) or 'nothing changed'}")
 
     def _is_live(self, name: str) -> bool:
-        return any(part.takes(name) for part in self._parts)
+        return any(_takes(part, name) for part in self._parts)
+
+
+def _takes(part: LivePart, name: str) -> bool:
+    """Whether the setting is one of the part."""
+    return any(fnmatchcase(name, glob) for glob in part.names)
+
+
+def tables_of(settings: Settings) -> Tables:
+    """The tables of the settings by class, and the settings themselves for parts that compose a process."""
+    return Tables([*(value for _, value in settings if isinstance(value, BaseModel)), settings])
 
 
 def dispatcher_parts(dispatcher: Dispatcher, access_of: Callable[[Settings], Access]) -> list[LivePart]:
     """What every process applies: limits of calls and chains, and the lists of callers of its agents."""
 
-    def limits(settings: Settings) -> Callable[[], None]:
-        wanted = limit_settings(settings)
+    def limits(tables: Tables) -> Callable[[], None]:
+        wanted = limit_settings(tables.get(Settings))
         return lambda: dispatcher.admission.limits.configure(wanted)
 
-    def chains(settings: Settings) -> Callable[[], None]:
-        wanted = guard_settings(settings)
+    def chains(tables: Tables) -> Callable[[], None]:
+        wanted = guard_settings(tables.get(Settings))
         return lambda: dispatcher.admission.guard.configure(wanted)
 
-    def times(settings: Settings) -> Callable[[], None]:
+    def times(tables: Tables) -> Callable[[], None]:
         def apply() -> None:
-            dispatcher.timeouts = timeout_settings(settings)
+            dispatcher.timeouts = timeout_settings(tables.get(Settings))
 
         return apply
 
-    def access(settings: Settings) -> Callable[[], None]:
-        wanted = access_of(settings)
+    def access(tables: Tables) -> Callable[[], None]:
+        wanted = access_of(tables.get(Settings))
         return lambda: dispatcher.access.replace(wanted)
 
     return [
@@ -107,22 +106,16 @@ def dispatcher_parts(dispatcher: Dispatcher, access_of: Callable[[Settings], Acc
     ]
 
 
-def endpoint_part(
-    checks: SecurityMiddleware,
-    host: str,
-    advertise: str | None,
-    *,
-    insecure_ok: bool,
-    open_paths: frozenset[str] = frozenset(),
-) -> LivePart:
-    """Who may reach the endpoints of a process that listens at ``host``; others know it as ``advertise``.
+def endpoint_part(checks: SecurityMiddleware, address: Address, open_paths: frozenset[str]) -> LivePart:
+    """Who may reach the endpoints of a process at ``address``.
 
     ``open_paths`` are those of `security_settings`; no setting changes them.
     """
 
-    def prepare(settings: Settings) -> Callable[[], None]:
-        check_address(host, settings, insecure_ok=insecure_ok)
-        wanted = security_settings(advertised(settings, advertise), host, open_paths)
+    def prepare(tables: Tables) -> Callable[[], None]:
+        settings = tables.get(Settings)
+        check_address(address.host, settings, insecure_ok=address.insecure_bind)
+        wanted = security_settings(advertised(settings, address.advertise), address.host, open_paths)
         return lambda: checks.configure(wanted)
 
     return LivePart(("doors.hosts", "doors.origins", "auth.anonymous", "metrics.public"), prepare)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -32,18 +32,18 @@ from retinue.mesh.guard.trace_guard import Signer, new_trace
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.permissions import matches
 from retinue.mesh.servers import Ask, Servers
-from retinue.rpc.client import HubCalls, PeerInvoker
+from retinue.rpc.client import HubCalls
 from retinue.rpc.queries import PeerQueries
-from retinue.runtime.factories import mesh_sources
 from retinue.runtime.messages import PROTOCOL, LazyMessageInvoker
+from retinue.runtime.peers import Peers, make_peers
 from retinue.settings import Settings
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State, find_hub_url
 from retinue.web.http_client import HttpClient
-from retinue.web.mesh_tokens import MeshBearer, MeshSigner
+from retinue.web.mesh_tokens import MeshSigner
 
 if TYPE_CHECKING:
-    from retinue.mcp.upstream.servers import MeshServers, Route
+    from retinue.mcp.upstream.servers import MeshServers
 
 _log = structlog.get_logger("retinue.mesh")
 
@@ -53,7 +53,7 @@ _NOT_FOUND_TYPES = frozenset({"skill_not_offered", "unknown_skill", "unknown_age
 class JoinedMesh:
     """Sends each call to the hub that runs at that moment; a hub may start, stop and move meanwhile.
 
-    ``signer`` signs the traces of this process and verifies those of incoming calls.
+    The signer of ``peers`` signs the traces of this process and verifies those of incoming calls.
     """
 
     def __init__(
@@ -61,15 +61,18 @@ class JoinedMesh:
         http: HttpClient,
         state: State,
         hub_url: str | None,
-        direct: Calls,
-        signer: Signer,
-        find_peer: Route,
+        directory: Directory,
+        direct: Dispatcher,
+        lookup: LocalFirst,
+        peers: Peers,
     ) -> None:
-        self._find_peer = find_peer
+        self.lookup = lookup
+        """What calls agents when no hub runs; parts add invokers."""
+        self.peers = peers
         self._http = http
-        self.signer = signer
         self._state = state
         self._hub_url = hub_url
+        self._directory = directory
         self._direct = direct
         self._token = state.local_token()
         self._servers: MeshServers | None = None
@@ -86,20 +89,10 @@ class JoinedMesh:
         signer: Signer | None = None,
     ) -> AsyncIterator[JoinedMesh]:
         """The mesh of ``state``, closed on leaving; ``signer`` None means the state's own signer."""
-        signer = signer or MeshSigner.of(state)
         directory = Directory(MemoryListings(), sources, ttl_s=settings.directory.ttl_s)
-        of_mesh = mesh_sources(settings, state, (source.name for source in sources))
-        bearer = MeshBearer(state.mesh_key(), of_mesh)
-        plain = PeerInvoker(http, signer=signer, token_for=bearer.token_for)
-        client = AgentClient(http, bearer.token_for, signer)
-        lookup = LocalFirst(directory, InteractiveInvoker(client, plain))
-        by_messages = LazyMessageInvoker(http, signer, bearer.token_for)
-        lookup.add_protocol(PROTOCOL, InteractiveInvoker(client, by_messages))
-
-        async def find_peer(name: str) -> tuple[Listing, AgentClient]:
-            await directory.ensure_fresh()
-            return await directory.open_named(name), client
-
+        peers = make_peers(settings, state, http, (source.name for source in sources), signer)
+        lookup = LocalFirst(directory, peers.remote)
+        lookup.add_protocol(PROTOCOL, InteractiveInvoker(peers.mcp_client, LazyMessageInvoker(peers)))
         agent_stats = AgentStatsTable()
         strategy = make_strategy(settings.routing.strategy, agent_stats)
         direct = Dispatcher(
@@ -110,10 +103,10 @@ class JoinedMesh:
             agent_stats=agent_stats,
             health_sink=directory.record_health,
             strategy=strategy,
-            queries=PeerQueries(plain),
+            queries=PeerQueries(peers.plain),
         )
         try:
-            yield cls(http, state, hub_url, direct, signer, find_peer)
+            yield cls(http, state, hub_url, directory, direct, lookup, peers)
         finally:
             await directory.aclose()
 
@@ -126,10 +119,10 @@ class JoinedMesh:
             return Outcome(call.id, call.skill, "failed", error=error)
         if url is None:
             return await self._direct.dispatch(call, channel or NullChannel())
-        hub = HubCalls(self._http, url, token=self._token, joined=joined, signer=self.signer)
+        hub = HubCalls(self._http, url, token=self._token, joined=joined, signer=self.peers.signer)
         if channel is None or not channel.capabilities:
             return await hub.dispatch(call)
-        return await interactive_calls(self._http, url, hub, self.signer).dispatch(call, channel)
+        return await interactive_calls(self._http, url, hub, self.peers.signer).dispatch(call, channel)
 
     def connect(self, server: str, headers: Mapping[str, str]) -> AbstractAsyncContextManager[Ask]:
         """A connection of ``ctx.mcp``: to an agent, through the hub if one runs, or to a server at a URL."""
@@ -143,12 +136,13 @@ class JoinedMesh:
     async def _route(self, name: str) -> tuple[Listing, AgentClient]:
         url = self._hub_url or find_hub_url(self._state)
         if url is None:
-            return await self._find_peer(name)
+            await self._directory.ensure_fresh()
+            return await self._directory.open_named(name), self.peers.mcp_client
         joined = joined_token(self._state.keys, url)
-        hub = HubCalls(self._http, url, token=self._token, joined=joined, signer=self.signer)
+        hub = HubCalls(self._http, url, token=self._token, joined=joined, signer=self.peers.signer)
         endpoint = Endpoint("mcp", f"{url.rstrip('/')}/agents/{quote(name)}/mcp")
         listing = Listing(record=AgentRecord(name, endpoints=(endpoint,)), source="hub", key=url)
-        return listing, AgentClient(self._http, lambda source, place: hub.token, self.signer)
+        return listing, AgentClient(self._http, lambda source, place: hub.token, self.peers.signer)
 
 
 def interactive_calls(http: HttpClient, url: str, hub: HubCalls, signer: Signer) -> InteractiveHubCalls:
@@ -243,6 +237,13 @@ class LimitedCalls:
             f"{self._agent} may not call {what}, or no agent that it may call offers it",
             remedy=f"see access.{self._agent}.send in retinue.toml, or access.send in its agent.json",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCalls:
+    """What an agent may call: the mesh, or the part of it that its ``send`` list allows."""
+
+    mesh: JoinedMesh | LimitedCalls
 
 
 def _is_not_found(error: RetinueError) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,20 +19,15 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from retinue.authoring.agent import Agent
-from retinue.authoring.context import Context
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.errors import StateError, StorageFullError
 from retinue.core.record import HUB_NAME
-from retinue.hub.calls import ReadCalls
 from retinue.hub.hub_agent import hub_agent
-from retinue.hub.mesh_map import MeshParts, RunNode
+from retinue.hub.mesh_map import RunNode
 from retinue.hub.orchestration.conversations import Conversations
 from retinue.hub.orchestration.skills import SpendingOf
 from retinue.hub.orchestration.tool_list import ToolList
 from retinue.hub.resources import WorkflowPrompts
-from retinue.mcp.upstream.client import AgentClient
-from retinue.mcp.upstream.imported_reads import ServersInHub
-from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.mesh.admission import Admission, Limits
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ExposeOverride
@@ -47,31 +42,26 @@ from retinue.mesh.permissions import Access
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 from retinue.oci.layout.folder_registry import LayoutRegistry
-from retinue.oci.registry import publish_workflow
+from retinue.oci.registry import Registry, publish_workflow
 from retinue.oci.server.webhooks import Notifications
 from retinue.parts.lazy import Lazy
-from retinue.parts.shown_agents import MeshAgents, ShownAgents
-from retinue.rpc.client import PeerInvoker
 from retinue.rpc.queries import PeerQueries
 from retinue.runtime.access import hub_access
 from retinue.runtime.factories import (
     HOME_SOURCE,
     guard_settings,
     limit_settings,
-    mesh_sources,
     named_registries,
     registry_sources,
     timeout_settings,
 )
-from retinue.runtime.importing.imports import Imports
-from retinue.runtime.messages import PROTOCOL, LazyMessageInvoker, Messages
 from retinue.runtime.observing.telemetry import span_opener
+from retinue.runtime.peers import Peers, make_peers
 from retinue.runtime.shelves import open_shelves
 from retinue.settings import Settings, environment
 from retinue.storage.runs_file import RunsFile
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
-from retinue.web.mesh_tokens import MeshBearer, MeshSigner
 from retinue.workflows.caller import MemoryCache
 from retinue.workflows.dispatch_caller import DispatchCaller
 from retinue.workflows.interpreter.frame import Tools
@@ -82,8 +72,6 @@ from retinue.workflows.runs.ports import Body, Runs
 from retinue.workflows.runs.records import RunEvent
 
 if TYPE_CHECKING:
-    from retinue.koi.source import PersonalitySource
-    from retinue.llm.not_started import ModelsNotStarted
     from retinue.workflows.durable.database_watch import RunFigures
     from retinue.workflows.durable.runs import DurableRuns
 
@@ -98,24 +86,57 @@ LOOK_S = 1.0
 
 @dataclass(slots=True)
 class Mesh:
-    """The parts of one process's mesh; made by `open_mesh`."""
+    """The core of a process that has a directory: what parts of it share; made by `open_mesh`."""
 
     agent: Agent
     dispatcher: Dispatcher
+    lookup: LocalFirst
     directory: Directory
-    home: LayoutRegistry
-    http: HttpClient
-    events: EventBus
     search: SkillSearch
-    notifications: Notifications
-    access: Access
+    registries: Registries
+    http: HttpClient
     prompts: WorkflowPrompts
     tools: ToolList
     figures: CallFigures
-    mcp_client: AgentClient
-    imported: ServersInHub | None
-    messages: Messages
-    shown: ShownAgents
+    peers: Peers
+
+    @property
+    def events(self) -> EventBus:
+        """The events of the calls of this process."""
+        return self.dispatcher.admission.events
+
+    @property
+    def access(self) -> Access:
+        """Which agents a caller sees."""
+        return self.dispatcher.access
+
+    async def synchronize(self) -> None:
+        """Let the search know the agents of all sources; to be called when every source has been added."""
+        await self.search.synchronize([entry.id for entry in self.directory.list_held()])
+
+    def products(self) -> Iterable[tuple[type, object]]:
+        """What parts find by its class."""
+        yield Mesh, self
+        for product in (
+            self.directory,
+            self.search,
+            self.registries,
+            self.prompts,
+            self.tools,
+            self.figures,
+            self.peers,
+            self.peers.mcp_client,
+        ):
+            yield type(product), product
+
+
+@dataclass(frozen=True, slots=True)
+class Registries:
+    """The registries by source name, the one of the state folder first, and their notifications."""
+
+    home: LayoutRegistry
+    by_name: Mapping[str, Registry]
+    notifications: Notifications
 
 
 @asynccontextmanager
@@ -128,105 +149,38 @@ async def open_mesh(
     hub_id: str | None = None,
     url: str | None = None,
     texts: TextIndex | None = None,
-    imports: Imports | None = None,
-    models: ModelsNotStarted | None = None,
-    personalities: PersonalitySource | None = None,
     spending_of: SpendingOf = lambda agent: None,
-    read_calls: ReadCalls | None = None,
-    parts: MeshParts | None = None,
 ) -> AsyncIterator[Mesh]:
     """Compose the mesh of ``state`` and the configured registries; closed on leaving.
 
-    ``imports`` are the imported MCP servers of a hub, ``models`` the model agents that it cannot start;
-    ``personalities`` are those of its KOI network;
-    ``spending_of`` tells what a model agent has spent, ``read_calls`` reads the recorded calls.
-    ``open_runs`` opens the workflow runs, each of which
-    executes the given body; production code passes `LazyRuns.open`.
+    Parts add further sources, invokers and skills; `SkillSearch.synchronize` follows them. ``spending_of``
+    tells what a model agent has spent. ``open_runs`` opens the workflow runs, each of which executes the
+    given body; production code passes `LazyRuns.open`.
     """
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
         home = LayoutRegistry(state.registry)
-        registries = named_registries(settings, home, http, state)
-        if parts is not None:
-            parts.url, parts.registries = url, tuple(registries)
-        live_sources = [*([] if imports is None else imports.sources), *([] if models is None else [models])]
-        live_sources += [] if personalities is None else [personalities]
+        named = named_registries(settings, home, http, state)
         directory = Directory(
             listings,
-            [*registry_sources(settings, registries, state), *live_sources],
+            registry_sources(settings, named, state),
             ttl_s=settings.directory.ttl_s,
             expose_override=ExposeOverride(settings.hub.expose) if settings.hub.expose else None,
         )
         stack.push_async_callback(directory.aclose)
-        notifications = Notifications(directory, registries)
+        notifications = Notifications(directory, named)
         stack.push_async_callback(notifications.aclose)
-        index: TextIndex = texts if texts is not None else MemoryTextIndex()
-        search = SkillSearch(
-            index,
-            directory.find_listing,
-            find_entry=directory.find_entry,
-            find_skill=directory.find_skill,
-            eager=texts is not None,
-        )
-        directory.subscribe(lambda change: search.note(change.entry.id))
-        await search.synchronize([entry.id for entry in directory.list_held()])
-        signer = MeshSigner.of(state)
-        guard = TraceGuard(guard_settings(settings), hub_id=hub_id, signer=signer)
-        events = EventBus()
-        access = hub_access(settings)
-        bearer = MeshBearer(state.mesh_key(), mesh_sources(settings, state, registries))
-        plain = PeerInvoker(http, signer=signer, token_for=bearer.token_for)
-        mcp_client = AgentClient(http, bearer.token_for, signer)
-        timeouts = timeout_settings(settings)
-        agent_stats = AgentStatsTable()
-        strategy = make_strategy(settings.routing.strategy, agent_stats)
-        invokers = {} if imports is None else imports.invokers
-        if models is not None:
-            invokers[models.name] = models
-        by_messages = LazyMessageInvoker(http, signer, bearer.token_for)
-        remote = InteractiveInvoker(mcp_client, plain)
-        if personalities is not None:
-            # imported here, because most hubs are on no KOI network
-            from retinue.koi.client import TraitInvoker
-
-            invokers[personalities.name] = TraitInvoker(http, remote, signer=signer)
-        lookup = LocalFirst(directory, remote)
-        for source, invoker in invokers.items():
-            lookup.add_invoker(source, invoker)
-        lookup.add_protocol(PROTOCOL, InteractiveInvoker(mcp_client, by_messages))
-        sink = directory.record_health
-        dispatcher = Dispatcher(
-            agent=HUB_NAME,
-            lookup=lookup,
-            invoker_of=lookup.invoker_of,
-            admission=Admission(guard, Limits(limit_settings(settings)), events),
-            agent_stats=agent_stats,
-            health_sink=sink if imports is None else imports.health_sink(sink),
-            timeouts=timeouts,
-            strategy=strategy,
-            open_span=span_opener(HUB_NAME, environment()),
-            access=access,
-            queries=PeerQueries(plain, lookup.is_peer),
-        )
+        search = _make_search(directory, texts)
+        peers = make_peers(settings, state, http, named)
+        lookup = LocalFirst(directory, peers.remote)
+        dispatcher = _make_dispatcher(settings, directory, lookup, peers, hub_id)
+        events = dispatcher.admission.events
         figures = CallFigures(catch_up=events.flush)
         events.subscribe_later(figures.observe)
-        track = TrackRecord(figures, agent_stats)
-        caller = DispatchCaller(
-            dispatcher,
-            lookup,
-            guard,
-            agent=HUB_NAME,
-            directory=directory,
-            strategy=strategy,
-            access=access,
-            track=track,
-        )
+        track = TrackRecord(figures, dispatcher.agent_stats)
+        caller = _make_caller(dispatcher, lookup, directory, track)
         step_cache = MemoryCache()
         runs = await stack.enter_async_context(open_runs(Interpreter(Tools(caller, step_cache)).run))
-        library = Library(open_shelves(settings, state, registries, own=HOME_SOURCE))
-
-        async def send_message(message: dict[str, Any], ctx: Context) -> dict[str, Any]:
-            return await messages.answer_in(message, ctx)
 
         async def store_workflow(name: str, text: bytes) -> str:
             published = await publish_workflow(home, name, text, created=datetime.now(UTC))
@@ -236,47 +190,84 @@ async def open_mesh(
             directory,
             search,
             Orchestrator(runs),
-            library,
+            Library(open_shelves(settings, state, named, own=HOME_SOURCE)),
             version=version("retinue"),
             caller=caller,
             track=track,
             conversations=Conversations(state.read_session, state.write_session),
             clear_steps=step_cache.clear,
-            access=access,
+            access=dispatcher.access,
             spending_of=spending_of,
-            read_calls=read_calls,
-            read_imports=None if imports is None else imports.list_imports,
-            mesh_parts=parts,
             store_workflow=store_workflow,
-            send_message=send_message,
         )
         agent = made.agent
-        shown = MeshAgents(agent, access, url, directory)
-        messages = Messages(dispatcher, shown, settings, state)
-        by_messages.messages = messages
-        stack.push_async_callback(messages.aclose)
         if settings.database is not None or state.runs.exists():
             made.tools.note_run()
-        local = LocalInvoker({agent.name: agent}, dispatcher, timeouts)
+        local = LocalInvoker({agent.name: agent}, dispatcher, dispatcher.timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url), local)
+        registries = Registries(home, named, notifications)
         yield Mesh(
             agent,
             dispatcher,
+            lookup,
             directory,
-            home,
-            http,
-            events,
             search,
-            notifications,
-            access,
+            registries,
+            http,
             made.prompts,
             made.tools,
             figures,
-            mcp_client,
-            None if imports is None else ServersInHub(imports.servers, directory, access),
-            messages,
-            shown,
+            peers,
         )
+
+
+def _make_search(directory: Directory, texts: TextIndex | None) -> SkillSearch:
+    """The search over the directory; it follows the changes of the directory."""
+    search = SkillSearch(
+        texts if texts is not None else MemoryTextIndex(),
+        directory.find_listing,
+        find_entry=directory.find_entry,
+        find_skill=directory.find_skill,
+        eager=texts is not None,
+    )
+    directory.subscribe(lambda change: search.note(change.entry.id))
+    return search
+
+
+def _make_caller(
+    dispatcher: Dispatcher, lookup: LocalFirst, directory: Directory, track: TrackRecord
+) -> DispatchCaller:
+    """How runs call agents."""
+    return DispatchCaller(
+        dispatcher,
+        lookup,
+        dispatcher.admission.guard,
+        agent=HUB_NAME,
+        directory=directory,
+        strategy=dispatcher.strategy,
+        access=dispatcher.access,
+        track=track,
+    )
+
+
+def _make_dispatcher(
+    settings: Settings, directory: Directory, lookup: LocalFirst, peers: Peers, hub_id: str | None
+) -> Dispatcher:
+    guard = TraceGuard(guard_settings(settings), hub_id=hub_id, signer=peers.signer)
+    agent_stats = AgentStatsTable()
+    return Dispatcher(
+        agent=HUB_NAME,
+        lookup=lookup,
+        invoker_of=lookup.invoker_of,
+        admission=Admission(guard, Limits(limit_settings(settings)), EventBus()),
+        agent_stats=agent_stats,
+        health_sink=directory.record_health,
+        timeouts=timeout_settings(settings),
+        strategy=make_strategy(settings.routing.strategy, agent_stats),
+        open_span=span_opener(HUB_NAME, environment()),
+        access=hub_access(settings),
+        queries=PeerQueries(peers.plain, lookup.is_peer),
+    )
 
 
 class LazyRuns:

@@ -6,7 +6,7 @@ Nothing of ``retinue.messages`` is loaded until the first message: most processe
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +22,10 @@ from retinue.core.errors import StateError, UnknownAgentError
 from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Calls
-from retinue.mesh.guard.trace_guard import AdmittedCall, Signer
+from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.parts.lazy import Lazy, LazyApp
 from retinue.parts.shown_agents import ShownAgents
+from retinue.runtime.peers import Peers
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
@@ -155,15 +156,15 @@ class Messages:
 
 
 class LazyMessageInvoker:
-    """Invokes agents that take messages; its client is loaded with the first call."""
+    """Invokes agents that take messages; its client is loaded with the first call.
 
-    def __init__(self, http: HttpClient, signer: Signer, token_for: Callable[[str, str], str | None]) -> None:
-        self._http = http
-        self._signer = signer
-        self._token_for = token_for
+    ``messages`` receives replies that arrive on their own.
+    """
+
+    def __init__(self, peers: Peers, messages: Messages | None = None) -> None:
+        self._peers = peers
+        self._messages = messages
         self._invoker: MessageInvoker | None = None
-        self.messages: Messages | None = None
-        """What receives replies that arrive on their own."""
 
     async def invoke(
         self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
@@ -175,11 +176,11 @@ class LazyMessageInvoker:
         if self._invoker is None:
             from retinue.messages.client import MessageInvoker
 
-            receiver = None if self.messages is None else await self.messages.receiver()
+            receiver = None if self._messages is None else await self._messages.receiver()
             self._invoker = MessageInvoker(
-                self._http,
-                signer=self._signer,
-                token_for=self._token_for,
+                self._peers.http,
+                signer=self._peers.signer,
+                token_for=self._peers.token_for,
                 conversations=None if receiver is None else receiver.conversations,
             )
         return self._invoker

@@ -1,4 +1,4 @@
-"""The language models of a process: how they are configured, which of them can be started, and how."""
+"""Composes the language models of a process: configuration, availability and start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process knows of itself: whether it is ready and what is not, and its metrics.
+"""The state of a process for ``/ready`` and ``/metrics``: readiness problems and metrics.
 
 The endpoints ``/ready`` and ``/metrics`` of hub, agents and workers read it. Nothing is computed before
 somebody asks.
@@ -6,74 +6,56 @@ somebody asks.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any
 
 from starlette.routing import Route
 
 from retinue.core.call import Principal
-from retinue.core.record import Health
-from retinue.mesh.admission import Limits
-from retinue.mesh.events import EventBus
+from retinue.mesh.admission import Admission
 from retinue.mesh.health.call_metrics import CallMetrics
-from retinue.mesh.metrics import BoundedNames, Figures
+from retinue.mesh.metrics import METRICS, Figures, Metric
 from retinue.mesh.permissions import Access, is_seen
-from retinue.rpc.server import Problem, ready_route
+from retinue.parts.opening import OpenParts
+from retinue.parts.readiness import Problem
+from retinue.rpc.server import ready_route
 from retinue.runtime.observing.otel_metrics import exporting_metrics
 from retinue.web.metrics_endpoint import metrics_route
 
-if TYPE_CHECKING:
-    from retinue.mesh.directory.directory import Directory
-    from retinue.mesh.health.agent_stats import AgentStatsTable
-    from retinue.runtime.mesh import LazyRuns, Mesh
-    from retinue.runtime.supervisor import Child
-    from retinue.workflows.durable.database_watch import RunFigures
-
 STARTING = Problem("process", "", "it is starting")
+
+_SHOWN_FIRST = ("process", "database", "source", "child", "upstream")
+"""The order of problems by what is missing; others follow."""
 
 
 @dataclass(slots=True)
 class ProcessState:
-    """The state of one process; the composition root sets what its kind of process has.
+    """The state of one process, with the figures and problems of its ``parts``.
 
     ``kind`` is ``hub``, ``agent`` or ``worker``. ``is_started`` is set when the process serves its callers,
-    and ``stopping`` tells whether it has been asked to stop.
+    and ``is_stopping`` tells whether it has been asked to stop.
     """
 
     kind: str
     access: Access
-    limits: Limits
+    admission: Admission
     calls: CallMetrics
+    is_stopping: Callable[[], bool]
     is_started: bool = False
-    stopping: Callable[[], bool] = lambda: False
-    directory: Directory | None = None
-    agent_stats: AgentStatsTable | None = None
-    read_runs: Callable[[], Awaitable[RunFigures | None]] | None = None
-    needs_database: bool = False
-    children: Callable[[], Sequence[Child]] = tuple
-    upstreams: Callable[[], Sequence[tuple[str, bool, str]]] = tuple
-    """The imported servers: name, whether connected, and the reason if not."""
-    _sources: BoundedNames = field(default_factory=BoundedNames)
+    parts: OpenParts | None = None
+    """The parts, once they are open."""
 
     @classmethod
-    def observing(cls, kind: str, access: Access, limits: Limits, events: EventBus) -> ProcessState:
-        """The state of a process whose calls are counted from ``events``."""
+    def observing(
+        cls, kind: str, access: Access, admission: Admission, is_stopping: Callable[[], bool]
+    ) -> ProcessState:
+        """The state of a process whose calls are counted from the events of ``admission``."""
         calls = CallMetrics()
-        events.subscribe_later(calls.observe)
-        return cls(kind, access, limits, calls)
-
-    @classmethod
-    def of_mesh(cls, kind: str, mesh: Mesh, runs: LazyRuns, stopping: Callable[[], bool]) -> ProcessState:
-        """As `observing`, of a process that has a mesh and its runs."""
-        process = cls.observing(kind, mesh.access, mesh.dispatcher.admission.limits, mesh.events)
-        process.stopping = stopping
-        process.directory, process.agent_stats = mesh.directory, mesh.dispatcher.agent_stats
-        process.read_runs = runs.read_figures
-        return process
+        admission.events.subscribe_later(calls.observe)
+        return cls(kind, access, admission, calls, is_stopping)
 
     def routes(self) -> list[Route]:
         """The endpoints ``/ready`` and ``/metrics``."""
@@ -81,14 +63,13 @@ class ProcessState:
 
     def exporting(self, service: str, environ: Mapping[str, str]) -> AbstractAsyncContextManager[None]:
         """Export the metrics over OpenTelemetry while inside, where it is configured."""
-        return exporting_metrics(service, environ, self.calls, self.read)
+        return exporting_metrics(service, environ, self.calls, self.read, self._metrics)
 
     async def find_problems(self) -> list[Problem]:
         """What is not ready."""
-        if self.stopping():
+        if self.is_stopping():
             return [Problem("process", "", "it is stopping")]
-        runs = None if self.read_runs is None else await self.read_runs()
-        return self._list_problems(runs)
+        return await self._list_problems()
 
     async def read_for(self, caller: Principal) -> Figures:
         """The metrics that a caller may see: hidden agents are counted as one."""
@@ -99,91 +80,37 @@ class ProcessState:
 
     async def read(self) -> Figures:
         """All metrics."""
-        figures = Figures()
+        figures = Figures(self._metrics)
         figures.put("retinue_build_info", 1, version("retinue"), self.kind)
-        runs = None if self.read_runs is None else await self.read_runs()
-        problems = self._list_problems(runs)
+        problems = await self._list_problems()
         is_down = any(problem.is_fatal for problem in problems)
         figures.put("retinue_ready", 0.0 if is_down else 0.5 if problems else 1.0)
-        figures.put("retinue_calls_in_flight", self.limits.in_flight)
+        figures.put("retinue_calls_in_flight", self.admission.limits.in_flight)
         self.calls.read(figures)
-        self._read_agents(figures)
-        for child in self.children():
-            figures.put("retinue_child_up", float(child.is_ready), child.spec.name)
-            figures.put("retinue_child_restarts_total", child.restarts, child.spec.name)
-        for name, is_up, _ in self.upstreams():
-            figures.put("retinue_upstream_up", float(is_up), name)
-        if runs is not None:
-            _read_runs(figures, runs)
+        if self.parts is not None:
+            await self.parts.read_figures(figures)
         return figures
 
-    def _list_problems(self, runs: RunFigures | None) -> list[Problem]:
-        found = [] if self.is_started else [STARTING]
-        if runs is not None and runs.problem is not None:
-            found.append(Problem("database", "", _told(runs.problem)))
-        elif runs is None and self.needs_database:
-            found.append(Problem("database", "", "not connected yet"))
-        failures = {} if self.directory is None else self.directory.source_failures()
-        found += [
-            Problem("source", name, _told(error), is_fatal=False)
-            for name, error in failures.items()
-            if error is not None
-        ]
-        found += [
-            Problem("child", child.spec.name, "not running", is_fatal=False)
-            for child in self.children()
-            if not child.is_ready
-        ]
-        return found + [
-            Problem("upstream", name, reason, is_fatal=False)
-            for name, is_up, reason in self.upstreams()
-            if not is_up
-        ]
+    @property
+    def _metrics(self) -> Mapping[str, Metric]:
+        return METRICS if self.parts is None else self.parts.metrics
 
-    def _read_agents(self, figures: Figures) -> None:
-        if self.directory is not None:
-            health = Counter(entry.health for entry in self.directory.list_entries())
-            for state in get_args(Health):
-                figures.put("retinue_agents", health[state], state)
-            for name, failure in self.directory.source_failures().items():
-                figures.put("retinue_source_up", float(failure is None), self._sources(name))
-        if self.agent_stats is not None:
-            breakers = self.agent_stats.list_breakers()
-            open_ones = [name for name, is_open in breakers if is_open]
-            figures.put("retinue_circuit_breakers", len(open_ones), "open")
-            figures.put("retinue_circuit_breakers", len(breakers) - len(open_ones), "closed")
-            names = BoundedNames()
-            figures.put_all("retinue_circuit_breaker_open", {(names(name),): 1.0 for name in open_ones})
+    async def _list_problems(self) -> list[Problem]:
+        problems = [] if self.is_started else [STARTING]
+        if self.parts is not None:
+            problems += await self.parts.find_problems()
+        return sorted(problems, key=_rank)
 
 
-def _read_runs(figures: Figures, runs: RunFigures) -> None:
-    figures.put("retinue_database_up", float(runs.problem is None))
-    if runs.query_s is not None:
-        figures.put("retinue_database_query_seconds", runs.query_s)
-    for status, count in runs.statuses.items():
-        figures.put("retinue_runs", count, status)
-    for state, count in runs.connections.items():
-        figures.put("retinue_database_connections", count, state)
-    for outcome, count in runs.steps.items():
-        figures.put("retinue_run_steps_total", count, outcome)
-    figures.put("retinue_runs_executing", runs.executing)
-    if runs.own_node is not None:
-        figures.put("retinue_nodes", len(runs.nodes))
-    if runs.lease_left_s is not None:
-        figures.put("retinue_lease_remaining_seconds", runs.lease_left_s)
-    if runs.lease_losses is not None:
-        figures.put("retinue_lease_losses_total", runs.lease_losses)
+def _rank(problem: Problem) -> int:
+    return _SHOWN_FIRST.index(problem.what) if problem.what in _SHOWN_FIRST else len(_SHOWN_FIRST)
 
 
 def _agent_names(figures: Figures) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     rows: list[dict[str, dict[tuple[str, ...], Any]]] = [dict(figures.values), dict(figures.histograms)]
     for row in rows:
         for name in ("retinue_calls_total", "retinue_call_duration_seconds", "retinue_circuit_breaker_open"):
-            found.update(labels[0] for labels in row.get(name, {}))
-    found.update(labels[0] for labels in figures.values.get("retinue_upstream_up", {}))
-    return found
-
-
-def _told(error: Any) -> str:
-    return f"{error.message} — {error.remedy}" if error.remedy else str(error.message)
+            names.update(labels[0] for labels in row.get(name, {}))
+    names.update(labels[0] for labels in figures.values.get("retinue_upstream_up", {}))
+    return names

@@ -47,9 +47,6 @@ _LOOPBACK_WAIT_S = 2.0
 _THREADS_GRACE_S = 5.0
 """How long a stopping process waits for skills that run in threads, which cannot be cancelled."""
 
-Echo = Callable[[str], None]
-"""Prints one line for a person."""
-
 
 def bind(host: str, port: int, *, search: bool = False) -> socket.socket:
     """A listening socket; with ``search`` on the next free port upward.
@@ -149,12 +146,14 @@ class Stop:
     def __init__(self) -> None:
         self._wanted = asyncio.Event()
         self.reason = ""
+        self.exit_code = 0
         self.on_hangup: Callable[[], None] | None = None
         """Called at SIGHUP, instead of stopping, unless the terminal of this process was closed."""
 
-    def ask(self, reason: str) -> None:
-        """Ask this process to stop; the first reason is kept."""
-        self.reason = self.reason or reason
+    def ask(self, reason: str, exit_code: int = 0) -> None:
+        """Ask this process to stop; the first reason and its exit code are kept."""
+        if not self.reason:
+            self.reason, self.exit_code = reason, exit_code
         self._wanted.set()
 
     @property

@@ -1,37 +1,29 @@
-"""The process of a worker: executes runs, and serves probes and metrics where it was given a port."""
+"""The process of a worker: executes runs, and serves probes and metrics if it has a port."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
-
-from starlette.routing import Router
-from starlette.types import ASGIApp
 
 from retinue.core.errors import InvalidSettingError
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.events import log_lines
-from retinue.rpc.server import health_route
-from retinue.runtime.access import (
-    OnChecks,
-    advertised,
-    check_address,
-    guarded,
-    hub_access,
-    protected_resource,
-)
-from retinue.runtime.background_tasks import BackgroundTasks
-from retinue.runtime.configuration_reload import ConfigurationReload, dispatcher_parts, endpoint_part
-from retinue.runtime.factories import http_limits
-from retinue.runtime.mesh import LazyRuns, Mesh, check_runs, open_mesh
-from retinue.runtime.process_state import ProcessState
-from retinue.runtime.serving import Echo, Stop, bind, end_task, serving, url_of
-from retinue.runtime.supervisor import report_ready
-from retinue.settings import Settings, environment
+from retinue.parts.installed import list_parts_of
+from retinue.parts.part import Opened, Part
+from retinue.parts.process import Echo, Process
+from retinue.runtime.access import Address, hub_access
+from retinue.runtime.mesh import LazyRuns, check_runs, open_mesh
+from retinue.runtime.mesh_process import mesh_process
+from retinue.runtime.parts.hub_moments import FirstReadingPart
+from retinue.runtime.parts.messages import MessagesPart
+from retinue.runtime.parts.protocols import ProbesPart
+from retinue.runtime.parts.runs import RunsPart
+from retinue.runtime.parts.upkeep import UpkeepPart
+from retinue.runtime.run_process import Launch, run_process
+from retinue.runtime.start import Start
+from retinue.settings import Settings
 from retinue.storage.state import State
-from retinue.web.rejections import metadata_routes
 
 SERVICE = "worker"
 """The name of its metrics in OpenTelemetry."""
@@ -58,84 +50,78 @@ async def run_worker(
 
     Raises PortInUseError, InvalidSettingError, StateDamagedError.
     """
-    async with AsyncExitStack() as stack:
-        configured = settings
-        listener = None
-        if options.port is not None:
-            check_address(options.host, settings, insecure_ok=options.insecure_bind)
-            listener = bind(options.host, options.port)
-            settings = advertised(settings, options.advertise)
-            stack.callback(listener.close)
-        elif options.advertise is not None:
-            raise InvalidSettingError(
-                "worker.advertise", "a worker without a port serves nothing", remedy="add --port N"
-            )
-        stop = Stop()
-        stop.on_signals()
-        supervisor_line = stop.with_supervisor()
-        check_runs(settings, state)
-        runs = LazyRuns(settings, state)
-        mesh = await stack.enter_async_context(
-            open_mesh(settings, state, MemoryListings(), open_runs=runs.open)
+    address = None
+    if options.port is not None:
+        address = Address(
+            options.host,
+            options.port,
+            advertise=options.advertise,
+            insecure_bind=options.insecure_bind,
         )
+    elif options.advertise is not None:
+        raise InvalidSettingError(
+            "worker.advertise", "a worker without a port serves nothing", remedy="add --port N"
+        )
+    return await run_process(
+        Launch(
+            kind="worker",
+            name="worker",
+            service=SERVICE,
+            settings=settings,
+            state=state,
+            echo=echo,
+            parts=worker_parts(settings),
+            hold_state=nullcontext,
+            open_core=open_worker,
+            access_of=hub_access,
+            reread=reread,
+            address=address,
+        )
+    )
+
+
+def worker_parts(settings: Settings) -> Sequence[Part]:
+    """The parts of a worker, in the order in which they run unless their needs say otherwise."""
+    return [
+        WorkerLinePart(),
+        MessagesPart(),
+        ProbesPart(),
+        *list_parts_of("worker", settings.parts.off),
+        FirstReadingPart(),
+        UpkeepPart(),
+        RunsPart(),
+    ]
+
+
+@asynccontextmanager
+async def open_worker(start: Start) -> AsyncIterator[Process]:
+    """The core of a worker: a directory in memory, its dispatcher, and the runs."""
+    check_runs(start.settings, start.state)
+    runs = LazyRuns(start.settings, start.state)
+    async with open_mesh(start.settings, start.state, MemoryListings(), open_runs=runs.open) as mesh:
         mesh.events.subscribe_batches(log_lines)
-        stack.callback(mesh.events.flush)
-        reload = ConfigurationReload(
-            configured, reread or (lambda: configured), dispatcher_parts(mesh.dispatcher, hub_access), echo
-        )
-        if reread is not None:
-            stop.on_hangup = reload
-        process = ProcessState.of_mesh("worker", mesh, runs, lambda: stop.asked)
-        process.needs_database = settings.database is not None
-        await stack.enter_async_context(process.exporting(SERVICE, environment()))
-        if listener is not None:
-            url = options.advertise or url_of(listener)
-            app = worker_app(
-                mesh,
-                settings,
-                state,
-                process,
-                host=options.host,
-                url=url,
-                on_checks=lambda checks: reload.add(
-                    endpoint_part(checks, options.host, options.advertise, insecure_ok=options.insecure_bind)
-                ),
-            )
-            await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
-            reached = "" if options.advertise is None else f", advertised as {url}"
-            echo(f"worker at {url_of(listener)}{reached}")
-        # the registries may be unreachable by the time that a run starts here
-        await mesh.directory.ensure_fresh()
-        upkeep = BackgroundTasks.of(mesh, settings)
-        reload.add(upkeep.live_part())
-        background = asyncio.create_task(upkeep.run())
-        stack.push_async_callback(end_task, background)
-        launching = asyncio.create_task(runs.launch(echo, refuse_full=True))
-        stack.push_async_callback(end_task, launching)
-        stopping = asyncio.create_task(stop.wait())
-        # without runs in its state folder it waits for the first, ready to take it
-        process.is_started = settings.database is None
-        await asyncio.wait({launching, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not stop.asked:
-            launching.result()  # raises for a full disk, as the start of a hub does
-            process.is_started = True
-            echo(f"worker on {runs.place}")
-            report_ready(supervisor_line, {"name": "worker"})
-        await stopping
-        echo(f"stopping: {stop.reason}")
-    return 0
+        process = mesh_process("worker", mesh, start)
+        process.add(LazyRuns, runs)
+        try:
+            yield process
+        finally:
+            mesh.events.flush()
 
 
-def worker_app(
-    mesh: Mesh,
-    settings: Settings,
-    state: State,
-    process: ProcessState,
-    *,
-    host: str,
-    url: str,
-    on_checks: OnChecks = lambda checks: None,
-) -> ASGIApp:
-    """The endpoints of a worker, behind the security middleware."""
-    routes = [health_route(), *process.routes(), *metadata_routes(protected_resource(settings))]
-    return guarded(Router(routes=routes), settings, state, host, mesh.http, url=url, on_checks=on_checks)
+class WorkerLinePart(Part):
+    """Prints where the worker answers, if it serves probes."""
+
+    name = "worker-line"
+    kinds = frozenset({"worker"})
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        @asynccontextmanager
+        async def running() -> AsyncIterator[None]:
+            if process.own_url is not None:
+                reached = "" if process.url == process.own_url else f", advertised as {process.url}"
+                process.echo(f"worker at {process.own_url}{reached}")
+            yield
+
+        yield Opened(running=running)

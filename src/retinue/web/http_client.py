@@ -119,7 +119,7 @@ class HttpClient:
     """A connection pool, used as async context manager and shared by a whole process."""
 
     def __init__(self, *, allow_private: bool = True) -> None:
-        self._allow_private = allow_private
+        self.allow_private = allow_private
         self._plain = PlainHttpClient(allow_private=allow_private)
         self._session: aiohttp.ClientSession | None = None
 
@@ -129,7 +129,7 @@ class HttpClient:
             connector=_OpenConnector(
                 limit=MAX_CONNECTIONS,
                 keepalive_timeout=KEEP_ALIVE_S,
-                resolver=CheckedResolver(allow_private=self._allow_private),
+                resolver=CheckedResolver(allow_private=self.allow_private),
             ),
             # A compressed response could exceed the size limit while it is decompressed: request none.
             headers={"User-Agent": "retinue", "Accept-Encoding": "identity"},
@@ -253,7 +253,7 @@ class HttpClient:
         try:
             ipaddress.ip_address(target.host or "")
         except ValueError:
-            resolver = CheckedResolver(allow_private=self._allow_private)
+            resolver = CheckedResolver(allow_private=self.allow_private)
             try:
                 await resolver.resolve(target.host or "", target.port or 0)
             except (OSError, ValueError) as error:
@@ -265,7 +265,7 @@ class HttpClient:
         if self._session is None:
             raise RuntimeError("HttpClient is used outside its 'async with' block")
         target = _parse_url(url)
-        _check_literal(target, allow_private=self._allow_private)
+        _check_literal(target, allow_private=self.allow_private)
         return self._session, target
 
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retinue.core.call import Principal
-from retinue.mesh.metrics import METRICS, Figures, Histogram
+from retinue.mesh.metrics import Figures, Histogram
 from retinue.web.security import identity_of
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class _Registry:
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        for name, metric in METRICS.items():
+        for name, metric in self._figures.metrics.items():
             histograms = self._figures.histograms.get(name)
             if metric.kind == "histogram":
                 shape = HistogramMetricFamily(name, metric.help, labels=metric.labels)

@@ -15,8 +15,9 @@ import uvicorn
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp
 
+from retinue.parts.process import Echo
 from retinue.rest.routes import RestRoutes
-from retinue.runtime.serving import Echo, Stop
+from retinue.runtime.serving import Stop
 
 WAIT_S = 30.0
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from retinue.runtime.run_process import GETTING_READY
+
 
 @dataclass(frozen=True, slots=True)
 class Seam:
@@ -78,7 +80,8 @@ class Recorder:
 
     def _is_in_main(self) -> bool:
         try:
-            return asyncio.current_task() is self.main
+            task = asyncio.current_task()
+            return task is self.main or (task is not None and task.get_name() == GETTING_READY)
         except RuntimeError:  # in a thread
             return False
 

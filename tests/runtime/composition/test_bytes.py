@@ -18,13 +18,14 @@ import orjson
 import pytest
 
 from retinue.authoring.agent import Agent
+from retinue.parts.process import Echo
 from retinue.runtime.agent_process import ServeOptions, serve_agent
 from retinue.runtime.hub_process import HubOptions, run_hub
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.mesh import LazyRuns
-from retinue.runtime.serving import Echo
 from retinue.runtime.worker_process import WorkerOptions, run_worker
 from retinue.settings import Settings
+from retinue.settings_tables import KoiTable
 from retinue.storage.state import State
 from tests.runtime.composition.golden import check_golden
 from tests.runtime.composition.live_process import LiveProcess, ProcessStarter
@@ -175,15 +176,17 @@ async def shown(retinue_home: Path, monkeypatch: pytest.MonkeyPatch, wire: Wire)
     monkeypatch.setattr(LazyRuns, "launch", launch)
     state, starter = State(retinue_home), ProcessStarter(monkeypatch)
     async with AsyncExitStack() as stack:
-        serve = ServeOptions(port_may_move=True, koi_join=NOBODY)
+        serve = ServeOptions(port_may_move=True)
         agent = await stack.enter_async_context(
             starter.running(
-                lambda echo: serve_agent(Target(make_agent(), ()), serve, Settings(), state, echo)
+                lambda echo: serve_agent(
+                    Target(make_agent(), ()), serve, Settings(koi=KoiTable(member_join=NOBODY)), state, echo
+                )
             )
         )
-        options = HubOptions(port=0, bare=True, koi_join=NOBODY)
+        options = HubOptions(port=0, bare=True)
         hub = await stack.enter_async_context(
-            starter.running(lambda echo: run_hub(options, Settings(), state, echo))
+            starter.running(lambda echo: run_hub(options, Settings(koi=KoiTable(join=NOBODY)), state, echo))
         )
         worker = await stack.enter_async_context(
             starter.running(lambda echo: run_worker(WorkerOptions(port=0), Settings(), state, echo))

@@ -18,13 +18,14 @@ import pytest
 
 from retinue.authoring.agent import Agent
 from retinue.parts.lazy import Lazy
+from retinue.parts.process import Echo
 from retinue.runtime.agent_process import ServeOptions, serve_agent
 from retinue.runtime.hub_process import HubOptions, run_hub
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.mesh import LazyRuns
-from retinue.runtime.serving import Echo
 from retinue.runtime.worker_process import WorkerOptions, run_worker
 from retinue.settings import Settings
+from retinue.settings_tables import KoiTable
 from retinue.storage.state import State
 from tests.runtime.composition.golden import check_golden
 from tests.runtime.composition.live_process import Main, ProcessStarter
@@ -96,7 +97,7 @@ HUB = (
     Seam("retinue.runtime.observing.log_files:AgentLogs.close", "logs of agents closed"),
     Seam("retinue.runtime.supervisor:Supervisor.start", "agents start", "agents started"),
     Seam("retinue.runtime.supervisor:Supervisor.stop", "agents stop", "agents stopped"),
-    Seam("retinue.runtime.hub_process:probe", "agents probed"),
+    Seam("retinue.runtime.parts.children:probe", "agents probed"),
     Seam("retinue.runtime.mesh:LazyRuns.leave", "runs leave"),
 )
 AGENT = (
@@ -106,7 +107,7 @@ AGENT = (
     Seam("retinue.runtime.card_publication:CardPublication.publish", "card publishes", "card published"),
     Seam("retinue.runtime.card_publication:CardPublication.keep", "card kept", "card kept no more"),
     Seam("retinue.runtime.card_publication:CardPublication.withdraw", "card withdraws", "card withdrawn"),
-    Seam("retinue.runtime.agent_process:notify_hub", "hub notified", main=True),
+    Seam("retinue.runtime.parts.agent_publication:notify_hub", "hub notified", main=True),
     Seam("retinue.runtime.loading.reloading:_watch", "exposure lists watched", "exposure lists not watched"),
 )
 
@@ -142,12 +143,13 @@ async def record_order(
 async def test_the_order_of_a_hub(
     recorder: Recorder, retinue_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, options = State(retinue_home), HubOptions(port=0, bare=True, koi_join=NOBODY, next_step="now call")
+    state, options = State(retinue_home), HubOptions(port=0, bare=True, next_step="now call")
+    settings = Settings(koi=KoiTable(join=NOBODY))
     order = await record_order(
         recorder,
         monkeypatch,
         state,
-        lambda echo: run_hub(options, Settings(), state, echo),
+        lambda echo: run_hub(options, settings, state, echo),
         (*SHARED, *MESH, *HUB),
     )
     check_golden("order-hub.txt", order)
@@ -158,13 +160,14 @@ async def test_the_order_of_an_agent(
 ) -> None:
     lists = tmp_path / "agent.json"
     lists.write_text('{"name": "ordered", "version": "1.0.0", "mcp": {"expose_tools": []}}')
-    state, options = State(retinue_home), ServeOptions(port_may_move=True, koi_join=NOBODY)
+    state, options = State(retinue_home), ServeOptions(port_may_move=True)
+    settings = Settings(koi=KoiTable(member_join=NOBODY))
     target = Target(Agent("ordered", version="1.0.0"), (), lists_file=lists)
     order = await record_order(
         recorder,
         monkeypatch,
         state,
-        lambda echo: serve_agent(target, options, Settings(), state, echo),
+        lambda echo: serve_agent(target, options, settings, state, echo),
         (*SHARED, *AGENT),
     )
     check_golden("order-agent.txt", order)

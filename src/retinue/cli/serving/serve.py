@@ -16,7 +16,7 @@ from retinue.cli.options import (
     database_option,
     insecure_bind_option,
     join_option,
-    koi_join_option,
+    part_options,
     registry_option,
     weight_option,
 )
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @click.option(
     "--join", "hub_url", metavar="HUB", help="URL of the hub; default: the hub of this state, if any."
 )
-@koi_join_option
+@part_options("agent")
 @click.option("--stdio", is_flag=True, help="Serve MCP on standard input and output only.")
 @click.option("--reload", "reloads", is_flag=True, help="Restart when a file of the agent changes.")
 @insecure_bind_option
@@ -62,7 +62,7 @@ def serve(
     weight: int | None,
     registry: str | None,
     hub_url: str | None,
-    koi_join: str | None,
+    part_flags: Mapping[str, Any],
     stdio: bool,
     reloads: bool,
     insecure_bind: bool,
@@ -91,7 +91,7 @@ def serve(
         raise click.UsageError("--stdio cannot be combined with --port or --reload")
     if model is not None and reloads:
         raise click.UsageError("--llm cannot be combined with --reload")
-    session = open_session(log_level="info")
+    session = open_session(part_flags, log_level="info")
     if hub_url is not None:
         accept_join(session.state, hub_url)
 
@@ -122,7 +122,6 @@ def serve(
         hub_url=hub_url,
         advertise=check_advertised(advertise),
         insecure_bind=insecure_bind,
-        koi_join=koi_join,
     )
 
     def serve_once(loaded: Target, leave: Callable[[int], None] = os._exit) -> int:
@@ -151,8 +150,7 @@ def serve(
 )
 @database_option
 @join_option
-@click.option("--koi", is_flag=True, help="Be a coordinator of a KOI network, at /koi-net.")
-@koi_join_option
+@part_options("hub")
 @insecure_bind_option
 @advertise_option
 @click.option("--port-may-move", is_flag=True, hidden=True)
@@ -164,8 +162,7 @@ def hub(
     detach: bool,
     database: str | None,
     hub_url: str | None,
-    koi: bool,
-    koi_join: str | None,
+    part_flags: Mapping[str, Any],
     insecure_bind: bool,
     advertise: str | None,
     port_may_move: bool,
@@ -184,7 +181,7 @@ def hub(
     if detach:
         arguments = click.get_current_context().params
         return _detach_hub({name: value for name, value in arguments.items() if name != "detach"})
-    flags: dict[str, Any] = {}
+    flags: dict[str, Any] = dict(part_flags)
     if registries:
         flags["registries"] = tuple(check_location(registry) for registry in registries)
     if database:
@@ -198,8 +195,6 @@ def hub(
         bare=bare,
         advertise=check_advertised(advertise) or configured.advertise,
         insecure_bind=insecure_bind,
-        koi=koi,
-        koi_join=koi_join,
         next_step=_next_step() if sys.stdout.isatty() else None,
     )
     return run_loop(lambda: run_hub(options, session.settings, session.state, click.echo, session.reread))

@@ -1,4 +1,4 @@
-"""The requests and replies of the five endpoints, in both dialects.
+"""The requests and replies of the five KOI endpoints, in both dialects.
 
 On the signed dialect each payload names its ``type``; `PollEvents` holds the asking node's RID only on the
 unsigned one. A reader ignores keys that it does not know.

@@ -1,4 +1,4 @@
-"""The files of a cache: one for each bundle, named by its RID; one for notes. Each is replaced atomically."""
+"""The files of a cache: one for each bundle, one for notes, each replaced atomically."""
 
 from __future__ import annotations
 

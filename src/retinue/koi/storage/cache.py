@@ -1,4 +1,4 @@
-"""The bundles that a node knows, kept on disk: one file for each RID, behind a journal.
+"""The bundles of a node on disk: one file for each RID, behind a journal.
 
 A change is one line appended to the journal; when `KoiCache.write` returns, it survives the end of the
 process. The files follow later, several changes of a RID at once, each replaced atomically. A start replays

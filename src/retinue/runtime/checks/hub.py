@@ -1,4 +1,4 @@
-"""Checks of the hub: whether it answers, is ready, and what its tool list costs a model.
+"""Checks the hub: its answer, its readiness, and the cost of its tool list for a model.
 
 The tokens of a list are estimated.
 """
@@ -16,8 +16,9 @@ from retinue.core.errors import CallTimedOutError, RetinueError, StateError
 from retinue.mcp.codec.tool_calls import VERSION, list_request
 from retinue.mcp.codec.wire import Wire
 from retinue.mcp.upstream.client import open_response
+from retinue.parts.readiness import Check
 from retinue.rpc.probe import answers
-from retinue.runtime.checks.machine import Check, failed
+from retinue.runtime.checks.machine import failed
 from retinue.settings import Settings
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.http_client import HttpClient

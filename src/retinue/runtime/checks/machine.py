@@ -1,4 +1,4 @@
-"""What a check of ``retinue doctor`` gives, and those of this machine: libraries, programs, ports."""
+"""Checks this machine: libraries, programs, ports. Also the result of a check of ``retinue doctor``."""
 
 from __future__ import annotations
 
@@ -7,31 +7,15 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
 
 from retinue.core.errors import RetinueError
+from retinue.parts.readiness import Check
 from retinue.runtime.serving import FIRST_AGENT_PORT, bind, check_loopback
-
-Status = Literal["ok", "warn", "fail"]
 
 LIBRARIES = ("aiohttp", "click", "pydantic", "starlette", "uvicorn")
 OLDEST_PYTHON = (3, 11)
 LOCAL_HOST = "127.0.0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The result of one check; ``remedy`` is "" if nothing needs to be fixed."""
-
-    name: str
-    status: Status
-    found: str
-    remedy: str = ""
-
-    def as_json(self) -> dict[str, str]:
-        return {"check": self.name, "status": self.status, "found": self.found, "remedy": self.remedy}
 
 
 def failed(name: str, error: Exception) -> Check:

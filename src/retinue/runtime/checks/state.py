@@ -1,4 +1,4 @@
-"""Checks of the state: its folder, space, keys, database, runs, registry and signatures."""
+"""Checks the state: its folder, space, keys, database, runs, registry and signatures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from retinue.core.errors import CardSignatureError, RetinueError, StateError
 from retinue.oci.codec.reference import Reference
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.source import RegistrySource
-from retinue.runtime.checks.machine import Check, failed
+from retinue.parts.readiness import Check
+from retinue.runtime.checks.machine import failed
 from retinue.runtime.factories import card_verifier
 from retinue.settings import Settings
 from retinue.storage.runs_file import RunsFile

@@ -111,14 +111,10 @@ async def open_client(
             yield Client(HubCalls(http, url, token=state.local_token(), joined=joined, signer=signer), url)
         else:
             # imported here, because a command that has a hub does not need these slow imports
-            from retinue.mesh.directory.listings import MemoryListings
-            from retinue.runtime.mesh import LazyRuns, open_mesh
+            from retinue.runtime.commands.own_mesh import open_own_mesh
 
-            runs = LazyRuns(settings, state)
-            mesh = await stack.enter_async_context(
-                open_mesh(settings, state, MemoryListings(), open_runs=runs.open)
-            )
-            yield Client(mesh.dispatcher, None)
+            process = await stack.enter_async_context(open_own_mesh(settings, state))
+            yield Client(process.dispatcher, None)
 
 
 def _open_http(url: str) -> AbstractAsyncContextManager[HttpRequester]:

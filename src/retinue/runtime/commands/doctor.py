@@ -12,10 +12,10 @@ from retinue.core.errors import RetinueError
 from retinue.llm.spec import Available
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import list_published
+from retinue.parts.installed import find_installed_parts
+from retinue.parts.readiness import Check, Status
 from retinue.runtime.checks.hub import check_hub, check_list, check_ready
 from retinue.runtime.checks.machine import (
-    Check,
-    Status,
     check_agent_port,
     check_hub_port,
     check_libraries,
@@ -37,10 +37,11 @@ from retinue.runtime.checks.state import (
 )
 from retinue.runtime.commands.client import open_client
 from retinue.runtime.commands.importing import list_rows
+from retinue.runtime.configuration_reload import tables_of
 from retinue.runtime.factories import configured_registry
 from retinue.runtime.importing.imports import open_pins, read_imports
 from retinue.runtime.models import list_model_states
-from retinue.settings import Settings
+from retinue.settings import Settings, find_missing_parts
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.http_client import HttpClient
 
@@ -94,7 +95,18 @@ async def examine(
         checks += [check_own_network(), *check_hub_port(settings.hub.port, hub_url), check_agent_port()]
         checks += [await _check_registry(url, settings, http) for url in settings.registries]
     checks += [check_program(name) for name in OPTIONAL_PROGRAMS]
+    checks += _check_parts(settings, state)
     return checks + _check_models(settings, state, environ)
+
+
+def _check_parts(settings: Settings, state: State) -> list[Check]:
+    """The rows of installed parts, and the parts that are missing."""
+    tables = tables_of(settings)
+    checks = [failed(f"part {name}", error) for name, error in find_missing_parts(settings).items()]
+    for part in find_installed_parts().parts:
+        if part.name not in settings.parts.off:
+            checks += part.checks(tables, state)
+    return checks
 
 
 async def _check_imports(settings: Settings, state: State) -> list[Check]:

@@ -1,4 +1,4 @@
-"""Keeps imports in the state, and waits for what the running hub makes of them."""
+"""Stores imports in the state, and waits until the running hub has connected them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a mesh: the calls of its hub, what the hub printed, and what the agents that it started printed.
+"""Reads the log of a mesh: calls of its hub, and the output of the hub and its agents.
 
 Calls come from the audit log, the rest from ``hub.log`` and ``logs/NAME.log`` of the state folder.
 """

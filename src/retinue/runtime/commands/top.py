@@ -1,4 +1,4 @@
-"""A mesh at one moment: its agents, the calls of the last minute, calls in flight, and runs."""
+"""Takes a snapshot of a mesh: agents, calls of the last minute, calls in flight, and runs."""
 
 from __future__ import annotations
 

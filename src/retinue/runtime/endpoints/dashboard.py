@@ -15,10 +15,10 @@ from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.server import Dashboard
 from retinue.dashboard.sessions import SessionMiddleware, Sessions
 from retinue.mesh.admission import Admission
+from retinue.mesh.directory.directory import Directory
 from retinue.mesh.events import EventBus
-from retinue.runtime.mesh import Mesh
+from retinue.parts.process import Process
 from retinue.settings import Settings
-from retinue.storage.state import State
 from retinue.web.security import SecurityMiddleware
 
 
@@ -39,17 +39,18 @@ class HubDashboard:
         return checks
 
 
-def make_dashboard(mesh: Mesh, settings: Settings, state: State, url: str) -> HubDashboard:
-    """The dashboard over ``mesh``."""
+def make_dashboard(process: Process, settings: Settings) -> HubDashboard:
+    """The dashboard of a hub."""
     # reads leave no event: a page that is looked at calls several skills every second
-    guard = mesh.dispatcher.admission.guard
+    dispatcher, directory = process.dispatcher, process.get(Directory)
+    guard, events = dispatcher.admission.guard, dispatcher.admission.events
     silent = Admission(guard, events=EventBus())
-    hub = Hub(mesh.dispatcher, replace(mesh.dispatcher, admission=silent))
+    hub = Hub(dispatcher, replace(dispatcher, admission=silent))
 
     def subscribe(changed: Callable[[], None]) -> Callable[[], None]:
         ends = [
-            mesh.events.subscribe(lambda event: changed()),
-            mesh.directory.subscribe(lambda change: changed()),
+            events.subscribe(lambda event: changed()),
+            directory.subscribe(lambda change: changed()),
         ]
 
         def end() -> None:
@@ -67,10 +68,10 @@ def make_dashboard(mesh: Mesh, settings: Settings, state: State, url: str) -> Hu
         hub,
         sessions,
         live,
-        url=url,
+        url=process.url or "",
         version=version("retinue"),
         verify=verify,
-        has_runs=lambda: settings.database is not None or state.runs.exists(),
+        has_runs=lambda: settings.database is not None or process.state.runs.exists(),
         read_limits=lambda: (guard.max_depth, guard.new_trace_calls),
     )
     made = HubDashboard(dashboard.routes(), sessions, live.end)

@@ -17,21 +17,25 @@ from retinue.core.call import Call
 from retinue.core.errors import UnknownPromptError, UnknownResourceError
 from retinue.core.record import AgentRecord, Listing, ListingKey
 from retinue.hub.orchestration.results import METADATA_KEY
+from retinue.hub.orchestration.tool_list import ToolList
 from retinue.mcp.relay.endpoint import RelayEndpoint, relay_route
 from retinue.mcp.server.hub_offer import HubOffer
 from retinue.mcp.server.lazy_server import lazy_server, mcp_route
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, RecordOffer
-from retinue.mcp.upstream.imported_reads import HubReads, ServerReads
+from retinue.mcp.upstream.client import AgentClient
+from retinue.mcp.upstream.imported_reads import HubReads, ServerReads, ServersInHub
 from retinue.mcp.upstream.imported_server import IMPORTS
 from retinue.mesh.channel import Channel
+from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.guard.trace_guard import AdmittedCall
-from retinue.mesh.permissions import is_seen
+from retinue.mesh.permissions import Access, is_seen
 from retinue.mesh.reading import Change, ChangeObserver, Read, Reader, ReadRequest
 from retinue.parts.lazy import Lazy
-from retinue.runtime.mesh import Mesh
-from retinue.settings import Settings
+from retinue.parts.process import Process
+from retinue.runtime.endpoints.agent_mcp import McpEndpoints
+from retinue.settings_tables import HubTable, LimitTable, McpTable
 from retinue.web.security import identity_of
 
 if TYPE_CHECKING:
@@ -51,70 +55,65 @@ MAX_FALLBACKS = 200
 """Maximum number of open fallback endpoints; the least recently used is closed first."""
 
 
-@dataclass(frozen=True, slots=True)
-class HubMcp:
-    """The open endpoints; made by `open_hub_mcp`."""
-
-    own: Lazy[McpServer]
-    fallbacks: FallbackEndpoints
-    routes: tuple[Route, ...]
-
-    def end(self) -> None:
-        """End every session and stream now, so that a server that waits for them can stop."""
-        self.own.end()
-        self.fallbacks.end()
-
-
 @asynccontextmanager
-async def open_hub_mcp(mesh: Mesh, settings: Settings) -> AsyncIterator[HubMcp]:
-    """Open the endpoints of a hub over ``mesh``; closed on leaving."""
+async def open_hub_mcp(process: Process, imported: ServersInHub | None) -> AsyncIterator[McpEndpoints]:
+    """Open the endpoints of a hub, its own and those of every agent; closed on leaving."""
+    agent, dispatcher, directory = process.agent, process.dispatcher, process.get(Directory)
+    hub, mcp = process.tables.get(HubTable), process.tables.get(McpTable)
     offer = HubOffer(
-        lambda: mesh.agent.record(with_facts=True),
-        mesh.agent.changes.subscribe,
-        mesh.directory,
-        mesh.access,
-        listing=settings.hub.listing,
-        names=settings.mcp.names,
+        lambda: agent.record(with_facts=True),
+        agent.changes.subscribe,
+        directory,
+        dispatcher.access,
+        listing=hub.listing,
+        names=mcp.names,
         instructions=INSTRUCTIONS,
-        shape=mesh.tools.shape,
-        identity=LEXICAL if settings.hub.identity == "lexical" else None,
-        imported=mesh.imported,
+        shape=process.get(ToolList).shape,
+        identity=LEXICAL if hub.identity == "lexical" else None,
+        imported=imported,
     )
     options = McpOptions(
-        guard_as_tool_error=settings.mcp.guard_as_tool_error,
-        metadata_key=METADATA_KEY if settings.hub.identity == "lexical" else None,
-        result_chars=settings.mcp.result_chars,
-        max_body_bytes=settings.limits.body_bytes,
+        guard_as_tool_error=mcp.guard_as_tool_error,
+        metadata_key=METADATA_KEY if hub.identity == "lexical" else None,
+        result_chars=mcp.result_chars,
+        max_body_bytes=process.tables.get(LimitTable).body_bytes,
     )
-    reads = local_reader(mesh.agent, mesh.dispatcher, mesh.dispatcher)
-    if mesh.imported is not None:
-        reads.source = HubReads(reads.source, mesh.imported)
+    reads = local_reader(agent, dispatcher, dispatcher)
+    if imported is not None:
+        reads.source = HubReads(reads.source, imported)
     long_results = LongResults(options.result_chars)
-    own = lazy_server(offer, mesh.dispatcher, reads, options, long_results)
+    own = lazy_server(offer, dispatcher, reads, options, long_results)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(own.aclose)
-        fallbacks = FallbackEndpoints(mesh, settings, options, long_results)
+        fallbacks = FallbackEndpoints(process, options, long_results, imported)
         stack.push_async_callback(fallbacks.aclose)
-        relay = RelayEndpoint(mesh.dispatcher, mesh.directory, mesh.mcp_client, fallback=fallbacks.open)
-        endpoint = mcp_route(own, ensure_fresh=partial(mesh.directory.ensure_fresh, for_call=True))
-        named = Route(f"/agents/{mesh.agent.name}/mcp", _OwnEndpoint(mesh, endpoint.app, relay))
-        yield HubMcp(own, fallbacks, (named, relay_route(relay), endpoint))
+        relay = RelayEndpoint(dispatcher, directory, process.get(AgentClient), fallback=fallbacks.open)
+        endpoint = mcp_route(own, ensure_fresh=partial(directory.ensure_fresh, for_call=True))
+        named = Route(
+            f"/agents/{agent.name}/mcp", _OwnEndpoint(agent.name, dispatcher.access, endpoint.app, relay)
+        )
+
+        def end() -> None:
+            own.end()
+            fallbacks.end()
+
+        yield McpEndpoints(own, (named, relay_route(relay), endpoint), end)
 
 
 class _OwnEndpoint:
     """The hub's endpoint under its agent name, for callers that may see that agent."""
 
-    def __init__(self, mesh: Mesh, own: ASGIApp, others: ASGIApp) -> None:
-        self._mesh = mesh
+    def __init__(self, name: str, access: Access, own: ASGIApp, others: ASGIApp) -> None:
+        self._name = name
+        self._access = access
         self._own = own
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        name = self._mesh.agent.name
-        if is_seen(self._mesh.access.view_of(identity_of(scope).principal), name):
+        if is_seen(self._access.view_of(identity_of(scope).principal), self._name):
             await self._own(scope, receive, send)
             return
-        scope["path_params"] = {**scope.get("path_params", {}), "agent": name}
+        scope["path_params"] = {**scope.get("path_params", {}), "agent": self._name}
         await self._others(scope, receive, send)
 
 
@@ -129,10 +128,16 @@ class FallbackEndpoints:
     """MCP servers in front of ``/execute``, made from cards, for agents that do not speak MCP."""
 
     def __init__(
-        self, mesh: Mesh, settings: Settings, options: McpOptions, long_results: LongResults
+        self,
+        process: Process,
+        options: McpOptions,
+        long_results: LongResults,
+        imported: ServersInHub | None,
     ) -> None:
-        self._mesh = mesh
-        self._names = settings.mcp.names
+        self._directory = process.get(Directory)
+        self._dispatcher = process.dispatcher
+        self._names = process.tables.get(McpTable).names
+        self._imported = imported
         self._options = options
         self._long_results = long_results
         self._held: LRUCache[ListingKey, _Held] = LRUCache(MAX_FALLBACKS)
@@ -149,7 +154,7 @@ class FallbackEndpoints:
         return held.app
 
     async def _make(self, listing: Listing) -> _Held:
-        directory = self._mesh.directory
+        directory = self._directory
         stack = AsyncExitStack()
 
         def read_record() -> AgentRecord:
@@ -171,10 +176,10 @@ class FallbackEndpoints:
             if name == listing.key:
                 observer(Change("resource", uri))
 
-        imported = self._mesh.imported
+        imported = self._imported
         servers = imported.servers if imported is not None and listing.source == IMPORTS else None
         offer = RecordOffer(read_record, subscribe, names=self._names, logs=servers is not None)
-        dispatcher = self._mesh.dispatcher
+        dispatcher = self._dispatcher
         source = _Nothing() if servers is None else ServerReads(servers, listing.key)
         timeout_s = dispatcher.timeouts.endpoint_s
         reads = Reader(offer.agent, source, dispatcher.admission, timeout_s)

@@ -1,4 +1,4 @@
-"""The login of a person at an imported MCP server: by the browser, with a callback on this machine."""
+"""Logs a person in at an imported MCP server, by the browser and a callback on this machine."""
 
 from __future__ import annotations
 

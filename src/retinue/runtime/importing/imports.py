@@ -1,4 +1,4 @@
-"""The imports of a process: where they are configured and kept, and how each connects."""
+"""Composes the imports of a process: their configuration, their storage and their connections."""
 
 from __future__ import annotations
 

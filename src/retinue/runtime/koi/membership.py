@@ -1,4 +1,4 @@
-"""Agents and hubs of a mesh as nodes of KOI networks: ``serve --koi-join``, ``hub --koi``, federation.
+"""Connects agents and hubs to KOI networks: ``serve --koi-join``, ``hub --koi``, federation.
 
 A hub lists the personalities of its network as agents, and every agent that it has from elsewhere is a
 personality of its own node, reached through the hub. What came over KOI is passed on by the node as it came,
@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import structlog
@@ -32,13 +31,12 @@ from retinue.koi.peers import FirstContact, parse_contact
 from retinue.koi.personality_handlers import fill_adapter, register_personality_handlers
 from retinue.koi.server import PREFIX, routes
 from retinue.koi.source import KOI_SOURCE, PersonalitySource
+from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.reading import Change
+from retinue.parts.process import Process
 from retinue.settings_tables import KoiTable
 from retinue.storage.state import State
-
-if TYPE_CHECKING:
-    from retinue.runtime.mesh import Mesh
 
 _log = structlog.get_logger("retinue.koi")
 
@@ -156,19 +154,19 @@ class KoiHub:
         return routes(node)
 
     @asynccontextmanager
-    async def running(self, mesh: Mesh) -> AsyncIterator[None]:
+    async def running(self, process: Process) -> AsyncIterator[None]:
         """Be on the network while inside. What the cache holds is listed at once. Raises StateError."""
-        node = self._opened()
+        node, directory = self._opened(), process.get(Directory)
         async with AsyncExitStack() as stack:
             await node.start()
             stack.push_async_callback(node.stop)
             fill_adapter(self.adapter, node.cache)
-            stack.callback(self.source.feed(mesh.directory))
-            await mesh.directory.refresh(thorough=False)
-            stack.callback(mesh.directory.subscribe(self._note))
-            stack.callback(mesh.directory.on_forgotten(self._release))
+            stack.callback(self.source.feed(directory))
+            await directory.refresh(thorough=False)
+            stack.callback(directory.subscribe(self._note))
+            stack.callback(directory.on_forgotten(self._release))
             self._changed.set()
-            telling = asyncio.create_task(self._tell_all(mesh))
+            telling = asyncio.create_task(self._tell_all(directory))
             stack.push_async_callback(_end, telling)
             yield
 
@@ -220,7 +218,7 @@ class KoiHub:
         self._changed.set()
         return True
 
-    async def _tell_all(self, mesh: Mesh) -> None:
+    async def _tell_all(self, directory: Directory) -> None:
         """Make the personalities of this node those of the directory's agents, again after each change.
 
         The death of a node that has a name is no change: nobody tells it.
@@ -232,17 +230,17 @@ class KoiHub:
                     await asyncio.sleep(_SETTLE_S)
             self._changed.clear()
             try:
-                await self._tell(mesh)
+                await self._tell(directory)
             except StateError as error:
                 _log.warning("personalities not told", reason=str(error))
 
-    async def _tell(self, mesh: Mesh) -> None:
+    async def _tell(self, directory: Directory) -> None:
         node = self._opened()
         wanted: set[str] = set()
         withheld: dict[str, tuple[str, str]] = {}
-        async for page in mesh.directory.iterate_pages():
-            for listing in mesh.directory.open_all([one for one in page if one.source != KOI_SOURCE]):
-                place, name = mesh.directory.name_of(listing), listing.record.name
+        async for page in directory.iterate_pages():
+            for listing in directory.open_all([one for one in page if one.source != KOI_SOURCE]):
+                place, name = directory.name_of(listing), listing.record.name
                 if (reason := await self._tell_one(node, place, listing, wanted)) is not None:
                     withheld[place] = name, reason
                     if self._withheld.get(place) != withheld[place]:

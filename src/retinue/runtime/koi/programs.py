@@ -15,11 +15,12 @@ import orjson
 
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError, PortInUseError
 from retinue.koi.server import list_open_paths
-from retinue.runtime.access import check_address, guarded
+from retinue.parts.process import Echo
+from retinue.runtime.access import behind_proxies, check_address, endpoint_checks
 from retinue.runtime.factories import http_limits
 from retinue.runtime.koi.config import CONFIGS, AgentConfig, CoordinatorConfig, load_config, load_functions
 from retinue.runtime.koi.nodes import CoordinatorAdapterNode, KoiAgentNode
-from retinue.runtime.serving import Echo, Stop, bind, serving, take_listener
+from retinue.runtime.serving import Stop, bind, serving, take_listener
 from retinue.runtime.supervisor import ChildSpec, Ready, Supervisor, report_ready
 from retinue.settings import Settings
 from retinue.storage.state import State
@@ -221,7 +222,9 @@ async def _open(stack: AsyncExitStack, settings: Settings) -> tuple[Stop, int | 
 
 
 def _guard(app: Any, *, settings: Settings, state: State, host: str, http: HttpClient) -> Any:
-    return guarded(app, settings, state, host, http, open_paths=list_open_paths(settings.koi.trust))
+    open_paths = list_open_paths(settings.koi.trust)
+    checks = endpoint_checks(app, settings, state, http, host=host, open_paths=open_paths)
+    return behind_proxies(checks, settings, "")
 
 
 def _with_trust(settings: Settings, section: AgentConfig | CoordinatorConfig) -> Settings:

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from retinue.core.errors import RetinueError
 from retinue.mesh.permissions import ExposureLists
+from retinue.parts.process import Echo
 from retinue.runtime.loading.targets import Target, load_target, read_lists
-from retinue.runtime.serving import Echo, end_task
+from retinue.runtime.serving import end_task
 
 POLL_S = 0.3
 

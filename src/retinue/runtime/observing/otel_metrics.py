@@ -1,4 +1,4 @@
-"""The metrics of a process over OpenTelemetry, with the extra ``otel``.
+"""Exports the metrics of a process over OpenTelemetry, with the extra ``otel``.
 
 The same figures as at ``/metrics``, as observable instruments, and a histogram of durations. Without a
 provider and without an endpoint in the environment nothing is loaded and nothing is recorded.
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from retinue.mesh.health.call_metrics import CallMetrics
-from retinue.mesh.metrics import LATENCY_BOUNDS_S, METRICS, Figures
+from retinue.mesh.metrics import LATENCY_BOUNDS_S, METRICS, Figures, Metric
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
@@ -39,7 +39,11 @@ _log = structlog.get_logger("retinue.telemetry")
 
 @asynccontextmanager
 async def exporting_metrics(
-    service: str, environ: Mapping[str, str], calls: CallMetrics, read: Callable[[], Awaitable[Figures]]
+    service: str,
+    environ: Mapping[str, str],
+    calls: CallMetrics,
+    read: Callable[[], Awaitable[Figures]],
+    metrics: Mapping[str, Metric] = METRICS,
 ) -> AsyncIterator[None]:
     """Export the metrics of this process while inside, where a provider or an endpoint is configured."""
     wanted = any(environ.get(name) for name in ENDPOINT_VARIABLES)
@@ -52,9 +56,9 @@ async def exporting_metrics(
     if not _is_collecting():
         yield
         return
-    from opentelemetry import metrics
+    from opentelemetry.metrics import get_meter
 
-    export = MetricExport(metrics.get_meter("retinue"), read, asyncio.get_running_loop())
+    export = MetricExport(get_meter("retinue"), read, asyncio.get_running_loop(), metrics)
     calls.on_duration = export.record_duration
     try:
         yield
@@ -69,8 +73,13 @@ class MetricExport:
     """The instruments of one process; their callbacks run in a thread of the exporter."""
 
     def __init__(
-        self, meter: Meter, read: Callable[[], Awaitable[Figures]], loop: asyncio.AbstractEventLoop
+        self,
+        meter: Meter,
+        read: Callable[[], Awaitable[Figures]],
+        loop: asyncio.AbstractEventLoop,
+        metrics: Mapping[str, Metric] = METRICS,
     ) -> None:
+        self._metrics = metrics
         self._read = read
         self._loop: asyncio.AbstractEventLoop | None = loop
         self._lock = threading.Lock()
@@ -82,7 +91,7 @@ class MetricExport:
             METRICS["retinue_call_duration_seconds"].help,
             explicit_bucket_boundaries_advisory=LATENCY_BOUNDS_S,
         )
-        for name, metric in METRICS.items():
+        for name, metric in metrics.items():
             callbacks = [partial(self._observe, name)]
             shown, unit = otel_name(name)
             if metric.kind == "counter":
@@ -101,7 +110,7 @@ class MetricExport:
     def _observe(self, name: str, options: CallbackOptions) -> Iterator[Observation]:
         from opentelemetry.metrics import Observation
 
-        labels = METRICS[name].labels
+        labels = self._metrics[name].labels
         for values, value in self._read_now().values.get(name, {}).items():
             yield Observation(value, dict(zip(labels, values, strict=True)))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import anyio
@@ -17,39 +18,34 @@ from mcp.shared.message import SessionMessage
 
 from retinue.mcp.server.endpoint import McpServer
 from retinue.mcp.stdio.server_wire import Wire, read_messages, write_messages
-from retinue.oci.layout.folder_registry import LayoutRegistry
-from retinue.runtime.agent_process import agent_dispatcher, agent_mcp, allowed_calls, attach_model
-from retinue.runtime.factories import named_registries, registry_sources
-from retinue.runtime.joined_mesh import JoinedMesh
-from retinue.runtime.loading.reloading import watch_lists
+from retinue.parts.opening import open_parts
+from retinue.parts.part import Part
+from retinue.parts.process import Echo
+from retinue.runtime.agent_core import attach_model, open_agent
+from retinue.runtime.endpoints.agent_mcp import McpEndpoints
 from retinue.runtime.loading.targets import Target
-from retinue.runtime.serving import Echo, Stop, end_task
+from retinue.runtime.parts.agent_publication import ListWatchPart
+from retinue.runtime.parts.mcp import AgentMcpPart
+from retinue.runtime.serving import Stop, end_task
+from retinue.runtime.start import Start
 from retinue.settings import Settings
 from retinue.storage.state import State
-from retinue.web.http_client import HttpClient
 
 
 async def serve_on_stdio(
     target: Target, wire: Wire, settings: Settings, state: State, hub_url: str | None, echo: Echo
 ) -> int:
     """Serve until the client closes its end or a signal arrives; returns the exit code."""
-    agent = target.agent
     state.prepare()
     attach_model(target, settings, state)
     stop = Stop()
     stop.on_signals()
     async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
-        registries = named_registries(settings, LayoutRegistry(state.registry), http, state)
-        sources = registry_sources(settings, registries)
-        mesh = await stack.enter_async_context(JoinedMesh.open(settings, state, http, sources, hub_url))
-        dispatcher = agent_dispatcher(agent, settings, mesh, None, target.access)
-        stack.callback(dispatcher.admission.events.flush)
-        allowed = allowed_calls(agent, settings, mesh, target.access)
-        endpoint = agent_mcp(agent, dispatcher, allowed, settings)
-        stack.push_async_callback(endpoint.aclose)
-        server = await endpoint.open()
-        await stack.enter_async_context(watch_lists(target, echo))
+        opening = open_agent("stdio", target, hub_url, Start(settings, state, echo, stop))
+        process = await stack.enter_async_context(opening)
+        parts = await stack.enter_async_context(open_parts(process, stdio_parts(target)))
+        server = await process.get(McpEndpoints).own.open()
+        await stack.enter_async_context(parts.running())
         serving = asyncio.create_task(_serve(server, wire))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -59,6 +55,11 @@ async def serve_on_stdio(
         else:
             await end_task(serving)
     return 0
+
+
+def stdio_parts(target: Target) -> Sequence[Part]:
+    """The parts of an agent on standard input and output."""
+    return [AgentMcpPart(), ListWatchPart(target)]
 
 
 async def _serve(server: McpServer, wire: Wire) -> None:

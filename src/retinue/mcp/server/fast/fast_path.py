@@ -1,10 +1,10 @@
 """Answers ``tools/call`` and ``tools/list`` without the SDK's layers, in all protocol versions.
 
 The SDK starts several tasks and streams for each request, so that a server may report and ask while it works;
-that is four fifths of the cost of a call. A request is answered here if it has the plain form
-(`fast_requests`) and there is no use for a channel: the skill has none (``Skill.channel``), or the client
-neither listens nor can be asked. Every other request goes to the SDK, with its body replayed. Both ways give
-the same bytes, and the same dispatch path runs the skill.
+that is four fifths of the cost of a call. The fast path takes a request only if its result is all the client
+can receive: the request has the plain form (`fast_requests`), and the skill uses no channel
+(``Skill.channel``), or the client neither listens nor answers questions. Every other request goes to the SDK,
+with its body replayed. Both ways give the same bytes, and the same dispatch path runs the skill.
 """
 
 from __future__ import annotations

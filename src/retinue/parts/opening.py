@@ -1,0 +1,235 @@
+"""Opens the parts of a process in the order of their needs, and takes them through their moments."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+import structlog
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from retinue.core.call import Principal
+from retinue.core.errors import InvalidSettingError, RetinueError
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.metrics import METRICS, Figures, Metric
+from retinue.parts.part import LivePart, Opened, Part
+from retinue.parts.process import Process
+from retinue.parts.readiness import Problem
+from retinue.web.security import SecurityMiddleware
+
+SLOW_S = 10.0
+"""A part that takes longer to open, or to start, is named."""
+
+_log = structlog.get_logger("retinue.parts")
+
+Edges = Callable[[Part], Sequence[type]]
+"""The products whose parts come before a part."""
+
+
+def in_order(parts: Sequence[Part], edges: Edges) -> list[Part]:
+    """The parts, each after the parts that give its ``edges``; otherwise in the order of the list.
+
+    Raises InvalidSettingError for parts that wait for each other.
+    """
+    givers = {part.gives: part for part in parts if part.gives is not None}
+    ordered: list[Part] = []
+    waiting: list[Part] = []
+
+    def visit(part: Part) -> None:
+        if part in ordered:
+            return
+        if part in waiting:
+            circle = " → ".join(step.name for step in [*waiting[waiting.index(part) :], part])
+            raise InvalidSettingError(
+                f"part {part.name}", f"parts wait for each other: {circle}", remedy="uninstall one of them"
+            )
+        waiting.append(part)
+        for product in edges(part):
+            if product in givers:
+                visit(givers[product])
+        waiting.pop()
+        ordered.append(part)
+
+    for part in parts:
+        visit(part)
+    return ordered
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPart:
+    """A part with what it gave."""
+
+    part: Part
+    opened: Opened
+
+
+class OpenParts:
+    """The open parts of one process; made by `open_parts`."""
+
+    def __init__(self, process: Process, slow_s: float = SLOW_S) -> None:
+        self._process = process
+        self._slow_s = slow_s
+        self._parts: list[OpenPart] = []
+        self._failed: list[Problem] = []
+
+    def add(self, part: Part, opened: Opened) -> None:
+        """Take what a part gives, so that the parts after it find it."""
+        process = self._process
+        if part.gives is not None:
+            process.products[part.gives] = opened.product
+        directory = process.find(Directory)
+        if directory is not None:
+            for source in opened.sources:
+                directory.add_source(source)
+        for source_name, invoker in opened.invokers.items():
+            process.invokers.add_invoker(source_name, invoker)
+        for protocol, invoker in opened.protocols.items():
+            process.invokers.add_protocol(protocol, invoker)
+        if opened.skills is not None:
+            opened.skills(process.agent)
+        self._parts.append(OpenPart(part, opened))
+
+    def note_failure(self, name: str, error: Exception) -> None:
+        """Keep the reason why a part is missing, for ``/ready``."""
+        reason = f"{error.message} — {error.remedy}" if isinstance(error, RetinueError) else str(error)
+        self._failed.append(Problem("part", name, reason, is_fatal=False))
+        self._process.echo(f"{name} is not available: {reason}")
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """The metrics of the process: those of the core, then those that its parts add."""
+        added: dict[str, Metric] = {}
+        for open_ in self._parts:
+            added.update(open_.opened.metrics)
+        return {**METRICS, **added}
+
+    def list_routes(self) -> list[BaseRoute]:
+        """The routes of all parts by their rank."""
+        ranked = sorted(self._parts, key=lambda open_: open_.part.rank)
+        return [route for open_ in ranked for route in open_.opened.routes]
+
+    def list_tokens(self) -> dict[str, Principal]:
+        """The tokens that parts accept at every route."""
+        return {token: who for open_ in self._parts for token, who in open_.opened.tokens.items()}
+
+    def list_live(self) -> list[LivePart]:
+        """The settings that apply while the process runs."""
+        return [live for open_ in self._parts for live in open_.opened.live]
+
+    def list_open_paths(self) -> frozenset[str]:
+        """The paths that need no token."""
+        return frozenset[str]().union(*(open_.opened.open_paths for open_ in self._parts))
+
+    def in_front_of(self, checks: SecurityMiddleware) -> ASGIApp:
+        """The security checks, behind what parts put in front of them."""
+        app: ASGIApp = checks
+        for open_ in self._parts:
+            if open_.opened.in_front is not None:
+                app = open_.opened.in_front(checks)
+        return app
+
+    async def read_figures(self, figures: Figures) -> None:
+        """Put the figures of all parts."""
+        for open_ in self._parts:
+            if open_.opened.figures is not None:
+                await open_.opened.figures(figures)
+
+    async def find_problems(self) -> list[Problem]:
+        """What the parts lack, and the parts that are missing."""
+        problems = [
+            problem
+            for open_ in self._parts
+            if open_.opened.problems is not None
+            for problem in await open_.opened.problems()
+        ]
+        return [*problems, *self._failed]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Enter what runs while the process serves; on leaving it ends in reverse, then everything drains."""
+        async with AsyncExitStack() as stack:
+            for open_ in self._parts:
+                if open_.opened.drain is not None:
+                    stack.callback(open_.opened.drain)
+            for part, opened in self._list(lambda part: part.runs_after):
+                if opened.running is None:
+                    continue
+                try:
+                    with self._naming(part, "start"):
+                        await stack.enter_async_context(opened.running())
+                except Exception as error:
+                    if part.is_required:
+                        raise
+                    _log.warning("part does not run", part=part.name, exc_info=error)
+                    self.note_failure(part.name, error)
+            yield
+
+    async def get_ready(self) -> None:
+        """Let each part finish its start, one after the other."""
+        for part, opened in self._list(lambda part: part.ready_after):
+            if opened.on_ready is None:
+                continue
+            try:
+                await opened.on_ready()
+            except Exception as error:
+                if part.is_required:
+                    raise
+                _log.warning("part is not ready", part=part.name, exc_info=error)
+                self.note_failure(part.name, error)
+
+    def _list(self, edges: Edges) -> Iterator[tuple[Part, Opened]]:
+        by_part = {open_.part: open_.opened for open_ in self._parts}
+        return ((part, by_part[part]) for part in in_order(list(by_part), edges))
+
+    @contextmanager
+    def _naming(self, part: Part, verb: str) -> Iterator[None]:
+        """Name a part that takes long."""
+        told = f"{part.name} takes more than {self._slow_s:g} s to {verb}"
+        timer = asyncio.get_running_loop().call_later(self._slow_s, self._process.echo, told)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    async def open(self, part: Part, stack: AsyncExitStack) -> None:
+        """Open one part, which ends with ``stack``."""
+        for product in part.needs:
+            if product not in self._process.products:
+                raise InvalidSettingError(
+                    f"part {part.name}",
+                    f"it needs {product.__name__}, which no part of this process gives",
+                    remedy="install what gives it, or switch the part off: [parts] off",
+                )
+        with self._naming(part, "open"):
+            self.add(part, await stack.enter_async_context(part.open(self._process)))
+
+
+@asynccontextmanager
+async def open_parts(
+    process: Process, parts: Sequence[Part], *, slow_s: float = SLOW_S
+) -> AsyncIterator[OpenParts]:
+    """Open the wanted parts; on leaving they are closed in reverse.
+
+    A part that takes longer than ``slow_s`` to open or to start is named.
+
+    Raises RetinueError for a required part that cannot open. Another one is left out and noted.
+    """
+    wanted = [
+        part for part in parts if process.kind in part.kinds and part.is_wanted(process.tables, process.kind)
+    ]
+    opened = OpenParts(process, slow_s)
+    async with AsyncExitStack() as stack:
+        for part in in_order(wanted, lambda part: part.needs):
+            try:
+                await opened.open(part, stack)
+            except Exception as error:
+                if part.is_required:
+                    raise
+                _log.warning("part not opened", part=part.name, exc_info=error)
+                opened.note_failure(part.name, error)
+        if process.when_open is not None:
+            await process.when_open()
+        yield opened

@@ -1,0 +1,144 @@
+"""The interface of a part of a process.
+
+The class says what is known without a process. ``open`` makes the part in a process, and `Opened` says what
+it gives. A part has four moments: it is opened before the process serves, ``running`` is entered when the
+server answers, ``on_ready`` follows when all parts run, and ``drain`` is called before the server stops.
+
+This module is loaded by every command that reads settings, so it imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp
+
+    from retinue.authoring.agent import Agent
+    from retinue.core.call import Principal
+    from retinue.mesh.directory.sources import Source
+    from retinue.mesh.dispatch import Invoker
+    from retinue.mesh.metrics import Figures, Metric
+    from retinue.parts.process import Process
+    from retinue.parts.readiness import Check, Problem
+    from retinue.parts.tables import Tables
+    from retinue.storage.state import State
+    from retinue.web.security import SecurityMiddleware
+
+INTERFACE = 1
+"""The version of this interface. A distribution whose part has another one is refused by name."""
+
+Kind = str
+"""hub, agent, worker, stdio (an agent on standard input and output), command (without a hub), or another.
+
+Other distributions have kinds of their own. The last two of the core serve nothing.
+"""
+
+FOREIGN_RANK = 500
+"""The rank of the routes of parts that declare none: after the core's protocols, before the dashboard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of the commands of some kinds; its value is written into ``field`` of the part's table.
+
+    Without ``metavar`` it is a flag, and writes True.
+    """
+
+    flag: str
+    field: str
+    kinds: frozenset[Kind]
+    help: str
+    metavar: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LivePart:
+    """Settings that apply while a process runs; ``names`` are globs of their dotted names.
+
+    ``prepare`` checks the new settings, which may raise RetinueError, and returns what applies them.
+    """
+
+    names: tuple[str, ...]
+    prepare: Callable[[Tables], Callable[[], None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """What an open part gives to its process; every field is optional.
+
+    ``product`` is what other parts get by the class in `Part.gives`. ``invokers`` run the skills of listings
+    by their source, ``protocols`` those of agents without ``/execute`` by the protocol of their endpoint.
+    ``open_paths`` need no token. ``tokens`` are accepted at every route. ``in_front`` puts an app in front of
+    the security checks. ``figures`` puts values of ``metrics``, which are new names, or of known metrics.
+    """
+
+    product: object | None = None
+    routes: Sequence[BaseRoute] = ()
+    sources: Sequence[Source] = ()
+    invokers: Mapping[str, Invoker] = field(default_factory=dict)
+    protocols: Mapping[str, Invoker] = field(default_factory=dict)
+    skills: Callable[[Agent], None] | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    figures: Callable[[Figures], Awaitable[None]] | None = None
+    problems: Callable[[], Awaitable[Sequence[Problem]]] | None = None
+    live: Sequence[LivePart] = ()
+    open_paths: frozenset[str] = frozenset()
+    tokens: Mapping[str, Principal] = field(default_factory=dict)
+    in_front: Callable[[SecurityMiddleware], ASGIApp] | None = None
+    running: Callable[[], AbstractAsyncContextManager[object]] | None = None
+    on_ready: Callable[[], Awaitable[None]] | None = None
+    drain: Callable[[], None] | None = None
+
+
+class Part(ABC):
+    """One part of a process: a protocol, a page, a source of agents, a background task.
+
+    ``kinds`` are the processes that have it. ``needs`` are the products that must be there when it opens.
+    ``runs_after`` and ``ready_after`` are products whose parts run, or are ready, before it does; one that is
+    absent is no error. ``gives`` is the class of its product. Routes are matched by ``rank``, lowest first.
+    ``table`` is its table of ``retinue.toml``, under the part's name. A process does not start without an
+    ``is_required`` part; it runs without another one that cannot open, and ``/ready`` says so.
+    """
+
+    interface: ClassVar[int] = INTERFACE
+    name: ClassVar[str]
+    kinds: ClassVar[frozenset[Kind]]
+    needs: ClassVar[tuple[type, ...]] = ()
+    runs_after: ClassVar[tuple[type, ...]] = ()
+    ready_after: ClassVar[tuple[type, ...]] = ()
+    gives: ClassVar[type | None] = None
+    rank: ClassVar[int] = FOREIGN_RANK
+    table: ClassVar[type[BaseModel] | None] = None
+    options: ClassVar[tuple[Option, ...]] = ()
+    is_required: ClassVar[bool] = False
+
+    def is_wanted(self, tables: Tables, kind: Kind) -> bool:
+        """Whether a process of this kind has the part at all; asked before anything heavy is imported."""
+        return True
+
+    def checks(self, tables: Tables, state: State) -> Sequence[Check]:
+        """The rows of ``retinue doctor``; no process is open."""
+        return ()
+
+    @abstractmethod
+    def open(self, process: Process) -> AbstractAsyncContextManager[Opened]:
+        """Make the part; it never waits for the network. What leaving ends, it ends also if opening fails."""
+
+
+class HubFile:
+    """A product: the file by which programs find the running hub is written."""
+
+
+class FirstReading:
+    """A product: the directory has been read once since the hub serves."""
+
+
+class AgentsStarted:
+    """A product: the agents that the hub starts answer, and their health is known."""

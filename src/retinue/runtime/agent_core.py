@@ -1,0 +1,102 @@
+"""The core of an agent's process: its dispatcher, and the mesh for its calls."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.local import local_dispatcher
+from retinue.mesh.admission import Admission, Limits
+from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.events import EventBus, log_lines
+from retinue.mesh.guard.trace_guard import Signer, TraceGuard
+from retinue.mesh.permissions import Access, AccessRule
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.parts.part import Kind
+from retinue.parts.process import Process
+from retinue.parts.shown_agents import OwnAgent
+from retinue.runtime.access import agent_rule
+from retinue.runtime.configuration_reload import tables_of
+from retinue.runtime.factories import (
+    guard_settings,
+    limit_settings,
+    named_registries,
+    registry_sources,
+    timeout_settings,
+)
+from retinue.runtime.joined_mesh import AgentCalls, JoinedMesh, LimitedCalls
+from retinue.runtime.loading.targets import Target
+from retinue.runtime.observing.telemetry import span_opener
+from retinue.runtime.start import Start
+from retinue.settings import Settings, environment
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
+
+
+@asynccontextmanager
+async def open_agent(kind: Kind, target: Target, hub_url: str | None, start: Start) -> AsyncIterator[Process]:
+    """The core of an agent's process: its dispatcher, and the mesh as it may call it."""
+    settings, state, agent = start.settings, start.state, target.agent
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
+        registries = named_registries(settings, LayoutRegistry(state.registry), http, state)
+        sources = registry_sources(settings, registries, state)
+        mesh = await stack.enter_async_context(JoinedMesh.open(settings, state, http, sources, hub_url))
+        rule = agent_rule(settings, agent.name, target.access)
+        allowed = mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send, mesh)
+        dispatcher = _make_dispatcher(agent, settings, allowed, mesh.peers.signer, start.url, rule)
+        stack.callback(dispatcher.admission.events.flush)
+        process = Process(
+            kind=kind,
+            agent=agent,
+            dispatcher=dispatcher,
+            shown=OwnAgent(agent, dispatcher.access, start.url),
+            state=state,
+            tables=tables_of(settings),
+            http=http,
+            signer=mesh.peers.signer,
+            token_for=mesh.peers.token_for,
+            remote=mesh.peers.remote,
+            invokers=mesh.lookup,
+            echo=start.echo,
+            environ=environment(),
+            url=start.url,
+            own_url=start.own_url,
+            ask_to_stop=start.stop.ask,
+        )
+        process.add(AgentCalls, AgentCalls(allowed))
+        yield process
+
+
+def _make_dispatcher(
+    agent: Agent,
+    settings: Settings,
+    allowed: JoinedMesh | LimitedCalls,
+    signer: Signer,
+    url: str | None,
+    rule: AccessRule,
+) -> Dispatcher:
+    """The dispatcher of one agent's process; ``rule`` holds the callers that it hears."""
+    events = EventBus()
+    events.subscribe_batches(log_lines)
+    guard = TraceGuard(guard_settings(settings), signer=signer)
+    return local_dispatcher(
+        agent,
+        mesh=allowed,
+        servers=allowed,
+        access=Access({agent.name: rule}),
+        url=url,
+        admission=Admission(guard, Limits(limit_settings(settings)), events),
+        timeouts=timeout_settings(settings),
+        open_span=span_opener(agent.name, environment()),
+    )
+
+
+def attach_model(target: Target, settings: Settings, state: State) -> None:
+    """Open the model that answers for a character; nothing for other agents. Raises InvalidSettingError."""
+    if target.model is not None:
+        # imported here, because other agents need nothing of it
+        from retinue.runtime.models import answer_as_character
+
+        answer_as_character(target.agent, settings, state, target.model)

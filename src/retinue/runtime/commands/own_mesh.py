@@ -1,0 +1,28 @@
+"""The mesh of a command that finds no running hub."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from retinue.mesh.directory.listings import MemoryListings
+from retinue.parts.opening import open_parts
+from retinue.parts.process import Process
+from retinue.runtime.mesh import LazyRuns, open_mesh
+from retinue.runtime.mesh_process import mesh_process
+from retinue.runtime.parts.messages import MessagesPart
+from retinue.runtime.serving import Stop
+from retinue.runtime.start import Start
+from retinue.settings import Settings
+from retinue.storage.state import State
+
+
+@asynccontextmanager
+async def open_own_mesh(settings: Settings, state: State) -> AsyncIterator[Process]:
+    """The hub's skills in this process, over the registries of the state; closed on leaving."""
+    runs = LazyRuns(settings, state)
+    start = Start(settings, state, lambda line: None, Stop())
+    async with open_mesh(settings, state, MemoryListings(), open_runs=runs.open) as mesh:
+        process = mesh_process("command", mesh, start)
+        async with open_parts(process, [MessagesPart()]):
+            yield process

@@ -1,0 +1,1 @@
+"""The parts of hub, agent and worker, and the lists of them."""

@@ -1,0 +1,70 @@
+"""The audit of a hub as a part: records calls, counts them and shows them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from retinue.hub.calls import CallFilter, add_call_skills
+from retinue.mesh.events import EventBus, OncePerMinute, log_lines, record_calls
+from retinue.mesh.health.call_figures import CallFigures
+from retinue.parts.part import Opened, Part
+from retinue.parts.process import Process
+from retinue.storage.listing_store import SqliteAudit
+
+
+class RecordedCalls:
+    """A product: the calls that are recorded and logged in batches."""
+
+    def __init__(self) -> None:
+        self.bus = EventBus()
+
+    def flush(self) -> None:
+        """Record what waits for its batch."""
+        self.bus.flush()
+
+
+class AuditPart(Part):
+    """Records the calls of a hub and writes their log lines; the figures begin with the recorded calls."""
+
+    name = "audit"
+    kinds = frozenset({"hub"})
+    needs = (SqliteAudit, CallFigures)
+    gives = RecordedCalls
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        audit, access = process.get(SqliteAudit), process.dispatcher.access
+        recorded = RecordedCalls()
+        recorded.bus.subscribe_later(record_calls(audit.append))
+        recorded.bus.subscribe_batches(log_lines)
+        process.dispatcher.admission.events.subscribe(OncePerMinute(recorded.bus.emit))
+        # before the process serves, else calls would count twice
+        process.get(CallFigures).seed(await asyncio.to_thread(audit.summarise_calls))
+        try:
+            yield Opened(
+                product=recorded,
+                skills=lambda agent: add_call_skills(agent, partial(read_calls, audit), access),
+            )
+        finally:
+            recorded.flush()
+
+
+async def read_calls(audit: SqliteAudit, wanted: CallFilter, limit: int) -> Sequence[Mapping[str, Any]]:
+    """The recorded calls that match, newest first."""
+    equal = {
+        "skill": wanted.skill,
+        "agent": wanted.agent,
+        "caller": wanted.caller,
+        "status": wanted.status,
+        "trace_id": wanted.trace,
+    }
+    audit.flush()
+    filters = {key: value for key, value in equal.items() if value is not None}
+    return await asyncio.to_thread(
+        audit.list_calls, filters, failed=wanted.failed, before=wanted.before, limit=limit
+    )

@@ -1,0 +1,209 @@
+"""The child agents of a hub: installed agents, configured agents and models, with processes and logs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+from retinue.core.errors import ChildFailedError
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.metrics import Figures
+from retinue.parts.part import AgentsStarted, FirstReading, LivePart, Opened, Part
+from retinue.parts.process import Echo, Process
+from retinue.parts.readiness import Problem
+from retinue.parts.tables import Tables
+from retinue.plugins import AGENTS, list_unique_plugins
+from retinue.rpc.probe import answers, probe
+from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models
+from retinue.runtime.observing.log_files import AgentLogs, keep_small, writes_to
+from retinue.runtime.serving import end_task
+from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor
+from retinue.settings import Settings
+from retinue.settings_tables import LogTable, TimeoutTable
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
+
+HUB = frozenset({"hub"})
+
+
+class ModelsPart(Part):
+    """Finds the language models that this machine can run, and lists the others as agents."""
+
+    name = "models"
+    kinds = HUB
+    gives = Models
+    is_required = True
+
+    def __init__(self, *, seeds: bool) -> None:
+        self._seeds = seeds
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        models = find_models(process.tables.get(Settings), process.environ, seeds=self._seeds)
+        missing = models.not_started
+
+        @asynccontextmanager
+        async def running() -> AsyncIterator[None]:
+            missing.watch(process.get(Directory))
+            yield
+
+        yield Opened(product=models, sources=(missing,), invokers={missing.name: missing}, running=running)
+
+
+class LogsPart(Part):
+    """Keeps the output of the agents in files, and the hub's own log small."""
+
+    name = "logs"
+    kinds = HUB
+    gives = AgentLogs
+    runs_after = (FirstReading,)
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        state = process.state
+        logs = AgentLogs(state.agent_logs, process.tables.get(LogTable))
+
+        def prepare(tables: Tables) -> Callable[[], None]:
+            def apply() -> None:
+                logs.limits = tables.get(LogTable)
+
+            return apply
+
+        @asynccontextmanager
+        async def running() -> AsyncIterator[None]:
+            keeping = None
+            if writes_to(state.hub_log):
+                keeping = asyncio.create_task(keep_small(state.hub_log, lambda: logs.limits))
+            try:
+                yield
+            finally:
+                if keeping is not None:
+                    await end_task(keeping)
+                logs.close()
+
+        yield Opened(product=logs, live=(LivePart(("logs.*",), prepare),), running=running)
+
+
+class SupervisorPart(Part):
+    """Starts the agents of the hub as child processes, and starts them again when they end."""
+
+    name = "agents"
+    kinds = HUB
+    needs = (Models, AgentLogs)
+    gives = AgentsStarted
+    runs_after = (FirstReading, AgentLogs)
+    is_required = True
+
+    def __init__(self, *, bare: bool) -> None:
+        self._bare = bare
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        logs, models = process.get(AgentLogs), process.get(Models)
+        timeout_s = process.tables.get(TimeoutTable).probe_s
+        children = Supervisor(_card_probe(process.http, timeout_s), _report(process.echo, logs), logs.take)
+        url = process.own_url or ""
+
+        def list_specs(tables: Tables) -> list[ChildSpec]:
+            settings = tables.get(Settings)
+            own = child_specs(settings, process.state, url, self._bare)
+            return [*own, *model_children(models, process.state, url)]
+
+        def prepare(tables: Tables) -> Callable[[], None]:
+            """Agents that the settings no longer name are stopped, new ones are started."""
+            return partial(children.replace_soon, list_specs(tables))
+
+        @asynccontextmanager
+        async def running() -> AsyncIterator[None]:
+            try:
+                yield
+            finally:
+                await children.stop()
+
+        async def on_ready() -> None:
+            await children.start(list_specs(process.tables))
+            await probe_all(process, timeout_s)
+
+        async def problems() -> Sequence[Problem]:
+            return [
+                Problem("child", child.spec.name, "not running", is_fatal=False)
+                for child in children.children
+                if not child.is_ready
+            ]
+
+        async def figures(figures: Figures) -> None:
+            for child in children.children:
+                figures.put("retinue_child_up", float(child.is_ready), child.spec.name)
+                figures.put("retinue_child_restarts_total", child.restarts, child.spec.name)
+
+        yield Opened(
+            product=AgentsStarted(),
+            live=(LivePart(("agents",), prepare),),
+            running=running,
+            on_ready=on_ready,
+            problems=problems,
+            figures=figures,
+        )
+
+
+async def probe_all(process: Process, timeout_s: float) -> None:
+    """Ask every agent of the directory whether it answers."""
+    directory = process.get(Directory)
+    await directory.ensure_fresh()
+    agents = directory.list_entries()
+    await probe(directory, process.dispatcher.agent_stats, agents, process.http, timeout_s=timeout_s)
+
+
+def child_specs(settings: Settings, state: State, hub_url: str, bare: bool) -> Sequence[ChildSpec]:
+    """The configured agents and, unless the hub is bare, those of installed distributions.
+
+    Raises InvalidSettingError when two distributions declare the same agent.
+    """
+    environment = {"RETINUE_HOME": str(state.root), "RETINUE_HUB": hub_url}
+    specs = []
+    for table in settings.agents:
+        port = () if table.port is None else ("--port", str(table.port))
+        arguments = ("serve", table.target, "--host", table.host, *port)
+        if table.advertise is not None:
+            arguments = (*arguments, "--advertise", table.advertise)
+        specs.append(ChildSpec(table.target, arguments, environment))
+    if not (bare or settings.hub.bare):
+        for plugin in list_unique_plugins(AGENTS):
+            preferred = ("--port", plugin.qualifier, "--port-may-move") if plugin.qualifier else ()
+            specs.append(ChildSpec(plugin.name, ("serve", plugin.target, *preferred), environment))
+    return specs
+
+
+def model_children(models: Models, state: State, hub_url: str) -> Sequence[ChildSpec]:
+    """The model agents that this machine can run."""
+    environment = {"RETINUE_HOME": str(state.root), "RETINUE_HUB": hub_url}
+    # the ports below FIRST_MODEL_PORT are for agents that are not models
+    port = ("--port", str(FIRST_MODEL_PORT), "--port-may-move")
+    return [ChildSpec(name, ("serve", "--llm", name, *port), environment) for name in models.available]
+
+
+def _card_probe(http: HttpClient, timeout_s: float) -> Probe:
+    async def answers_at(ready: Ready) -> bool:
+        return await answers(http, str(ready["url"]), timeout_s=timeout_s) is None
+
+    return answers_at
+
+
+def _report(echo: Echo, logs: AgentLogs) -> OnChange:
+    names: dict[str, str] = {}
+
+    def report(child: str, news: Ready | ChildFailedError | None) -> None:
+        if news is None:
+            echo(f"{names.get(child, child)} ended; starting it again")
+        elif isinstance(news, ChildFailedError):
+            logs.name(child)
+            echo(f"{news.message}; trying again")
+        else:
+            names[child] = str(news["name"])
+            logs.name(child, names[child])
+            echo(f"{names[child]} at {news['url']}")
+
+    return report

@@ -1,0 +1,107 @@
+"""The protocols and pages of a hub alone, as parts."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from retinue.ard.codec.catalog import Publisher
+from retinue.ard.federation import Upstreams
+from retinue.ard.server import DiscoveryEndpoint
+from retinue.mcp.upstream.imported_reads import ServersInHub
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.search.ranking import SkillSearch
+from retinue.oci.server import pull as oci
+from retinue.oci.server.webhooks import hook_route
+from retinue.parts.part import Opened, Part
+from retinue.parts.process import Process
+from retinue.runtime.endpoints.agent_mcp import McpEndpoints
+from retinue.runtime.endpoints.dashboard import make_dashboard
+from retinue.runtime.endpoints.mcp import open_hub_mcp
+from retinue.runtime.endpoints.registry import hook_tokens, shown_repositories
+from retinue.runtime.importing.imports import Imports
+from retinue.runtime.mesh import Registries
+from retinue.runtime.parts.mcp import MCP_RANK
+from retinue.settings import Settings
+from retinue.settings_tables import DiscoveryTable
+
+
+class HubMcpPart(Part):
+    """MCP: the endpoint of the hub, and one for every agent."""
+
+    name = "mcp"
+    kinds = frozenset({"hub"})
+    needs = (Imports,)
+    gives = McpEndpoints
+    rank = MCP_RANK
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        servers = process.get(Imports).servers
+        imported = ServersInHub(servers, process.get(Directory), process.dispatcher.access)
+        async with open_hub_mcp(process, imported) as endpoints:
+            yield Opened(product=endpoints, routes=endpoints.routes, drain=endpoints.end)
+
+
+class DiscoveryPart(Part):
+    """Agentic Resource Discovery; the id of the registry is another one in each process."""
+
+    name = "discovery"
+    kinds = frozenset({"hub"})
+    rank = 80
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        table = process.tables.get(DiscoveryTable)
+        upstreams = Upstreams(
+            process.http,
+            table.upstreams,
+            f"ard-{uuid.uuid4().hex[:16]}",
+            timeout_s=table.timeout_s,
+            max_hops=table.max_hops,
+        )
+        publisher = Publisher(table.publisher, table.name, (process.url or "").rstrip("/"))
+        endpoint = DiscoveryEndpoint(
+            process.get(Directory), process.get(SkillSearch), process.dispatcher.access, publisher, upstreams
+        )
+        yield Opened(routes=endpoint.routes())
+
+
+class RegistryPart(Part):
+    """The registry of the state folder at ``/v2``, and the webhooks of other registries."""
+
+    name = "registry"
+    kinds = frozenset({"hub"})
+    rank = 90
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        registries = process.get(Registries)
+        shown = shown_repositories(process.get(Directory), process.dispatcher.access)
+        yield Opened(
+            routes=(
+                hook_route(registries.notifications.take),
+                *oci.routes(registries.home, registries.home, shown),
+            ),
+            tokens=hook_tokens(process.tables.get(Settings), process.environ),
+        )
+
+
+class DashboardPart(Part):
+    """The pages for browsers, and their sessions in front of the security checks."""
+
+    name = "dashboard"
+    kinds = frozenset({"hub"})
+    needs = (Imports,)
+    rank = 900
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        settings = process.tables.get(Settings)
+        dashboard = make_dashboard(process, settings)
+        yield Opened(routes=dashboard.routes, in_front=dashboard.in_front_of, drain=dashboard.end)

@@ -1,0 +1,118 @@
+"""The common protocols of hub and agents as parts, with the ranks of their routes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from retinue.parts.part import Opened, Part
+from retinue.parts.process import Process
+from retinue.rest.routes import rest_route
+from retinue.rpc.server import execute_route, health_route
+from retinue.runtime.access import protected_resource
+from retinue.runtime.endpoints.a2a import open_a2a
+from retinue.runtime.endpoints.cards import card_routes
+from retinue.runtime.factories import public_card_key
+from retinue.runtime.messages import Messages
+from retinue.runtime.process_state import ProcessState
+from retinue.settings import Settings
+from retinue.settings_tables import ExecuteTable
+from retinue.web.rejections import keys_route, metadata_routes
+
+_SERVING = frozenset({"hub", "agent"})
+
+
+class ExecutePart(Part):
+    """JSON-RPC at ``/execute``, and at a hub for every agent."""
+
+    name = "execute"
+    kinds = _SERVING
+    rank = 20
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        table = process.tables.get(ExecuteTable)
+        route = partial(
+            execute_route,
+            process.dispatcher,
+            answer_without_id=table.answer_without_id,
+            validation_code=table.validation_code,
+        )
+        if process.kind == "hub":
+            yield Opened(routes=(route(path="/agents/{agent}/execute"), route()))
+        else:
+            yield Opened(routes=(route(agent=process.agent.name),))
+
+
+class A2aPart(Part):
+    """A2A: JSON-RPC and cards of the process's agent, and at a hub of every agent."""
+
+    name = "a2a"
+    kinds = _SERVING
+    needs = (Messages,)
+    rank = 40
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        opening = open_a2a(
+            process.dispatcher,
+            process.shown,
+            process.tables.get(Settings),
+            process.state,
+            process.url or "",
+            process.get(Messages).answer_envelope,
+        )
+        async with opening as endpoints:
+            yield Opened(routes=endpoints.routes, drain=endpoints.end)
+
+
+class CardPart(Part):
+    """The pallet card of the process's agent, and at a hub of every agent."""
+
+    name = "card"
+    kinds = _SERVING
+    rank = 50
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        yield Opened(routes=card_routes(process.shown))
+
+
+class RestPart(Part):
+    """The REST routes for tools and resources."""
+
+    name = "rest"
+    kinds = _SERVING
+    rank = 60
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        yield Opened(routes=(rest_route(process.dispatcher, process.shown, process.url or ""),))
+
+
+class ProbesPart(Part):
+    """Probes, metrics, the keys of cards and the metadata of the authorization server."""
+
+    name = "probes"
+    kinds = frozenset({"hub", "agent", "worker"})
+    rank = 70
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        settings = process.tables.get(Settings)
+        state = process.find(ProcessState)
+        keys = keys_route(partial(public_card_key, settings, process.state))
+        yield Opened(
+            routes=(
+                health_route(),
+                *(() if state is None else state.routes()),
+                *(() if process.kind == "worker" else (keys,)),
+                *metadata_routes(protected_resource(settings)),
+            )
+        )

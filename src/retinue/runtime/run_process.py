@@ -1,0 +1,186 @@
+"""Runs a process made of parts: hub, agent, worker and the kinds of other distributions.
+
+The order is the same for all kinds: state, address, core, parts open, server, parts run, parts are ready. The
+end is one exit stack: what runs ends in reverse, streams drain, the server stops, the parts close in reverse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    contextmanager,
+)
+from dataclasses import dataclass
+
+from retinue.mesh.permissions import Access
+from retinue.parts.opening import OpenParts, open_parts
+from retinue.parts.part import Kind, Part
+from retinue.parts.process import Echo, Process
+from retinue.runtime.access import (
+    Address,
+    advertised,
+    behind_proxies,
+    check_address,
+    endpoint_checks,
+    warn_of_wildcard,
+)
+from retinue.runtime.configuration_reload import ConfigurationReload, dispatcher_parts, endpoint_part
+from retinue.runtime.factories import http_limits
+from retinue.runtime.process_state import ProcessState
+from retinue.runtime.serving import Stop, bind, end_task, serving, url_of
+from retinue.runtime.start import Start
+from retinue.runtime.supervisor import report_ready
+from retinue.settings import Settings, find_missing_parts
+from retinue.storage.state import State
+from retinue.web.fast.exact_paths import ExactPathRouter
+from retinue.web.security import SecurityMiddleware
+
+GETTING_READY = "getting ready"
+"""The name of the task in which the parts of a process finish its start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One process to run: what the kinds of processes differ in.
+
+    ``name`` is told to the supervisor, ``service`` is the name in OpenTelemetry. ``hold_state`` prepares or
+    locks the state folder, ``open_core`` makes what the parts share. ``access_of`` reads the access lists
+    from settings. ``reread`` reads the settings anew at SIGHUP. A process without an ``address`` serves
+    nothing.
+    """
+
+    kind: Kind
+    name: str
+    service: str
+    settings: Settings
+    state: State
+    echo: Echo
+    parts: Sequence[Part]
+    hold_state: Callable[[], AbstractContextManager[None]]
+    open_core: Callable[[Start], AbstractAsyncContextManager[Process]]
+    access_of: Callable[[Settings], Access]
+    reread: Callable[[], Settings] | None = None
+    address: Address | None = None
+
+
+async def run_process(launch: Launch) -> int:
+    """Run until asked to stop; returns the exit code. At SIGHUP it reads its settings anew.
+
+    Raises InvalidSettingError, PortInUseError, StateError, and what a required part raises.
+    """
+    async with AsyncExitStack() as stack:
+        if launch.address is not None:
+            check_address(launch.address.host, launch.settings, insecure_ok=launch.address.insecure_bind)
+        stack.enter_context(launch.hold_state())
+        listener = None if launch.address is None else _listen(launch.address, launch.echo)
+        if listener is not None:
+            stack.callback(listener.close)
+        stop = Stop()
+        stop.on_signals()
+        supervisor = stop.with_supervisor()
+        process = await stack.enter_async_context(launch.open_core(_start(launch, listener, stop)))
+        own = ProcessState.observing(
+            launch.kind, process.dispatcher.access, process.dispatcher.admission, lambda: stop.asked
+        )
+        process.add(ProcessState, own)
+        reload = ConfigurationReload(
+            launch.settings,
+            launch.reread or (lambda: launch.settings),
+            dispatcher_parts(process.dispatcher, launch.access_of),
+            launch.echo,
+        )
+        if launch.reread is not None:
+            stop.on_hangup = reload
+        parts = own.parts = await stack.enter_async_context(open_parts(process, launch.parts))
+        for name, missing in find_missing_parts(launch.settings).items():
+            parts.note_failure(name, missing)
+        for live in parts.list_live():
+            reload.add(live)
+        await stack.enter_async_context(own.exporting(launch.service, process.environ))
+        if listener is not None and launch.address is not None:
+            settings = process.tables.get(Settings)
+            checks = make_checks(process, parts, settings, launch.address.host)
+            reload.add(endpoint_part(checks, launch.address, parts.list_open_paths()))
+            app = behind_proxies(parts.in_front_of(checks), settings, process.url or "")
+            await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
+        await stack.enter_async_context(parts.running())
+        if await _is_ready(parts, stop):
+            own.is_started = True
+            url = {} if process.own_url is None or launch.kind == "worker" else {"url": process.own_url}
+            report_ready(supervisor, {"name": launch.name, **url})
+        await stop.wait()
+        launch.echo(f"stopping: {stop.reason}")
+    return stop.exit_code
+
+
+def make_checks(process: Process, parts: OpenParts, settings: Settings, host: str) -> SecurityMiddleware:
+    """The routes of the parts behind the security checks of a process that listens at ``host``."""
+    return endpoint_checks(
+        ExactPathRouter(routes=parts.list_routes()),
+        settings,
+        process.state,
+        process.http,
+        host=host,
+        url=process.url or "",
+        open_paths=parts.list_open_paths(),
+        tokens=parts.list_tokens(),
+    )
+
+
+async def _is_ready(parts: OpenParts, stop: Stop) -> bool:
+    """Let the parts finish their start; False if the process is asked to stop meanwhile."""
+    starting = asyncio.create_task(parts.get_ready(), name=GETTING_READY)
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    await end_task(stopping)
+    if not starting.done():
+        await end_task(starting)
+        return False
+    starting.result()
+    return not stop.asked
+
+
+def _listen(address: Address, echo: Echo) -> socket.socket:
+    listener = bind(address.host, address.port, search=address.search)
+    url = url_of(listener)
+    if address.tells_port and address.port and not url.endswith(f":{address.port}"):
+        echo(f"port {address.port} is taken; using {url}")
+    return listener
+
+
+def _start(launch: Launch, listener: socket.socket | None, stop: Stop) -> Start:
+    if listener is None or launch.address is None:
+        return Start(launch.settings, launch.state, launch.echo, stop)
+    warn_of_wildcard(launch.address.host, launch.address.advertise, launch.echo)
+    # processes of this machine use its own address, others the advertised one
+    own_url = url_of(listener)
+    url = launch.address.advertise or own_url
+    settings = advertised(launch.settings, launch.address.advertise)
+    return Start(settings, launch.state, launch.echo, stop, url, own_url)
+
+
+@contextmanager
+def own_state(state: State, echo: Echo) -> Iterator[None]:
+    """Hold the state folder of a hub. Raises HubRunningError."""
+    with state.own():
+        take_from_others(state, echo)
+        yield
+
+
+@contextmanager
+def prepared_state(state: State, echo: Echo) -> Iterator[None]:
+    """Create the state folder of an agent if it is missing."""
+    state.prepare()
+    take_from_others(state, echo)
+    yield
+
+
+def take_from_others(state: State, echo: Echo) -> None:
+    """Make a state folder of an earlier version readable by its owner only."""
+    if changed := state.protect():
+        echo(f"{state.root}: took {changed:,} files and folders from the other users of this machine")
