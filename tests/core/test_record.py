@@ -40,7 +40,6 @@ FIELDS = {
 
 ADDED_FIELDS = {
     "TraceContext": {"depth_given", "sent_at_ms"},
-    "Call": {"listing"},
     "Outcome": {"calls_used"},
     "Principal": {"agents"},
     "AgentRecord": {"deprecated", "weight"},
@@ -49,11 +48,10 @@ ADDED_FIELDS = {
     "Prompt": {"title", "description", "visibility"},
 }
 """``depth_given``: an id that came without a depth is worked out by the guard (specification 7.5);
-``listing`` is what a workflow's choice has looked up already; ``sent_at_ms`` is the replay window's;
-``calls_used`` gives back what is left of a budget (decision 0018); ``agents``: a token may show a part of the
-mesh only; what MCP says of resources and prompts, and whether readers may subscribe (specification 5); whether
-a skill talks to its caller, and whether it is in the list of tools; ``deprecated`` and ``weight``: versions
-side by side (specification 7.9).
+``sent_at_ms`` is the replay window's, ``calls_used`` gives back what is left of a budget (decision 0018);
+``agents``: a token may show a part of the mesh only; what MCP says of resources and prompts, and whether
+readers may subscribe (specification 5); whether a skill talks to its caller, and whether it is in the list of
+tools; ``deprecated`` and ``weight``: versions side by side (specification 7.9).
 """
 
 
