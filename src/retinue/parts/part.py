@@ -1,4 +1,4 @@
-"""The interface of a part: what a process is made of.
+"""The interface of a part of a process.
 
 The class says what is known without a process. ``open`` makes the part in a process, and `Opened` says what
 it gives. A part has four moments: it is opened before the process serves, ``running`` is entered when the

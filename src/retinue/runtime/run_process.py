@@ -1,4 +1,4 @@
-"""Runs a process that is made of parts: hub, agent, worker and the kinds of other distributions.
+"""Runs a process made of parts: hub, agent, worker and the kinds of other distributions.
 
 The order is the same for all kinds: state, address, core, parts open, server, parts run, parts are ready. The
 end is one exit stack: what runs ends in reverse, streams drain, the server stops, the parts close in reverse.

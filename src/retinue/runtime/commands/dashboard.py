@@ -1,4 +1,4 @@
-"""The address at which a browser is signed in to the dashboard of the running hub."""
+"""Makes the address that signs a browser in to the dashboard of the running hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocols and pages that only a hub has, as parts."""
+"""The protocols and pages of a hub alone, as parts."""
 
 from __future__ import annotations
 
