@@ -24,7 +24,7 @@ MAX_QUEUED: Final = 20_000
 """Events that wait for one node, one for each RID; further ones are dropped, with a log line."""
 
 MAX_QUEUES: Final = 10_000
-"""Nodes for which events wait; those for further nodes are dropped, with a log line."""
+"""Nodes for which events wait; events for further nodes are dropped, with a log line."""
 
 BATCH_EVENTS: Final = 100
 BATCH_BYTES: Final = 1024 * 1024

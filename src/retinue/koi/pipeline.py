@@ -44,7 +44,7 @@ class BusyError(Exception):
 
 
 class PipelineSteps(ABC):
-    """What the pipeline asks of its node, at the places where koi-net fetches, writes and sends.
+    """The work of a node for its pipeline, at the places where koi-net fetches, writes and sends.
 
     `NodeSteps` in `steps` implements each.
     """
@@ -161,7 +161,7 @@ class Processor:
         self._worker = asyncio.get_running_loop().create_task(self._work())
 
     async def stop(self) -> None:
-        """End the work; what waits is dropped, and was not acknowledged."""
+        """End the work; waiting objects are dropped, and were not acknowledged."""
         for task in [*self._asked, *([self._worker] if self._worker else [])]:
             task.cancel()
         await asyncio.gather(*self._asked, *([self._worker] if self._worker else []), return_exceptions=True)

@@ -56,7 +56,7 @@ class Policy:
         return cls(rules, Questions(state.rid, peers, state.graph, state.memory))
 
     def judge(self, kobj: KnowledgeObject) -> Verdict:
-        """What the rules alone say of an object."""
+        """The verdict of the rules alone on an object."""
         return self.rules.judge(kobj)
 
     async def settle(self, kobj: KnowledgeObject, verdict: Verdict) -> str | None:

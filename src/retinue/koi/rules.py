@@ -48,7 +48,7 @@ _PLAIN_URL = re.compile(r"https?://([a-z0-9.-]+)(?::[1-5]?\d{1,4})?(?:/[\w./-]*)
 
 
 FORGOTTEN: Final = "forgotten:"
-"""Prefix of the cache's notes of what was forgotten: RID → time of the last state."""
+"""Prefix of the cache's notes of forgotten objects: RID → time of the last state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ log = structlog.get_logger("retinue.koi")
 
 
 class NodeSteps(PipelineSteps):
-    """The steps of one node, between its pipeline and what it knows, accepts and sends."""
+    """The steps of one node, between its pipeline and its state, policy and wire."""
 
     def __init__(self, state: NodeState, wire: Wire, policy: Policy, joining: Joining) -> None:
         self._state = state

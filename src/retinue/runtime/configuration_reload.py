@@ -78,7 +78,9 @@ def tables_of(settings: Settings) -> Tables:
 
 
 def dispatcher_parts(dispatcher: Dispatcher, access_of: Callable[[Settings], Access]) -> list[LivePart]:
-    """What every process applies: limits of calls and chains, and the lists of callers of its agents."""
+    """The settings that every process applies: limits of calls and chains, and the lists of callers of its
+    agents.
+    """
 
     def limits(tables: Tables) -> Callable[[], None]:
         wanted = limit_settings(tables.get(Settings))

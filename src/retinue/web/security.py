@@ -83,7 +83,7 @@ class SecuritySettings:
     ``host`` is the bind address; ``hosts`` are further names under which clients reach the server,
     ``origins`` the web origins (``scheme://host[:port]``) that may send requests. ``any_media_type`` lists
     path prefixes whose endpoints check the media type themselves. Without ``anonymous``, every path needs a
-    token, except ``open_paths``, ``DISCOVERY_PATHS`` and those that begin with one of ``open_prefixes``.
+    token, except ``open_paths``, ``DISCOVERY_PATHS`` and paths that begin with one of ``open_prefixes``.
     ``max_upload_bytes`` limits registry uploads, which are streamed to disk. ``resource`` describes the
     endpoints to OAuth clients.
     """

@@ -105,7 +105,9 @@ class ManifestsPayload:
 
 @dataclass(frozen=True, slots=True)
 class BundlesPayload:
-    """Bundles; ``deferred`` names those that did not fit into this reply: ask for them again."""
+    """Bundles; ``deferred`` names bundles that did not fit into this reply, so that the reader requests them
+    again.
+    """
 
     bundles: tuple[Bundle, ...]
     not_found: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ log = structlog.get_logger("retinue.koi")
 
 @dataclass(slots=True)
 class Entry:
-    """What is kept in memory of a bundle: its manifest, and who owns it, of a personality."""
+    """The facts of a bundle in memory: its manifest, and the owner of a personality."""
 
     manifest: Manifest
     instant_us: int

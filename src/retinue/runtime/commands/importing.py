@@ -34,7 +34,7 @@ _PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one import: its skills, or the problem; both empty if the hub does not list it yet."""
+    """The outcome of one import: its skills, or the problem; both empty if the hub does not list it yet."""
 
     name: str
     skills: tuple[str, ...] = ()

@@ -51,7 +51,7 @@ class LogFilter:
 
 
 class MeshLog:
-    """Reads the log of a state: first the last lines, then those that were added."""
+    """Reads the log of a state: first the last lines, then the added ones."""
 
     def __init__(self, state: State, wanted: LogFilter) -> None:
         self._state = state
