@@ -91,8 +91,8 @@ HUB = (
     Seam("retinue.dashboard.live:LiveUpdates.__init__", "dashboard made"),
     Seam("retinue.dashboard.live:LiveUpdates.end", "dashboard streams ended"),
     Seam("retinue.runtime.importing.imports:Imports.running", "imports connected", "imports closed"),
-    Seam("retinue.runtime.koi.membership:KoiHub.open", "KOI node opened"),
-    Seam("retinue.runtime.koi.membership:KoiHub.running", "KOI network joined", "KOI network left"),
+    Seam("retinue_koi.membership:KoiHub.open", "KOI node opened"),
+    Seam("retinue_koi.membership:KoiHub.running", "KOI network joined", "KOI network left"),
     Seam("retinue.runtime.observing.log_files:AgentLogs.__init__", "logs of agents opened"),
     Seam("retinue.runtime.observing.log_files:AgentLogs.close", "logs of agents closed"),
     Seam("retinue.runtime.supervisor:Supervisor.start", "agents start", "agents started"),
@@ -102,8 +102,8 @@ HUB = (
 )
 AGENT = (
     Seam("retinue.runtime.joined_mesh:JoinedMesh.__init__", "mesh joined"),
-    Seam("retinue.runtime.koi.membership:KoiMember.__init__", "KOI node opened"),
-    Seam("retinue.runtime.koi.membership:KoiMember.running", "KOI network joined", "KOI network left"),
+    Seam("retinue_koi.membership:KoiMember.__init__", "KOI node opened"),
+    Seam("retinue_koi.membership:KoiMember.running", "KOI network joined", "KOI network left"),
     Seam("retinue.runtime.card_publication:CardPublication.publish", "card publishes", "card published"),
     Seam("retinue.runtime.card_publication:CardPublication.keep", "card kept", "card kept no more"),
     Seam("retinue.runtime.card_publication:CardPublication.withdraw", "card withdraws", "card withdrawn"),
