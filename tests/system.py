@@ -45,6 +45,7 @@ from retinue.storage.state import State
 from retinue.testing.memory_runs import MemoryRuns
 from retinue_koi.membership import KoiHub
 from retinue_koi.part import KoiPart
+from retinue_koi.table import KoiTable
 from tests.recording import Recording
 from tests.serving import serve_app
 
@@ -170,8 +171,7 @@ class System:
         self.stack.callback(audit.close)
         settings = self.settings
         if koi is not None:
-            table = settings.koi.model_copy(update={"enabled": True, "join": koi_join})
-            settings = settings.model_copy(update={"koi": table})
+            settings = settings.model_copy(update={"koi": KoiTable(enabled=True, join=koi_join)})
         mesh = await self.stack.enter_async_context(
             open_mesh(settings, self.state, listings, open_runs=MemoryRuns, hub_id=hub_id, url=url)
         )

@@ -29,7 +29,7 @@ from retinue.mesh.metrics import METRICS
 from retinue.mesh.schema import checks as schema
 from retinue.mesh.schema import cost as schema_cost
 from retinue.rpc import server as execute
-from retinue.settings import Settings, load_settings
+from retinue.settings import Settings, load_settings, settings_class
 from retinue.web.codec import jsonrpc
 from retinue.web.connection_gate import MIN_PROGRESS_BYTES
 from retinue.web.error_table import execute_fault, list_error_classes
@@ -139,7 +139,7 @@ def test_every_setting_is_documented_with_its_default_and_its_name_in_the_enviro
     }
     real = {
         path: (variable, "required" if default is ... else orjson.dumps(default).decode())
-        for path, variable, default in list_leaves(Settings)
+        for path, variable, default in list_leaves(settings_class())
     }
     assert documented == real
 

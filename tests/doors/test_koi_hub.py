@@ -14,7 +14,6 @@ from retinue import Agent, Context
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.oci.registry import forget
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
-from retinue.settings_tables import KoiTable
 from retinue.storage.state import State
 from retinue_koi import memory
 from retinue_koi.codec.personality import AgentPersonality
@@ -22,6 +21,7 @@ from retinue_koi.codec.rids import PERSONALITY_TYPE
 from retinue_koi.membership import KoiHub, KoiMember, make_node
 from retinue_koi.peers import Address, FirstContact
 from retinue_koi.programs.nodes import CoordinatorAdapterNode
+from retinue_koi.table import KoiTable
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.seeds.test_koi_nodes import Later, Net, contact, read, until

@@ -66,27 +66,6 @@ def demo() -> int:
     return run_loop(lambda: serve_demo(click.echo))
 
 
-def _main(command: str) -> NoReturn:
-    from retinue.cli.program import program
-
-    program.main(["koi", command, *sys.argv[1:]], prog_name="retinue")
-
-
-def coordinator_main() -> NoReturn:
-    """The program ``koi-mcp-coordinator``."""
-    _main("coordinator")
-
-
-def agent_main() -> NoReturn:
-    """The program ``koi-mcp-agent``."""
-    _main("agent")
-
-
-def demo_main() -> NoReturn:
-    """The program ``koi-mcp-demo``."""
-    _main("demo")
-
-
 def main() -> NoReturn:
     """The program of seed 003: ``coordinator``, ``agent`` and ``demo`` as subcommands."""
     from retinue.cli.program import program

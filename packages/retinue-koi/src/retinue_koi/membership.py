@@ -25,7 +25,6 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.reading import Change
 from retinue.parts.process import Process
-from retinue.settings_tables import KoiTable
 from retinue.storage.state import State
 from retinue_koi.adapter import MCPAdapter
 from retinue_koi.codec.bundles import EventType, WireError
@@ -37,6 +36,7 @@ from retinue_koi.peers import FirstContact, parse_contact
 from retinue_koi.personality_handlers import fill_adapter, register_personality_handlers
 from retinue_koi.server import PREFIX, routes
 from retinue_koi.source import KOI_SOURCE, PersonalitySource
+from retinue_koi.table import KoiTable
 
 _log = structlog.get_logger("retinue.koi")
 

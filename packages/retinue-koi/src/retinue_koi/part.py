@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from retinue.parts.part import FirstReading, Kind, Opened, Option, Part
 from retinue.parts.process import Process
 from retinue.parts.tables import Tables
-from retinue.settings_tables import KoiTable
+from retinue_koi.table import KoiTable
 
 if TYPE_CHECKING:
     from retinue_koi.membership import KoiHub

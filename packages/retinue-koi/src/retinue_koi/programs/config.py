@@ -31,6 +31,10 @@ CONFIGS = Path(__file__).parent / "configs"
 Trust = Literal["open", "known", "signed"]
 
 
+_FORMER = {"retinue.runtime.koi.demo_functions": "retinue_koi.programs.demo_functions"}
+"""Modules by the names that configurations of earlier versions have."""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="allow")
 
@@ -112,11 +116,13 @@ def load_config(config_path: str | Path, environment: Mapping[str, str] | None =
 def load_functions(place: str, names: list[str], folder: Path) -> dict[str, Callable[..., Any]]:
     """The functions of these names in a Python file (below ``folder``) or in a module.
 
+    Modules that have moved are found by their former names.
+
     Raises InvalidSettingError if it cannot be imported.
     """
     try:
         module = _import_file((folder / place).resolve()) if place.endswith(".py") else None
-        module = importlib.import_module(place) if module is None else module
+        module = importlib.import_module(_FORMER.get(place, place)) if module is None else module
     except (Exception, SystemExit) as error:
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InvalidSettingError("agent.functions", f"importing {place}: {line}", remedy="fix it") from error

@@ -25,6 +25,7 @@ from retinue.web.http_client import HttpClient
 from retinue.web.transport import TransportError
 from retinue_koi.programs.config import CONFIGS, AgentConfig, CoordinatorConfig, load_config, load_functions
 from retinue_koi.programs.nodes import CoordinatorAdapterNode, KoiAgentNode
+from retinue_koi.rules import Trust
 from retinue_koi.server import list_open_paths
 
 FIRST_PORTS = (9000, 8101, 8102)
@@ -52,7 +53,7 @@ async def serve_coordinator(
         host = host_of(section.base_url, "coordinator.base_url")
         check_address(host, settings, insecure_ok=insecure_bind)
         listener = _bind(host, section.mcp_registry_port, "coordinator.mcp_registry_port")
-        guard = partial(_guard, settings=_with_trust(settings, section), state=state, host=host, http=http)
+        guard = partial(_guard, trust=section.trust, settings=settings, state=state, host=host, http=http)
         coordinator = CoordinatorAdapterNode(
             section.name,
             _with_port(section.base_url, listener, section),
@@ -101,7 +102,7 @@ async def serve_agent(
         if section.mcp_url is not None:
             host_of(section.mcp_url, "agent.mcp_url")
         listener = _bind(host, section.mcp_port, "agent.mcp_port")
-        guard = partial(_guard, settings=_with_trust(settings, section), state=state, host=host, http=http)
+        guard = partial(_guard, trust=section.trust, settings=settings, state=state, host=host, http=http)
         agent = KoiAgentNode(
             section.name,
             section.version,
@@ -221,15 +222,12 @@ async def _open(stack: AsyncExitStack, settings: Settings) -> tuple[Stop, int | 
     return stop, supervisor, http
 
 
-def _guard(app: Any, *, settings: Settings, state: State, host: str, http: HttpClient) -> Any:
-    open_paths = list_open_paths(settings.koi.trust)
+def _guard(
+    app: Any, *, trust: Trust | None, settings: Settings, state: State, host: str, http: HttpClient
+) -> Any:
+    open_paths = list_open_paths(trust)
     checks = endpoint_checks(app, settings, state, http, host=host, open_paths=open_paths)
     return behind_proxies(checks, settings, "")
-
-
-def _with_trust(settings: Settings, section: AgentConfig | CoordinatorConfig) -> Settings:
-    """The settings with the trust policy of a node's own configuration."""
-    return settings.model_copy(update={"koi": settings.koi.model_copy(update={"trust": section.trust})})
 
 
 def _with_port(base_url: str, listener: socket.socket, section: AgentConfig | CoordinatorConfig) -> str:
