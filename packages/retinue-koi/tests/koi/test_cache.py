@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import resource
 import signal
 import subprocess
@@ -24,7 +25,6 @@ from retinue_koi.storage import journal
 from retinue_koi.storage.cache import KoiCache
 from tests.requirements import requirement
 
-ROOT = Path(__file__).resolve().parents[2]
 NODE = "orn:koi-net.node:n+1"
 
 
@@ -95,7 +95,11 @@ async def test_everything_written_survives_kill_9(tmp_path: Path) -> None:
         """
     )
     done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", program], cwd=ROOT, check=False, timeout=60
+        subprocess.run,
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+        timeout=60,
     )
     assert done.returncode == -signal.SIGKILL
     cache = opened(tmp_path)
