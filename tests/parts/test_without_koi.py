@@ -76,7 +76,7 @@ def test_the_options_name_the_extra(run: Run, command: tuple[str, ...]) -> None:
 def test_a_table_of_the_settings_is_named_and_the_rest_is_read(run: Run, tmp_path: Path) -> None:
     (tmp_path / "retinue.toml").write_text("[koi]\nenabled = true\n\n[hub]\nport = 9107\n", "utf-8")
     checked = run("-m", "retinue", "doctor", "--json")
-    (row,) = [row for row in json.loads(checked.stdout)["checks"] if row["name"] == "part koi"]
+    (row,) = [row for row in json.loads(checked.stdout)["checks"] if row["check"] == "part koi"]
     assert REMEDY in json.dumps(row)
     code = "from retinue.settings import load_settings; print(load_settings().hub.port)"
     assert run("-c", code).stdout == "9107\n"
