@@ -10,16 +10,11 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
+from benchmarks.agent_apps import PLAIN, open_agent_app
 from retinue.authoring.agent import Agent
-from retinue.authoring.local import local_dispatcher
-from retinue.parts.shown_agents import OwnAgent
-from retinue.runtime.agent_process import agent_app
-from retinue.runtime.endpoints.a2a import open_a2a
-from retinue.runtime.messages import Messages
+from retinue.runtime.parts.messages import MessagesPart
+from retinue.runtime.parts.protocols import A2aPart
 from retinue.runtime.serving import Stop, bind, run_loop, serving, url_of
-from retinue.settings import Settings
-from retinue.storage.state import State
-from retinue.web.http_client import HttpClient
 
 
 async def agent_server(stack: AsyncExitStack, home: Path, url: str) -> ASGIApp:
@@ -31,16 +26,8 @@ async def agent_server(stack: AsyncExitStack, home: Path, url: str) -> ASGIApp:
         """Gives back what it was given."""
         return text
 
-    settings, state, dispatcher = Settings(), State(home), local_dispatcher(agent)
-    state.prepare()
-    own = OwnAgent(agent, dispatcher.access, url)
-    messages = Messages(dispatcher, own, settings, state)
-    stack.push_async_callback(messages.aclose)
-    a2a = await stack.enter_async_context(open_a2a(dispatcher, own, settings, state, url))
-    http = await stack.enter_async_context(HttpClient())
-    return agent_app(
-        agent, dispatcher, settings, state, host="127.0.0.1", url=url, http=http, a2a=a2a, messages=messages
-    )
+    parts = [*PLAIN, MessagesPart(), A2aPart()]
+    return await stack.enter_async_context(open_agent_app(agent, home, parts, url))
 
 
 def sdk_server(url: str, *, with_tasks: bool) -> ASGIApp:

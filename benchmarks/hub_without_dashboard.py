@@ -7,31 +7,32 @@ route leads to one, and no session stands in front of the checks of a request.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-REPLACED = "retinue.runtime.endpoints.dashboard"
+if TYPE_CHECKING:
+    from retinue.parts.part import Part
+    from retinue.runtime.hub_process import HubOptions
+    from retinue.settings import Settings
 
-
-class NoDashboard:
-    """In place of `HubDashboard`: no routes, and the checks as they are."""
-
-    routes: tuple[()] = ()
-
-    def in_front_of(self, checks: Any) -> Any:
-        return checks
-
-    def end(self) -> None:
-        pass
+PAGES = "retinue.runtime.endpoints.dashboard"
 
 
 def main() -> None:
-    module: Any = ModuleType(REPLACED)
-    module.HubDashboard = NoDashboard
-    module.make_dashboard = lambda *given: NoDashboard()
-    sys.modules[REPLACED] = module
+    # the module of the part imports the pages, which the part alone uses
+    pages: Any = ModuleType(PAGES)
+    pages.make_dashboard = None
+    sys.modules[PAGES] = pages
     from retinue.cli.program import main as run
+    from retinue.runtime import hub_process
 
+    list_parts = hub_process.hub_parts
+
+    def without_pages(options: HubOptions, settings: Settings) -> Sequence[Part]:
+        return [part for part in list_parts(options, settings) if part.name != "dashboard"]
+
+    hub_process.hub_parts = without_pages
     run()
 
 

@@ -11,6 +11,8 @@ from starlette.applications import Starlette
 
 from retinue.koi.codec.rids import PERSONALITY_TYPE
 from retinue.koi.node import KoiNode
+from retinue.koi.node_state import NodeState, NodeTypes
+from retinue.koi.policy import Acceptance
 from retinue.koi.server import routes
 from retinue.runtime.serving import Stop, bind, run_loop, serving, url_of
 from retinue.web.security import SecurityMiddleware
@@ -23,7 +25,8 @@ async def main(folder: str) -> int:
     stop.on_signals()
     kept = [PERSONALITY_TYPE]
     url = f"{url_of(listener)}/koi-net"
-    node = KoiNode("ours", base_url=url, folder=Path(folder), event=kept, state=kept, interest=kept)
+    state = NodeState.of("ours", NodeTypes(kept, kept, kept), base_url=url, folder=Path(folder))
+    node = KoiNode(state, Acceptance())
     app = SecurityMiddleware(Starlette(routes=routes(node)))
     await node.start()
     async with serving(app, listener, stop):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from benchmarks.agent_apps import PLAIN, open_agent_app
 from retinue.authoring.agent import Agent
-from retinue.authoring.local import local_dispatcher
-from retinue.runtime.agent_process import agent_app, agent_mcp
+from retinue.runtime.parts.mcp import AgentMcpPart
 from retinue.runtime.serving import Stop, bind, run_loop, serving, url_of
-from retinue.settings import load_settings
-from retinue.storage.state import State
-from retinue.web.http_client import HttpClient
 
 DESCRIPTION = "Gives back the text that it was given, as often as it was told to, and nothing beyond that."
 SCHEMA: dict[str, Any] = {
@@ -118,20 +115,8 @@ async def open_app(kind: str, tools: int, home: Path) -> AsyncIterator[ASGIApp]:
         async with running:
             yield app
     else:
-        agent = echo_agent(tools)
-        dispatcher, settings = local_dispatcher(agent), load_settings()
-        endpoint = agent_mcp(agent, dispatcher, None, settings)
-        async with HttpClient() as http, aclosing(endpoint):
-            yield agent_app(
-                agent,
-                dispatcher,
-                settings,
-                State(home),
-                host="127.0.0.1",
-                url="http://127.0.0.1",
-                http=http,
-                mcp=endpoint,
-            )
+        async with open_agent_app(echo_agent(tools), home, [AgentMcpPart(), *PLAIN]) as served:
+            yield served
 
 
 async def main(kind: str, tools: int) -> int:

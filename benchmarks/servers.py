@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import orjson
@@ -14,18 +15,13 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
+from benchmarks.agent_apps import PLAIN, open_agent_app
 from retinue.authoring.agent import Agent
-from retinue.authoring.local import local_dispatcher
 from retinue.mesh.asking.query import Can
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.server import pull as oci
-from retinue.parts.shown_agents import OwnAgent
-from retinue.runtime.agent_process import agent_app
-from retinue.runtime.messages import Messages
+from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.serving import Stop, bind, run_loop, serving, url_of
-from retinue.settings import load_settings
-from retinue.storage.state import State
-from retinue.web.http_client import HttpClient
 from retinue.web.security import SecurityMiddleware
 
 
@@ -40,7 +36,7 @@ def bare_app() -> ASGIApp:
     return Starlette(routes=[Route("/execute", echo, methods=["POST"])])
 
 
-def retinue_app(home: Path, http: HttpClient) -> ASGIApp:
+async def retinue_app(stack: AsyncExitStack, home: Path) -> ASGIApp:
     """The same echo as a skill, with both schemas, behind every check of an agent's endpoint."""
     agent = Agent("echo-agent", version="1.0.0")
 
@@ -49,18 +45,13 @@ def retinue_app(home: Path, http: HttpClient) -> ASGIApp:
         """Gives back what it was given."""
         return {"text": text, "count": count}
 
-    dispatcher, settings, state = local_dispatcher(agent), load_settings(), State(home)
-    url = "http://127.0.0.1"
-    messages = Messages(dispatcher, OwnAgent(agent, dispatcher.access, url), settings, state)
-    return agent_app(
-        agent, dispatcher, settings, state, host="127.0.0.1", url=url, http=http, messages=messages
-    )
+    return await stack.enter_async_context(open_agent_app(agent, home, [*PLAIN, MessagesPart()]))
 
 
-def crowd_app(home: Path, http: HttpClient, agents: int, think_s: float) -> ASGIApp:
+async def crowd_app(stack: AsyncExitStack, home: Path, agents: int, think_s: float) -> ASGIApp:
     """Many agents at ``/0``, ``/1``, … of one process, whose judgement takes so many seconds."""
 
-    def make(number: int) -> ASGIApp:
+    async def make(number: int) -> ASGIApp:
         agent = Agent(f"agent-{number}", version="1.0.0", topics=["python", "debugging"])
 
         @agent.can
@@ -68,13 +59,9 @@ def crowd_app(home: Path, http: HttpClient, agents: int, think_s: float) -> ASGI
             await asyncio.sleep(think_s / 2)  # asked for two capabilities
             return Can(confidence=number / agents)
 
-        dispatcher = local_dispatcher(agent)
-        settings, state = load_settings(), State(home)
-        return agent_app(
-            agent, dispatcher, settings, state, host="127.0.0.1", url="http://127.0.0.1", http=http
-        )
+        return await stack.enter_async_context(open_agent_app(agent, home))
 
-    return Starlette(routes=[Mount(f"/{number}", make(number)) for number in range(agents)])
+    return Starlette(routes=[Mount(f"/{number}", await make(number)) for number in range(agents)])
 
 
 def registry_app(folder: Path) -> ASGIApp:
@@ -88,15 +75,16 @@ async def main(kind: str, *arguments: str) -> int:
     stop = Stop()
     stop.on_signals()
     with tempfile.TemporaryDirectory() as home:
-        if kind == "registry":
-            app = registry_app(Path(arguments[0]))
-        elif kind == "crowd":
-            app = crowd_app(Path(arguments[0]), HttpClient(), int(arguments[1]), float(arguments[2]))
-        else:
-            app = bare_app() if kind == "bare" else retinue_app(Path(home), HttpClient())
-        async with serving(app, listener, stop):
-            print(url_of(listener), flush=True)
-            await stop.wait()
+        async with AsyncExitStack() as stack:
+            if kind == "registry":
+                app = registry_app(Path(arguments[0]))
+            elif kind == "crowd":
+                app = await crowd_app(stack, Path(arguments[0]), int(arguments[1]), float(arguments[2]))
+            else:
+                app = bare_app() if kind == "bare" else await retinue_app(stack, Path(home))
+            async with serving(app, listener, stop):
+                print(url_of(listener), flush=True)
+                await stop.wait()
     return 0
 
 

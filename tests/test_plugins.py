@@ -13,7 +13,7 @@ from retinue import plugins
 from retinue.cli.program import TABLE
 from retinue.core.errors import InvalidSettingError, UnknownWorkflowError
 from retinue.plugins import AGENTS, COMMANDS, WORKFLOWS, find_plugin, list_plugins
-from retinue.runtime.hub_process import child_specs
+from retinue.runtime.parts.children import child_specs
 from retinue.settings import load_settings
 from retinue.storage.state import State
 from retinue.workflows.definitions import loading

@@ -329,9 +329,7 @@ async def test_giving_up_gives_up_everything_that_was_called_from_here() -> None
 class SlowPerson(NullChannel):
     """Can be asked, and takes longer for an answer than an agent gives another."""
 
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        return frozenset({"elicitation"})
+    capabilities: frozenset[Capability] = frozenset({"elicitation"})
 
     async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()

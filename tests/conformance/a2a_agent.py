@@ -12,7 +12,7 @@ import base64
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue import Agent, Context
 from retinue.core.call import Part
-from retinue.parts.shown_agents import OwnAgent
-from retinue.runtime.agent_process import agent_app, agent_dispatcher
-from retinue.runtime.endpoints.a2a import open_a2a
-from retinue.runtime.joined_mesh import JoinedMesh
+from retinue.parts.opening import open_parts
+from retinue.runtime.agent_core import open_agent
+from retinue.runtime.loading.targets import Target
+from retinue.runtime.parts.messages import MessagesPart
+from retinue.runtime.parts.protocols import A2aPart, CardPart, ExecutePart, ProbesPart, RestPart
+from retinue.runtime.run_process import make_checks
+from retinue.runtime.serving import Stop
+from retinue.runtime.start import Start
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.disconnect import read_body, replay
-from retinue.web.http_client import HttpClient
 from tests.serving import serve_app
 
 agent = Agent("tck", version="1.0.0", description="Does what the prefix of a message's id says")
@@ -117,17 +120,16 @@ async def serve(port: int, home: Path) -> None:
     state = State(home)
     state.prepare()
     url = f"http://127.0.0.1:{port}"
-    async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(HttpClient())
-        mesh = await stack.enter_async_context(JoinedMesh.open(settings, state, http, (), None))
-        dispatcher = agent_dispatcher(agent, settings, mesh, url)
-        a2a = await stack.enter_async_context(
-            open_a2a(dispatcher, OwnAgent(agent, dispatcher.access, url), settings, state, url)
-        )
-        app = agent_app(agent, dispatcher, settings, state, host="127.0.0.1", url=url, http=http, a2a=a2a)
-        await stack.enter_async_context(serve_app(NameTheSkill(app), port=port))
-        print(f"serving {url}", flush=True)
-        await asyncio.Event().wait()
+    start = Start(settings, state, print, Stop(), url, url)
+    parts = [ExecutePart(), MessagesPart(), A2aPart(), CardPart(), RestPart(), ProbesPart()]
+    async with (
+        open_agent("agent", Target(agent, ()), None, start) as process,
+        open_parts(process, parts) as opened,
+    ):
+        app = make_checks(process, opened, settings, "127.0.0.1")
+        async with serve_app(NameTheSkill(app), port=port):
+            print(f"serving {url}", flush=True)
+            await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

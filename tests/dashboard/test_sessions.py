@@ -33,7 +33,9 @@ async def url(sessions: Sessions) -> AsyncIterator[str]:
     app = Starlette(routes=[Route("/{path:path}", who, methods=["GET", "POST"])])
     tokens = Tokens({TOKEN.decode(): Principal("ada", "token", frozenset({"mesh"}))})
     settings = SecuritySettings(anonymous=False, any_media_type=("/ui/",), open_prefixes=OPEN_PATHS)
-    async with serve_app(SessionMiddleware(SecurityMiddleware(app, settings, tokens), sessions)) as url:
+    checks = SecurityMiddleware(app, settings, tokens)
+    SessionMiddleware.put_before(checks, sessions)
+    async with serve_app(checks) as url:
         yield url
 
 

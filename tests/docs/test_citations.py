@@ -31,6 +31,10 @@ _EXCHANGES = re.compile(r"\bexchanges? (\d-\w+)(?:(?: … | to | and |, )(\d-\w+
 _ROW = re.compile(r"\b[A-Z]{1,2}-\d{2}\b")
 _LINE_BREAK = re.compile(r"\s*\n\s*(?:#\s*)?")
 _DECISION = re.compile(r"\bdecisions? (\d{4})\b", re.IGNORECASE)
+_ABSENT = re.compile(r"\b(?:SPEC|DESIGN|FACTS|HOUSE|FOUND|GOLDEN)\b")
+"""Documents that the repository does not have."""
+
+CONFIGURATION = [ROOT / "pyproject.toml", ROOT / "Makefile", ROOT / "mkdocs.yml", ROOT / ".importlinter"]
 
 
 def read_prose(path: Path) -> str:
@@ -138,6 +142,10 @@ def check_files(paths: Iterable[Path], find: Callable[[str], list[str]]) -> dict
 def test_citations_lead_to_sections_rows_and_decisions() -> None:
     assert check_files([*CODE, *PAGES, *REPORTS], list_dangling) == {}
     assert check_files(CODE, list_unknown_rows) == {}
+
+
+def test_no_text_cites_a_document_that_is_not_here() -> None:
+    assert check_files([*CODE, *PAGES, *REPORTS, *CONFIGURATION], _ABSENT.findall) == {}
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,12 @@ from starlette.types import ASGIApp
 
 from retinue.authoring.agent import Agent
 from retinue.rest.routes import RestRoutes
-from retinue.runtime import agent_process, hub_process
+from retinue.runtime import run_process
 from retinue.runtime.agent_process import ServeOptions, serve_agent
 from retinue.runtime.hub_process import HubOptions, run_hub
 from retinue.runtime.loading.targets import Target as Served
 from retinue.settings import Settings
+from retinue.settings_tables import AuthTable, KoiTable
 from retinue.storage.state import State
 from tests.processes.fuzz_targets import AGENT_TARGETS, HUB_TARGETS, Target
 
@@ -76,14 +77,15 @@ def list_uncovered(routes: Sequence[Route], targets: Sequence[Target]) -> set[tu
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(auth={"authorization_servers": ["http://127.0.0.1:9/"]})
+    koi = KoiTable(enabled=True, member_join=CONTACT)
+    return Settings(auth=AuthTable(authorization_servers=("http://127.0.0.1:9/",)), koi=koi)
 
 
 async def test_every_route_of_a_hub_has_a_request_of_the_fuzz(
     retinue_home: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_process, "serving", take_app)
-    options = HubOptions(port=0, bare=True, koi=True)
+    monkeypatch.setattr(run_process, "serving", take_app)
+    options = HubOptions(port=0, bare=True)
     with pytest.raises(ServedError) as served:
         await run_hub(options, settings, State(retinue_home), print)
     routes = list_routes(served.value.app)
@@ -101,8 +103,8 @@ async def test_every_route_of_an_agent_has_a_request_of_the_fuzz(
         """Gives the text back."""
         return text
 
-    monkeypatch.setattr(agent_process, "serving", take_app)
-    options = ServeOptions(port=port, port_may_move=True, koi_join=CONTACT)
+    monkeypatch.setattr(run_process, "serving", take_app)
+    options = ServeOptions(port=port, port_may_move=True)
     with pytest.raises(ServedError) as served:
         await serve_agent(Served(agent, ()), options, settings, State(retinue_home), print)
     assert list_uncovered(list_routes(served.value.app), AGENT_TARGETS) == set()

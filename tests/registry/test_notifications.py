@@ -10,11 +10,11 @@ from pathlib import Path
 
 import orjson
 import pytest
-from retinue.runtime.hub_app import hook_tokens
 
 from retinue.core.errors import InvalidSettingError
 from retinue.oci.codec.notifications import EVENTS_TYPE
 from retinue.oci.registry import CopyableRegistry, forget, open_registry
+from retinue.runtime.endpoints.registry import hook_tokens
 from retinue.runtime.mesh import Mesh
 from retinue.settings import Settings
 from retinue.settings_tables import HookTable
@@ -119,10 +119,10 @@ async def test_the_token_of_the_settings_opens_this_endpoint_and_no_other(
             assert "error" in reply.json
 
 
-def test_a_variable_without_a_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, " ")
+@pytest.mark.parametrize("environ", [{VARIABLE: " "}, {}])
+def test_a_variable_without_a_token_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(InvalidSettingError, match=VARIABLE):
-        hook_tokens(Settings(hooks=HookTable(token_env=VARIABLE)))
+        hook_tokens(Settings(hooks=HookTable(token_env=VARIABLE)), environ)
 
 
 async def test_a_wrong_token_changes_nothing_and_the_next_refresh_finds_it_all_the_same(
@@ -138,7 +138,7 @@ async def test_a_wrong_token_changes_nothing_and_the_next_refresh_finds_it_all_t
                 headers = {} if token is None else {"authorization": f"Bearer {token}"}
                 reply = await wire.post(url, envelope, content_type=EVENTS_TYPE, **headers)
                 assert reply.status == 401
-        assert hub.mesh.notifications.pending == frozenset()
+        assert hub.mesh.registries.notifications.pending == frozenset()
         assert skills(hub.mesh) == set()
         await hub.mesh.directory.refresh()
         assert skills(hub.mesh) == {"create_plan"}

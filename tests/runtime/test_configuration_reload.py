@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import InvalidSettingError
-from retinue.runtime.configuration_reload import ConfigurationReload, LivePart, endpoint_part
+from retinue.parts.part import LivePart
+from retinue.parts.tables import Tables
+from retinue.runtime.access import Address
+from retinue.runtime.configuration_reload import ConfigurationReload, endpoint_part, tables_of
 from retinue.settings import Settings
+from retinue.settings_tables import TraceTable
 from retinue.web.security import SecurityMiddleware
 
 
@@ -22,20 +26,20 @@ def settings_of(**tables: Any) -> Settings:
 
 
 def test_a_reachable_process_refuses_to_stop_requiring_tokens() -> None:
-    part = endpoint_part(SecurityMiddleware(no_app), "0.0.0.0", None, insecure_ok=False)
+    part = endpoint_part(SecurityMiddleware(no_app), Address("0.0.0.0", 0), frozenset())
     with pytest.raises(InvalidSettingError, match="no token is required"):
-        part.prepare(settings_of(auth={"anonymous": True}))
-    part.prepare(settings_of(auth={"anonymous": False}))
+        part.prepare(tables_of(settings_of(auth={"anonymous": True})))
+    part.prepare(tables_of(settings_of(auth={"anonymous": False})))
 
 
 def test_no_part_changes_if_one_of_them_refuses_the_settings() -> None:
     applied: list[str] = []
     said: list[str] = []
 
-    def takes(settings: Settings) -> Callable[[], None]:
-        return lambda: applied.append(f"{settings.trace.max_depth}")
+    def takes(tables: Tables) -> Callable[[], None]:
+        return lambda: applied.append(f"{tables.get(TraceTable).max_depth}")
 
-    def refuses(settings: Settings) -> Callable[[], None]:
+    def refuses(tables: Tables) -> Callable[[], None]:
         raise InvalidSettingError("doors.hosts", "not these", remedy="others")
 
     parts = [LivePart(("trace.*",), takes), LivePart(("doors.hosts",), refuses)]

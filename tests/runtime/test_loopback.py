@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from retinue.authoring.agent import Agent
-from retinue.runtime import agent_process, hub_process
+from retinue.runtime import run_process
 from retinue.runtime.agent_process import ServeOptions, serve_agent
 from retinue.runtime.hub_process import HubOptions, run_hub
 from retinue.runtime.loading.targets import Target
@@ -30,8 +30,7 @@ def take_address(app: Any, listener: socket.socket, *options: Any) -> Any:
 async def test_a_hub_and_an_agent_listen_on_loopback_alone(
     retinue_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for process in (hub_process, agent_process):
-        monkeypatch.setattr(process, "serving", take_address)
+    monkeypatch.setattr(run_process, "serving", take_address)
     state = State(retinue_home)
     with pytest.raises(BoundError, match=r"^127\.0\.0\.1$"):
         await run_hub(HubOptions(port=0, bare=True), Settings(), state, print)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 from retinue.core.record import AgentRecord, Listing, ListingKey, Skill
 from retinue.mesh.directory.directory import MESH_VIEW, Directory
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.skill_texts import ListingText
+from retinue.parts.opening import open_parts
 from retinue.runtime.importing.imports import Imports
 from retinue.runtime.mesh import Mesh, open_mesh
+from retinue.runtime.mesh_process import mesh_process
+from retinue.runtime.parts.imports import ImportsPart
+from retinue.runtime.serving import Stop
+from retinue.runtime.start import Start
 from retinue.settings import Settings
 from retinue.storage.listing_store import SqliteListings
 from retinue.storage.skill_index import SqliteTextIndex
@@ -44,15 +49,14 @@ def imported(source: str, name: str) -> Listing:
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[tuple[Mesh, Imports, CountingTexts]]:
     settings, state = Settings(), State(folder)
-    imports = Imports(settings, state)
-    with (
-        closing(SqliteListings(state.database)) as listings,
-        closing(CountingTexts(state.database)) as texts,
-    ):
-        async with open_mesh(
-            settings, state, listings, open_runs=MemoryRuns, texts=texts, imports=imports
-        ) as mesh:
-            yield mesh, imports, texts
+    async with AsyncExitStack() as stack:
+        listings = stack.enter_context(closing(SqliteListings(state.database)))
+        texts = stack.enter_context(closing(CountingTexts(state.database)))
+        core = open_mesh(settings, state, listings, open_runs=MemoryRuns, texts=texts)
+        mesh = await stack.enter_async_context(core)
+        process = mesh_process("hub", mesh, Start(settings, state, print, Stop()))
+        await stack.enter_async_context(open_parts(process, [ImportsPart()]))
+        yield mesh, process.get(Imports), texts
 
 
 def find(search: SkillSearch) -> list[str]:

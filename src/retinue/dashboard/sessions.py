@@ -16,12 +16,16 @@ from urllib.parse import quote
 from cachetools import TTLCache
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from retinue.web.security import Headers
+from retinue.web.security import Headers, SecurityMiddleware
 
 COOKIE = "retinue_session"
 ROOT = "/ui"
 OPEN_PATHS = (f"{ROOT}/static/", f"{ROOT}/sign-in", f"{ROOT}/link/")
 """Path prefixes that need no token: style and scripts, and the ways to sign in."""
+
+PAGES = ("/",)
+PAGE_PREFIXES = (f"{ROOT}/",)
+"""Paths of pages, and prefixes of them."""
 
 LINK_S = 60.0
 SESSION_S = 12 * 3600.0
@@ -86,19 +90,21 @@ def is_own_page(headers: Headers) -> bool:
 
 
 class SessionMiddleware:
-    """ASGI middleware in front of the security checks: a session's cookie becomes its token.
+    """ASGI middleware in front of the security checks of pages: a session's cookie becomes its token.
 
-    A page that needs a token leads to the sign-in page.
+    A page that needs a token leads to the sign-in page. `put_before` connects it with the checks.
     """
 
     def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
         self._app = app
         self._sessions = sessions
 
+    @classmethod
+    def put_before(cls, checks: SecurityMiddleware, sessions: Sessions) -> None:
+        """Let ``checks`` pass the requests of pages through the sessions first."""
+        checks.put_in_front(cls(checks.check, sessions), PAGES, PAGE_PREFIXES)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not is_page(scope["path"]):
-            await self._app(scope, receive, send)
-            return
         headers = dict(scope["headers"])
         token = None
         is_open = scope["path"].startswith(OPEN_PATHS)
@@ -108,10 +114,6 @@ class SessionMiddleware:
             scope = {**scope, "headers": [*scope["headers"], (b"authorization", b"Bearer " + token)]}
         is_navigation = scope["method"] == "GET" and b"text/html" in headers.get(b"accept", b"")
         await self._app(scope, receive, _to_sign_in(scope, send) if is_navigation else send)
-
-
-def is_page(path: str) -> bool:
-    return path == "/" or path.startswith(f"{ROOT}/")
 
 
 def _to_sign_in(scope: Scope, send: Send) -> Send:

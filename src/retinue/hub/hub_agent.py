@@ -234,5 +234,5 @@ def hub_agent(
     add_agent_resources(agent, directory, stats_of, access)
     prompts = WorkflowPrompts(agent, library)
     tools = ToolList(directory, prompts.list_custom, lambda: agent.changes.notify(Change("tools")))
-    starter.on_start(tools.note_run)
+    starter.on_first_start(tools.note_run)
     return HubAgent(agent, prompts, tools)

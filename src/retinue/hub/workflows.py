@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import orjson
+from cachetools import LRUCache
 from pydantic import Field
 
 from retinue.authoring.agent import Agent
@@ -39,6 +40,11 @@ INLINE_FORM = '{"name": "w", "steps": [{"id": "a", "skill": "S", "with": {"x": "
 
 _OVERRIDES = ("agents", "timeouts")
 
+_REMEMBERED = 100
+"""Inline definitions that are not checked again when they come again, as programs repeat theirs."""
+
+_REMEMBERED_BYTES = 16 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
@@ -61,13 +67,14 @@ class RunStarter:
         self._library = library
         self._access = access
         self._observers: list[Callable[[], None]] = []
+        self._inline: LRUCache[bytes, Loaded] = LRUCache(_REMEMBERED)
 
     @property
     def runs(self) -> Runs:
         return self._orchestrator.runs
 
-    def on_start(self, observer: Callable[[], None]) -> None:
-        """Call ``observer`` after each start."""
+    def on_first_start(self, observer: Callable[[], None]) -> None:
+        """Call ``observer`` after the next start, once."""
         self._observers.append(observer)
 
     async def load(self, workflow: str | Json) -> Loaded:
@@ -80,7 +87,19 @@ class RunStarter:
                 raise InvalidParametersError([Problem("workflow", problem)]) from None
         if isinstance(workflow, str):
             return await self._library.get(workflow)
-        return load(workflow)
+        return self._load_inline(workflow)
+
+    def _load_inline(self, workflow: Json) -> Loaded:
+        try:
+            key = orjson.dumps(workflow)
+        except TypeError:
+            return load(workflow)
+        loaded = self._inline.get(key)
+        if loaded is None:
+            loaded = load(workflow)
+            if len(key) <= _REMEMBERED_BYTES:
+                self._inline[key] = loaded
+        return loaded
 
     async def start(
         self,
@@ -119,8 +138,8 @@ class RunStarter:
         if not self._access.may_access(replace(ctx.principal, scopes=origin.scopes), record):
             # the id belongs to a run that the caller may not access, such as one of an earlier release
             raise RunConflictError(run or record.id)
-        for observer in self._observers:
-            observer()
+        while self._observers:
+            self._observers.pop()()
         return Started(record, self._access.shown_id(record.id, ctx.principal), choice)
 
     async def find(self, run: str, ctx: Context) -> Started | None:

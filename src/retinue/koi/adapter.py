@@ -1,7 +1,8 @@
 """``MCPAdapter``: the personalities of a network, and their lists of agents and tools (seed 003, K-20).
 
 It holds every version by its RID. A name means its newest version: the highest one, then the latest manifest,
-never the last arrival (SPEC 4, doubts 3 to 5; SPEC 7). The lists are those of seed 003, byte for byte.
+never the last arrival (specification 4, doubts 3 to 5; specification 7.4). The lists equal those of seed 003
+byte for byte.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The handlers of personalities in a node's pipeline (seed 003, K-16 … K-19).
 
 A personality is listed after the cache has it, so that what a later handler or a full disk stops is never
-listed (SPEC 7, K-14).
+listed (K-14, specification 7.4).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def register_personality_handlers(
         kobj.network_targets.update(graph.get_neighbors(direction="out", allowed_type=AgentPersonality))
         if owns(proc, kobj.rid_text):
             kobj.network_targets.update(graph.get_neighbors())
-        # never back to where it came from (SPEC 4, doubt 20)
+        # never back to where it came from (specification 4, doubt 20)
         kobj.network_targets.discard(kobj.source_node)
         return kobj
 

@@ -1,4 +1,4 @@
-"""Which objects of other nodes a node accepts (SPEC 6, 7 "Seed 003").
+"""Which objects of other nodes a node accepts (specification 6.3 and 7.4).
 
 On the signed dialect an object is accepted from the node that owns it, and from the node that this one has
 joined, which passes on what others own. Anything else about it is taken only as its owner confirms it. On the

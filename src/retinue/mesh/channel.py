@@ -78,13 +78,8 @@ HOW_TO_BE_ASKED = (
 class NullChannel:
     """The channel of endpoints without a way back: progress and logs are dropped, questions fail."""
 
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        return frozenset()
-
-    @property
-    def is_sessionless(self) -> bool:
-        return False
+    capabilities: frozenset[Capability] = frozenset()
+    is_sessionless = False
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         return None

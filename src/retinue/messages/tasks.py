@@ -29,7 +29,6 @@ KEEP = 1_000
 KEEP_S = 3600.0
 
 _CAPABILITIES: frozenset[Capability] = frozenset({"progress", "log"})
-_NOTHING: frozenset[Capability] = frozenset()
 
 News = Callable[["MessageTask", Reply], None]
 """Receives the messages about a task: TASK_ACCEPT with its progress, and the reply that ends it."""
@@ -44,11 +43,8 @@ class TaskChannel(NullChannel):
 
     def __init__(self, tell: Callable[[str], None], *, listens: bool) -> None:
         self._tell = tell
-        self._listens = listens
-
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        return _CAPABILITIES if self._listens else _NOTHING
+        if listens:
+            self.capabilities = _CAPABILITIES
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         share = "" if fraction is None else f"{fraction:.0%}"

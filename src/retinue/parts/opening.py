@@ -21,7 +21,7 @@ from retinue.parts.readiness import Problem
 from retinue.web.security import SecurityMiddleware
 
 SLOW_S = 10.0
-"""A part that takes longer to open, or to run, is named."""
+"""A part that takes longer to open, or to start, is named."""
 
 _log = structlog.get_logger("retinue.parts")
 
@@ -169,9 +169,16 @@ class OpenParts:
 
     async def get_ready(self) -> None:
         """Let each part finish its start, one after the other."""
-        for _, opened in self._list(lambda part: part.ready_after):
-            if opened.on_ready is not None:
+        for part, opened in self._list(lambda part: part.ready_after):
+            if opened.on_ready is None:
+                continue
+            try:
                 await opened.on_ready()
+            except Exception as error:
+                if part.is_required:
+                    raise
+                _log.warning("part is not ready", part=part.name, exc_info=error)
+                self.note_failure(part.name, error)
 
     def _list(self, edges: Edges) -> Iterator[tuple[Part, Opened]]:
         by_part = {open_.part: open_.opened for open_ in self._parts}
@@ -201,15 +208,19 @@ class OpenParts:
 
 
 @asynccontextmanager
-async def open_parts(process: Process, parts: Sequence[Part]) -> AsyncIterator[OpenParts]:
+async def open_parts(
+    process: Process, parts: Sequence[Part], *, slow_s: float = SLOW_S
+) -> AsyncIterator[OpenParts]:
     """Open the wanted parts; on leaving they are closed in reverse.
+
+    A part that takes longer than ``slow_s`` to open or to start is named.
 
     Raises RetinueError for a required part that cannot open. Another one is left out and noted.
     """
     wanted = [
         part for part in parts if process.kind in part.kinds and part.is_wanted(process.tables, process.kind)
     ]
-    opened = OpenParts(process)
+    opened = OpenParts(process, slow_s)
     async with AsyncExitStack() as stack:
         for part in in_order(wanted, lambda part: part.needs):
             try:

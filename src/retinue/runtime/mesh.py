@@ -44,6 +44,7 @@ from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_workflow
 from retinue.oci.server.webhooks import Notifications
+from retinue.parts.lazy import Lazy
 from retinue.rpc.queries import PeerQueries
 from retinue.runtime.access import hub_access
 from retinue.runtime.factories import (
@@ -173,8 +174,9 @@ async def open_mesh(
         peers = make_peers(settings, state, http, named)
         lookup = LocalFirst(directory, peers.remote)
         dispatcher = _make_dispatcher(settings, directory, lookup, peers, hub_id)
-        figures = CallFigures()
-        dispatcher.admission.events.subscribe(figures.observe)
+        events = dispatcher.admission.events
+        figures = CallFigures(catch_up=events.flush)
+        events.subscribe_later(figures.observe)
         track = TrackRecord(figures, dispatcher.agent_stats)
         caller = _make_caller(dispatcher, lookup, directory, track)
         step_cache = MemoryCache()
@@ -277,9 +279,8 @@ class LazyRuns:
     def __init__(self, settings: Settings, state: State) -> None:
         self._settings = settings
         self._state = state
-        self._opening = asyncio.Lock()
         self._asked = asyncio.Event()
-        self._opened: DurableRuns | None = None
+        self._runs = Lazy(self._executing)
         self._body: Body
 
     @property
@@ -295,8 +296,7 @@ class LazyRuns:
         try:
             yield cast(Runs, _OpenedByCall(self._open))
         finally:
-            if self._opened is not None:
-                await self._opened.aclose()
+            await self._runs.aclose()
 
     async def launch(self, echo: Callable[[str], None], *, refuse_full: bool = False) -> None:
         """Start to execute runs when the database answers; prints one line if it does not.
@@ -329,7 +329,7 @@ class LazyRuns:
 
     async def read_figures(self) -> RunFigures | None:
         """What is known of the runs and their database; None where this process has opened none."""
-        return None if self._opened is None else await self._opened.read_figures()
+        return None if self._runs.made is None else await self._runs.made.read_figures()
 
     async def list_nodes(self) -> Sequence[RunNode]:
         """The living nodes of the database, as this process last read them."""
@@ -340,29 +340,34 @@ class LazyRuns:
 
     async def leave(self) -> None:
         """Stop executing runs; another process resumes them."""
-        if self._opened is not None:
-            await self._opened.leave()
+        if self._runs.made is not None:
+            await self._runs.made.leave()
 
     async def _open(self) -> DurableRuns:
         self._asked.set()
-        async with self._opening:
-            if self._opened is None:
-                durable = await asyncio.to_thread(import_module, "retinue.workflows.durable.runs")
-                table = self._settings.runs
-                self._opened = durable.DurableRuns(
-                    self._body,
-                    url=self._settings.database or f"sqlite:///{self._state.runs}",
-                    nodes=self._state.nodes,
-                    options=durable.DurableOptions(
-                        lease_s=table.lease_s,
-                        concurrency=table.concurrency,
-                        keep=table.keep,
-                        keep_days=table.keep_days,
-                    ),
-                )
-                # what the import made lives as long as the process; each full collection would take 0.1 s
-                gc.freeze()
-            return self._opened
+        return await self._runs.open()
+
+    @asynccontextmanager
+    async def _executing(self) -> AsyncIterator[DurableRuns]:
+        durable = await asyncio.to_thread(import_module, "retinue.workflows.durable.runs")
+        table = self._settings.runs
+        runs: DurableRuns = durable.DurableRuns(
+            self._body,
+            url=self._settings.database or f"sqlite:///{self._state.runs}",
+            nodes=self._state.nodes,
+            options=durable.DurableOptions(
+                lease_s=table.lease_s,
+                concurrency=table.concurrency,
+                keep=table.keep,
+                keep_days=table.keep_days,
+            ),
+        )
+        # what the import made lives as long as the process; each full collection would take 0.1 s
+        gc.freeze()
+        try:
+            yield runs
+        finally:
+            await runs.aclose()
 
 
 def check_runs(settings: Settings, state: State) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import logging
 import os
 import resource
 import signal
@@ -21,10 +22,9 @@ from typing import Any, cast
 import uvicorn
 import uvloop
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from retinue.core.errors import InvalidSettingError, PortInUseError, StateError
-from retinue.web.codec.peer_requests import STOPPING
 from retinue.web.connection_gate import ConnectionGate, HttpLimits
 from retinue.web.fast.http_protocol import LimitedHttpProtocol
 from retinue.web.rejections import is_upload_path
@@ -212,34 +212,10 @@ class Stop:
         return descriptor
 
 
-class _CutOffRequests:
-    """Ends requests that were cut off without a traceback in the log.
-
-    Those that the stopping server cancels are answered with 503 instead of uvicorn's 500.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def send_and_record(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_and_record)
-        except ClientDisconnect:
-            return  # nobody waits for a response, and uvicorn would log a traceback
-        except asyncio.CancelledError:
-            # only the server cancels the task of a request, when it stops
-            if started or scope["type"] != "http":
-                raise
-            headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
-            await send({"type": "http.response.start", "status": 503, "headers": headers})
-            await send({"type": "http.response.body", "body": STOPPING})
+def _is_failure(record: logging.LogRecord) -> bool:
+    """Whether a line of uvicorn tells of a failure, not of a request whose client or server went away."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, ClientDisconnect | asyncio.CancelledError)
 
 
 @contextlib.asynccontextmanager
@@ -249,7 +225,7 @@ async def serving(
     """Serve while inside; on leaving, wait a few seconds for calls in flight."""
     limits = _fit_to_open_files(limits or HttpLimits(), raise_open_files())
     config = uvicorn.Config(
-        _CutOffRequests(app),
+        app,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -263,6 +239,7 @@ async def serving(
         timeout_graceful_shutdown=3,
     )
     config.load()
+    logging.getLogger("uvicorn.error").addFilter(_is_failure)
     gate = ConnectionGate(limits, asyncio.get_running_loop(), is_upload_path)
     protocol = partial(LimitedHttpProtocol, gate=gate)
     config.http_protocol_class = cast(type[asyncio.Protocol], protocol)

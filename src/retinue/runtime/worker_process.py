@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 from retinue.core.errors import InvalidSettingError
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.events import log_lines
+from retinue.parts.installed import list_parts_of
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import Address, hub_access
@@ -69,14 +70,7 @@ async def run_worker(
             settings=settings,
             state=state,
             echo=echo,
-            parts=(
-                WorkerLinePart(),
-                MessagesPart(),
-                ProbesPart(),
-                FirstReadingPart(),
-                UpkeepPart(),
-                RunsPart(),
-            ),
+            parts=worker_parts(settings),
             hold_state=nullcontext,
             open_core=open_worker,
             access_of=hub_access,
@@ -84,6 +78,19 @@ async def run_worker(
             address=address,
         )
     )
+
+
+def worker_parts(settings: Settings) -> Sequence[Part]:
+    """The parts of a worker, in the order in which they run unless their needs say otherwise."""
+    return [
+        WorkerLinePart(),
+        MessagesPart(),
+        ProbesPart(),
+        *list_parts_of("worker", settings.parts.off),
+        FirstReadingPart(),
+        UpkeepPart(),
+        RunsPart(),
+    ]
 
 
 @asynccontextmanager

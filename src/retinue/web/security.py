@@ -5,7 +5,7 @@ only when its Host is one of this server's names (DNS rebinding), its Origin is 
 and its body has a media type that a page cannot send without a preflight request (plain forms).
 
 Starlette's BaseHTTPMiddleware is not used, because it runs the request in another task and buffers streams
-(DESIGN 7).
+(specification 12.1).
 """
 
 from __future__ import annotations
@@ -167,6 +167,9 @@ class SecurityMiddleware:
         self._app = app
         self._tokens = tokens or Tokens()
         self._readers = tuple(readers)
+        self._front: ASGIApp | None = None
+        self._front_paths: frozenset[str] = frozenset()
+        self._front_prefixes: tuple[str, ...] = ()
         self.configure(settings or SecuritySettings())
 
     def configure(self, settings: SecuritySettings) -> None:
@@ -181,7 +184,20 @@ class SecurityMiddleware:
         # bodies up to this size are accepted on every path
         self._small_bytes = min(self._settings.max_body_bytes, self._settings.max_upload_bytes)
 
+    def put_in_front(self, app: ASGIApp, paths: Collection[str], prefixes: Sequence[str]) -> None:
+        """Hand the requests of these paths to ``app``, which calls `check` with what is to be checked."""
+        self._front, self._front_paths, self._front_prefixes = app, frozenset(paths), tuple(prefixes)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._front is not None and scope["type"] == "http":
+            path = scope["path"]
+            if path in self._front_paths or path.startswith(self._front_prefixes):
+                await self._front(scope, receive, send)
+                return
+        await self.check(scope, receive, send)
+
+    async def check(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request, or reject it."""
         if scope["type"] != "http":
             # No endpoint supports WebSocket; the server rejects it when the application does not respond.
             if scope["type"] == "lifespan":

@@ -21,8 +21,8 @@ from retinue import Agent, Context, Part
 from retinue.authoring.local import local_dispatcher
 from retinue.mcp.server.endpoint import McpServer
 from retinue.mcp.server.lazy_server import mcp_route
-from retinue.runtime.agent_process import agent_mcp
-from retinue.settings import Settings
+from retinue.runtime.endpoints.agent_mcp import agent_server
+from retinue.settings_tables import LimitTable, McpTable
 from retinue.web.security import SecurityMiddleware
 
 MODERN = "2026-07-28"
@@ -212,7 +212,8 @@ def open_pair(agent: Agent | None = None) -> Iterator[Pair]:
         stack = AsyncExitStack()
 
         async def start() -> Pair:
-            mcp = agent_mcp(served, local_dispatcher(served), None, Settings())
+            limit_bytes = LimitTable().body_bytes
+            mcp = agent_server(served, local_dispatcher(served), None, McpTable(), limit_bytes)
             stack.push_async_callback(mcp.aclose)
             app = SecurityMiddleware(Router(routes=[mcp_route(mcp)]))
             return Pair(runner, app, await mcp.open())

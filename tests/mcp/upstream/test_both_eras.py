@@ -70,13 +70,8 @@ class Sessionless(NullChannel):
         self.asked: list[str | None] = []
         self._saw_all = asyncio.Event()
 
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        return frozenset({"elicitation", "roots"})
-
-    @property
-    def is_sessionless(self) -> bool:
-        return True
+    capabilities: frozenset[Capability] = frozenset({"elicitation", "roots"})
+    is_sessionless = True
 
     async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
         await self._see(key)

@@ -44,9 +44,7 @@ class Person(NullChannel):
         self.name = name
         self.said: list[str] = []
 
-    @property
-    def capabilities(self) -> frozenset[Capability]:
-        return frozenset({"progress", "log", "elicitation", "sampling"})
+    capabilities: frozenset[Capability] = frozenset({"progress", "log", "elicitation", "sampling"})
 
     async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
         self.said.append(f"{level}: {message}")

@@ -38,6 +38,7 @@ LAZY = {
     "retinue.mcp.server.lazy_server": "MCP",
     "retinue.runtime.endpoints.a2a": "A2A",
     "retinue.runtime.messages": "receiver of messages",
+    "retinue.runtime.mesh": "durable runs",
 }
 """What a value that is made at its first use is, by the module of the function that makes it."""
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from retinue.core.call import Outcome
-from retinue.mesh.admission import Limits
+from retinue.mesh.admission import Admission
 from retinue.mesh.events import CallEndedEvent, EventBus, now
 from retinue.mesh.metrics import METRICS
 from retinue.mesh.permissions import Access
@@ -28,7 +28,8 @@ from tests.serving import serve_app
 
 def make_state() -> tuple[ProcessState, EventBus]:
     events = EventBus()
-    return ProcessState.observing("agent", Access(), Limits(), events), events
+    admission = Admission(events=events)
+    return ProcessState.observing("agent", Access(), admission, lambda: False), events
 
 
 def points(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any], Any]]]:

@@ -26,10 +26,11 @@ from filelock import FileLock, Timeout
 from retinue.cli.output import command_line, module_command
 from retinue.cli.session import open_session
 from retinue.core.errors import ChildFailedError, ExecutionFailedError, InvalidSettingError, StateError
+from retinue.parts.process import Echo
 from retinue.plugins import AGENTS, list_plugins
 from retinue.rpc.probe import answers
 from retinue.runtime.commands.client import Client, RunFollower, open_client
-from retinue.runtime.serving import Echo, Stop, check_loopback, run_loop
+from retinue.runtime.serving import Stop, check_loopback, run_loop
 from retinue.runtime.supervisor import ChildSpec, Ready, Supervisor
 from retinue.settings import load_settings
 from retinue.storage.files import check_room, replace_file, storage_errors

@@ -126,6 +126,8 @@ def prefer_agent(definition: Definition, agent: str, roles: frozenset[str], role
 
 def apply_options(definition: Definition, request: OrchestrationRequest) -> Definition:
     """The definition with the time limit, the retries and the concurrency that were asked for."""
+    if request.retries is None and request.timeout_s is None and request.parallel is None:
+        return definition
     settings = definition.settings
     if request.retries is not None:
         settings = settings.model_copy(update={"retry": Retry(attempts=request.retries + 1)})

@@ -1,7 +1,8 @@
 """Manifests, bundles and events, and the two hashes of a bundle's contents.
 
 rid-lib 3.2.5, with which seed 003 is written, hashes ``json.dumps`` with sorted keys; later versions hash the
-canonical JSON of RFC 8785. Both are the same for contents of ASCII text, whole numbers and booleans (SPEC 4).
+canonical JSON of RFC 8785. Both are the same for contents of ASCII text, whole numbers and booleans
+(specification 4.1).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Codec of agent records and personality profiles: one agent in two forms (DESIGN 2, renderings).
+"""Codec of agent records and personality profiles: one agent in two forms (specification 8.3).
 
 `cards.personality_profile` renders a record. A profile that has no trait ``retinue`` is not of a mesh; its
 skills are exposed, since seed 003 has no lists of exposure.

@@ -1,4 +1,4 @@
-"""The contents of two kinds of bundle: a node's profile, and an edge between two nodes (SPEC 4)."""
+"""The contents of two kinds of bundle: profiles of nodes, and edges between nodes (specification 4.1)."""
 
 from __future__ import annotations
 

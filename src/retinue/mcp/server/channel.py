@@ -69,7 +69,7 @@ def principal_of(context: Context) -> Principal:
 
 
 def caller_of(context: Context) -> Caller:
-    """The caller, with the trace of headers and ``_meta`` (SPEC 5, doubt 3)."""
+    """The caller, with the trace of headers and ``_meta`` (specification 5, doubt 3)."""
     request = context.request
     meta: Mapping[str, Any] = context.meta or {}
     from_meta = parse_trace_meta(meta) if meta else None
@@ -251,11 +251,7 @@ class DeafChannel(NullChannel):
     """The channel of a client that listens to nothing and declared nothing that it can be asked."""
 
     def __init__(self, *, is_sessionless: bool) -> None:
-        self._is_sessionless = is_sessionless
-
-    @property
-    def is_sessionless(self) -> bool:
-        return self._is_sessionless
+        self.is_sessionless = is_sessionless
 
     async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
         raise CannotAskError("elicitation")

@@ -57,5 +57,6 @@ def mcp_route(
     async def make() -> ASGIApp:
         return (await server.open()).endpoint(ensure_fresh)
 
-    app = LazyApp(make, lambda: server.is_ended)
+    # an endpoint that was made answers 503 by itself when its server has ended
+    app = LazyApp(make)
     return Route(path, app, methods=["GET", "POST", "DELETE"])

@@ -6,7 +6,7 @@ outlive the process, unlike `AgentStats`, which the choice among equal agents us
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from retinue.core.record import QUERY_CAPABILITIES, Candidate, Stats
@@ -44,10 +44,14 @@ class CallSummary:
 
 
 class CallFigures:
-    """The figures of the agents of one hub; `observe` takes the events of its calls."""
+    """The figures of the agents of one hub; `observe` takes the events of its calls.
 
-    def __init__(self) -> None:
+    The events may come later, in batches; ``catch_up`` brings those that wait before figures are read.
+    """
+
+    def __init__(self, catch_up: Callable[[], None] = lambda: None) -> None:
         self._counts: dict[str, list[float]] = {}
+        self._catch_up = catch_up
 
     def seed(self, summaries: Iterable[CallSummary]) -> None:
         """Add the records of an earlier process."""
@@ -65,12 +69,14 @@ class CallFigures:
 
     def find(self, agent: str) -> Stats:
         """The figures of the agent of this name."""
+        self._catch_up()
         calls, failures, total_ms = self._counts.get(agent, (0, 0, 0.0))
         mean_s = total_ms / calls / 1000 if calls else None
         return Stats(int(calls), int(failures), mean_s)
 
     def trust(self, agent: str) -> float:
         """The share of calls that are expected to succeed, 0 … 1; 1 for an agent without failures."""
+        self._catch_up()
         calls, failures, _ = self._counts.get(agent, (0, 0, 0.0))
         return 1 - failures / (calls + _PRIOR_CALLS)
 

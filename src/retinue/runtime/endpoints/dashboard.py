@@ -33,9 +33,10 @@ class HubDashboard:
     """The security checks of the hub, which verify the tokens of the sign-in page."""
 
     def in_front_of(self, checks: SecurityMiddleware) -> ASGIApp:
-        """The sessions in front of the hub's checks; to be called before the first request."""
+        """The hub's checks, with the sessions in front of those of pages; called before the first request."""
         self.checks = checks
-        return SessionMiddleware(checks, self.sessions)
+        SessionMiddleware.put_before(checks, self.sessions)
+        return checks
 
 
 def make_dashboard(process: Process, settings: Settings) -> HubDashboard:

@@ -122,7 +122,7 @@ async def serve_agent(
         await stack.enter_async_context(serving(server.app, listener, stop, limits))
         koi_port = urlsplit(section.base_url).port
         if koi_port not in (None, section.mcp_port):
-            # a base_url of another port has to answer too (SPEC 4, doubt 7)
+            # a base_url of another port has to answer too (specification 4, doubt 7)
             second = _bind(host, koi_port or 80, "agent.base_url")
             await stack.enter_async_context(serving(server.app, second, stop, limits))
         stack.callback(server.mcp.end)

@@ -1,8 +1,8 @@
 """The servers of seed 003: ``AgentRegistryServer`` of a coordinator, ``AgentPersonalityServer`` of an agent.
 
-Each serves the REST routes of the seed, and the same over real MCP at ``/mcp`` (SPEC 4, doubt 8). ``app`` is
-an ASGI app behind the checks of `web.security`. A server needs its ``running()`` entered, which the lifespan
-of ``app`` does where a server such as uvicorn runs one.
+Each serves the REST routes of the seed, and the same over real MCP at ``/mcp`` (specification 4,
+doubt 8). ``app`` is an ASGI app behind the checks of `web.security`. A server needs its ``running()``
+entered, which the lifespan of ``app`` does where a server such as uvicorn runs one.
 """
 
 from __future__ import annotations

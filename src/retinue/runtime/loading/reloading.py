@@ -4,7 +4,7 @@
 be unloaded. The process id stays the same, so the parent can still signal it.
 
 Without a restart, a change of the lists in ``agent.json`` takes effect while the agent runs, and entries
-that match nothing are reported (SPEC 5, doubts 8 and 12).
+that match nothing are reported (specification 5, doubts 8 and 12).
 """
 
 from __future__ import annotations

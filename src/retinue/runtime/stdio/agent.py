@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import anyio
@@ -18,6 +19,7 @@ from mcp.shared.message import SessionMessage
 from retinue.mcp.server.endpoint import McpServer
 from retinue.mcp.stdio.server_wire import Wire, read_messages, write_messages
 from retinue.parts.opening import open_parts
+from retinue.parts.part import Part
 from retinue.parts.process import Echo
 from retinue.runtime.agent_core import attach_model, open_agent
 from retinue.runtime.endpoints.agent_mcp import McpEndpoints
@@ -41,7 +43,7 @@ async def serve_on_stdio(
     async with AsyncExitStack() as stack:
         opening = open_agent("stdio", target, hub_url, Start(settings, state, echo, stop))
         process = await stack.enter_async_context(opening)
-        parts = await stack.enter_async_context(open_parts(process, [AgentMcpPart(), ListWatchPart(target)]))
+        parts = await stack.enter_async_context(open_parts(process, stdio_parts(target)))
         server = await process.get(McpEndpoints).own.open()
         await stack.enter_async_context(parts.running())
         serving = asyncio.create_task(_serve(server, wire))
@@ -53,6 +55,11 @@ async def serve_on_stdio(
         else:
             await end_task(serving)
     return 0
+
+
+def stdio_parts(target: Target) -> Sequence[Part]:
+    """The parts of an agent on standard input and output."""
+    return [AgentMcpPart(), ListWatchPart(target)]
 
 
 async def _serve(server: McpServer, wire: Wire) -> None:

@@ -8,6 +8,7 @@ chunked body are counted as a head and then dropped: they must not replace heade
 from __future__ import annotations
 
 import asyncio
+import sys
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from retinue.web.codec.peer_requests import STOPPING
 from retinue.web.connection_gate import MIN_PROGRESS_BYTES, ConnectionGate, Refusal, Waiting
 from retinue.web.fast.joined_writes import JoinedWrites
 
@@ -99,6 +101,13 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
             return False
         idle.shutdown()
         return True
+
+    def shutdown(self) -> None:
+        """As of uvicorn; a request that it cancels afterwards is answered with 503 instead of 500."""
+        super().shutdown()
+        for cycle in (self.cycle, *(waiting for waiting, _ in self.pipeline)):
+            if cycle is not None:
+                cycle.send_500_response = partial(_answer_failed, cycle)  # type: ignore[method-assign]
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -296,6 +305,16 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
             headers.append((b"retry-after", b"1"))
         lines = [name + b": " + value + b"\r\n" for name, value in headers]
         return b"".join([STATUS_LINE[refusal.status], *lines, b"\r\n", body])
+
+
+async def _answer_failed(cycle: RequestResponseCycle) -> None:
+    """Answer a request that failed while the server stops; called where the failure is handled."""
+    if not isinstance(sys.exception(), asyncio.CancelledError):
+        await RequestResponseCycle.send_500_response(cycle)
+        return
+    headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+    await cycle.send({"type": "http.response.start", "status": 503, "headers": headers})
+    await cycle.send({"type": "http.response.body", "body": STOPPING, "more_body": False})
 
 
 def _is_idle(connection: object) -> bool:

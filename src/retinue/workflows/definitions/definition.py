@@ -328,7 +328,11 @@ class Step(Part):
 
     @property
     def kind(self) -> StepKind:
-        return self.kinds[0]
+        """The kind of a right step."""
+        for kind in NAMED_KINDS:
+            if getattr(self, kind) is not None:
+                return kind
+        return "role"
 
     @property
     def timeout_s(self) -> float:

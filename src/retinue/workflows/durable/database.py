@@ -119,6 +119,8 @@ class RunDatabase:
         Raises StateError if the database does not answer or belongs to a newer release, StateDamagedError
         for damaged or lost runs.
         """
+        if self._ready:
+            return
         async with self._prepared:
             if not self._ready:
                 await self.ask(self._migrate, retry_s=FIRST_RETRY_S)

@@ -46,6 +46,11 @@ class EmittedEvents:
     once: frozenset[str] = frozenset()
     resumed: int = 0
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether the end of the run was emitted since it was last resumed."""
+        return f"end {self.resumed}" in self.once
+
 
 class EventTable:
     """Writes and reads events; `flush` before the process ends."""
@@ -97,6 +102,25 @@ class EventTable:
             if of_run == run_id or of_run.startswith(below)
         )
 
+    async def list_all(self, root: str) -> tuple[tuple[RunEvent, ...], EmittedEvents]:
+        """All events of an outermost run and those below it, and which of its own there are."""
+        query = sa.text(
+            f"SELECT seq, kind, run_id, step, at, facts, once FROM {self._database.events} "  # noqa: S608
+            "WHERE root = :root ORDER BY seq"
+        )
+        await self.flush()
+        rows = await self._database.read(lambda c: c.execute(query, {"root": root}).fetchall())
+        own = [row for row in rows if row.run_id == root]
+        emitted = EmittedEvents(
+            frozenset([row.once for row in own if row.once is not None]),
+            [row.kind for row in own].count("run_resumed"),
+        )
+        events = [
+            RunEvent(seq, kind, run_id, step, at, orjson.loads(facts))
+            for seq, kind, run_id, step, at, facts, _ in rows
+        ]
+        return tuple(events), emitted
+
     async def read_emitted(self, run_id: str) -> EmittedEvents:
         """The events of one run, without those below it."""
         query = sa.text(
@@ -119,6 +143,8 @@ class EventTable:
     async def _flush_soon(self) -> None:
         while self._waiting:
             await asyncio.sleep(LINGER_S)
+            if not self._waiting and not self._writing.locked():  # the end of a run wrote them
+                return
             try:
                 await self.flush()
             except StateError as error:
@@ -194,7 +220,7 @@ class EventSink:
     def emit(self, kind: EventKind, path: str, facts: Mapping[str, Any], once: str | None = None) -> None:
         """Emit an event of the step at a path, "" for the run; with ``once``, at most once for the run."""
         below = self._run_id[len(self._root) :].lstrip("/")
-        step = "/".join(part for part in (below, path) if part)
+        step = f"{below}/{path}" if below and path else below or path
         self._table.add(NewEvent(self._root, self._run_id, kind, step, dict(facts), once=once))
 
     def was_emitted(self, once: str) -> bool:

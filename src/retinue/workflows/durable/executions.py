@@ -26,6 +26,7 @@ from retinue.workflows.durable.run_rows import (
     RunRows,
     find_root,
     refer_to_calls,
+    started_record,
     stored_args,
     stored_failure,
     stored_output,
@@ -97,21 +98,25 @@ class Executions:
         self._closing = False
         self._places = asyncio.Semaphore(concurrency)
 
-    async def start(self, run_id: str, request: RunRequest) -> None:
-        """Start a run here; one that exists stays what it is. Raises StateError if it gets no lease."""
+    async def start(self, run_id: str, request: RunRequest) -> RunRecord | None:
+        """Start a run here; None for one that exists, which stays as it is.
+
+        Raises StateError if this process gets no lease.
+        """
         await self.lease.renew_lost()
         args = stored_args(request, None)
 
         # Outside of any other run, and to its end: half a start would leave a run without an execution.
         starting = self._start(run_id, args, self.engine.start)
-        await asyncio.shield(asyncio.create_task(starting, context=Context()))
+        started = await asyncio.shield(asyncio.create_task(starting, context=Context()))
+        return None if started.task is None else started_record(run_id, request, args)
 
     async def start_child(self, child_id: str, request: RunRequest, root: str) -> str:
-        return await self._start(child_id, stored_args(request, root), self.engine.start_child)
+        return (await self._start(child_id, stored_args(request, root), self.engine.start_child)).run_id
 
     async def _start(
         self, run_id: str, args: Sequence[Any], start: Callable[[str, Sequence[Any]], Awaitable[Started]]
-    ) -> str:
+    ) -> Started:
         execution = self.here.announce(run_id, args)
         task = None
         try:
@@ -122,7 +127,7 @@ class Executions:
                 self.here.withdraw(execution)
         if task is not None:
             task.add_done_callback(lambda _: self.here.withdraw(execution))
-        return started.run_id
+        return started
 
     async def execute(self, invocation: Invocation) -> dict[str, Any]:
         """One execution of a run, new or taken up; gives its stored output.
@@ -147,7 +152,7 @@ class Executions:
             self._settle_with(self._take_up_again(run_id, invocation.owner))
             raise RunLetGoError(str(error)) from error
         finally:
-            self._settle_with(self._settle(execution, events))
+            self._settle_with(self._settle(execution, events, task))
 
     async def await_children(self, ids: Sequence[str], given_up: set[str], mode: WaitMode) -> list[RunRecord]:
         """The ends of all of these runs, or of the first.
@@ -173,6 +178,10 @@ class Executions:
 
     async def await_end(self, run_id: str) -> RunRecord:
         """A run that has ended; raises UnknownRunError."""
+        if (here := self.here.find(run_id)) is not None:
+            await here.ended.wait()
+            if here.row is not None:
+                return here.row.record
         return (await self.await_children([run_id], {run_id}, "all"))[0]
 
     async def stop(self, ids: Sequence[str]) -> None:
@@ -322,15 +331,20 @@ class Executions:
             raise stored_failure(fault, context.calls)
         return stored_output(value, parts, context.calls)
 
-    async def _settle(self, execution: Execution, events: EventSink) -> None:
-        """Wait until the end of a run is recorded, and emit it; not where the run is another execution's."""
+    async def _settle(self, execution: Execution, events: EventSink, engine: asyncio.Task[Any]) -> None:
+        """Wait until the end of a run is recorded, and emit it; not where the run is another execution's.
+
+        The task of the ``engine`` ends when it has recorded the end.
+        """
         try:
             look_s, given_up_at = 0.001, time.monotonic() + SETTLE_S
+            await asyncio.wait([engine], timeout=SETTLE_S)
             while not self._closing and time.monotonic() < given_up_at:
                 row = (await self._rows.find([execution.run_id])).get(execution.run_id)
                 if row is None:
                     return
                 if row.ended:
+                    execution.row = row
                     self._events.add(end_of(row, events.emitted.resumed))
                     return
                 await asyncio.sleep(look_s)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.workflows.durable.dbos_engine import Invocation
+from retinue.workflows.durable.run_rows import RunRow
 
 
 @dataclass(eq=False)
@@ -19,7 +20,8 @@ class Execution:
     """One execution of a run in this process, from before it begins until its end is recorded.
 
     ``args`` is what this process started the run with, () for a run that it took from its queue. ``ended``
-    is set once the end is recorded, or the run belongs to another execution.
+    is set once the end is recorded, or the run belongs to another execution; ``row`` is the row with that
+    end, None where it was not read.
     """
 
     run_id: str
@@ -27,6 +29,7 @@ class Execution:
     root: str = ""
     task: asyncio.Task[Any] | None = None
     aborted: bool = False
+    row: RunRow | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def abort(self) -> None:

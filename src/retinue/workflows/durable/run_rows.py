@@ -123,9 +123,9 @@ class RunRows:
         rows = await self._database.ask(self._client.list_ended)
         return [(row.workflow_id, (row.completed_at or row.created_at or 0) / 1000) for row in rows]
 
-    async def list_steps(self, run: RunRow) -> tuple[StepRecord, ...]:
-        """The outcomes of a run and of all below it, as `Runs.list_steps`."""
-        return tuple(_iterate_steps(run.record.id, run.root, await self._read_calls_below(run.record.id)))
+    async def list_steps(self, run_id: str, root: str) -> tuple[StepRecord, ...]:
+        """The outcomes of a run and of all below it, as `Runs.list_steps`; none for an unknown run."""
+        return tuple(_iterate_steps(run_id, root, await self._read_calls_below(run_id)))
 
     async def get_first_call(self, run: RunRow, step: str) -> int:
         """The number of the first call of a step; raises UnknownStepError."""
@@ -232,6 +232,16 @@ def stored_failure(fault: Fault, calls: int | None) -> StoredFailure:
 def stored_args(request: RunRequest, root: str | None) -> tuple[Any, ...]:
     """The arguments of a new run: its request, its outermost run, and the time."""
     return (request.to_json(), root, time.time())
+
+
+def started_record(run_id: str, request: RunRequest, args: Sequence[Any]) -> RunRecord:
+    """The record of an outermost run that was just started with what `stored_args` gave."""
+    return RunRecord(run_id, request, "running", started_at=args[-1])
+
+
+def is_outermost(run_id: str) -> bool:
+    """Whether an id is that of an outermost run, which is its own root."""
+    return "/" not in run_id
 
 
 def find_root(run_id: str, root: str | None) -> str:

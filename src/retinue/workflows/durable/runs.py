@@ -26,6 +26,7 @@ from retinue.workflows.durable.nodes import Lease, take_slot
 from retinue.workflows.durable.run_rows import (
     RunRow,
     RunRows,
+    is_outermost,
     stored_args,
 )
 from retinue.workflows.durable.signals import SignalTable
@@ -150,9 +151,11 @@ class DurableRuns:
             other = self._placement.find_other(executions.lease, executions.here.outermost)
             if other is None:
                 try:
-                    await executions.start(run_id, request)
+                    started = await executions.start(run_id, request)
                 except SQLAlchemyError as error:
                     raise (self._database.explain(error) or error) from error
+                if started is not None:
+                    return started
             else:
                 args = stored_args(request, None)
                 await self._database.ask(self._database.client.enqueue, run_id, args, other)
@@ -178,10 +181,9 @@ class DurableRuns:
             return tuple(await self._rows.list_all(status, name, children, limit, accept))
 
     async def finish(self, run_id: str) -> RunRecord:
-        here = self._executions and self._executions.here.find(run_id)
-        if here:
-            # not read before it ends: most callers have just started it
-            await here.ended.wait()
+        executions = self._executions
+        if executions is not None and executions.here.find(run_id) is not None:
+            return await executions.await_end(run_id)
         found = await self._get(run_id)
         while not found.ended:
             if self._executions is not None:
@@ -238,10 +240,20 @@ class DurableRuns:
         return await self._signals.count_open(run_id, topic)
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
+        if is_outermost(run_id):
+            await self._database.prepare()
+            steps = await self._rows.list_steps(run_id, run_id)
+            if steps:
+                return steps
         found = await self._get(run_id)
-        return await self._rows.list_steps(found)
+        return await self._rows.list_steps(run_id, found.root)
 
     async def list_events(self, run_id: str, *, after: int = 0) -> tuple[RunEvent, ...]:
+        if not after and is_outermost(run_id):
+            await self._database.prepare()
+            events, emitted = await self._events.list_all(run_id)
+            if emitted.is_ended or not (await self._get(run_id)).ended:
+                return events
         found = await self._get(run_id)
         if found.ended:
             await self._ensure_end_emitted(found)
@@ -307,7 +319,7 @@ class DurableRuns:
         if here:
             await here.ended.wait()
         emitted = await self._events.read_emitted(found.record.id)
-        if f"end {emitted.resumed}" not in emitted.once:
+        if not emitted.is_ended:
             self._events.add(end_of(found, emitted.resumed))
 
     async def _await_end_elsewhere(self, found: RunRow) -> None:

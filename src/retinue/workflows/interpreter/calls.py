@@ -328,11 +328,11 @@ class _Attempt:
             left_s = timeout_s if wait_s > timeout_s else max(timeout_s - waited_s, AGAIN_S)
             outcome = await make_call(timeout_s=left_s)
         budget.record_usage(outcome.calls_used)
-        if is_callers_time(outcome.error):
-            # The agent knows only that its caller's time was over; the limit is that of this step.
-            raise step_timed_out(self._path, timeout_s)
         if outcome.error is not None:
             error = outcome.error
+            if is_callers_time(error):
+                # The agent knows only that its caller's time was over; the limit is that of this step.
+                raise step_timed_out(self._path, timeout_s)
             if isinstance(error, UnknownAgentError):
                 # The run has chosen it, so it was there.
                 error = AgentUnreachableError.away(choice.agent, choice.url)

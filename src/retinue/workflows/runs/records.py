@@ -109,10 +109,8 @@ class StepOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON, without ``calls`` if they are unknown."""
-        found: dict[str, Any] = as_json(self)
-        if self.calls is None:
-            del found["calls"]
-        return found
+        found = {"value": as_json(self.value), "fault": None if self.fault is None else as_json(self.fault)}
+        return found if self.calls is None else found | {"calls": self.calls}
 
 
 @dataclass(frozen=True, slots=True)

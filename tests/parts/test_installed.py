@@ -1,0 +1,147 @@
+"""Parts of installed distributions: which are used, and how a refused one is named."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from retinue import plugins
+from retinue.core.errors import InvalidSettingError
+from retinue.parts.installed import explain_missing, find_installed_parts, find_part, list_parts_of
+from retinue.parts.part import INTERFACE
+from retinue.runtime.hub_process import HubOptions, hub_parts
+from retinue.settings import Settings, find_missing_parts
+from retinue.settings_tables import PartsTable
+from tests.plugins import install
+
+PART = """
+from contextlib import asynccontextmanager
+
+from retinue.parts.part import Opened, Part
+
+
+class ToyPart(Part):
+    name = "{name}"
+    kinds = frozenset({{"hub", "worker"}})
+    interface = {interface}
+
+    @asynccontextmanager
+    async def open(self, process):
+        yield Opened()
+
+
+NO_PART = "a text"
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder at the head of the path, for distributions."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    _forget()
+    yield folder
+    _forget()
+    for module in [module for module in sys.modules if module.startswith("toy_")]:
+        del sys.modules[module]
+
+
+def _forget() -> None:
+    plugins.list_plugins.cache_clear()
+    find_installed_parts.cache_clear()
+
+
+def install_part(
+    site: Path,
+    distribution: str = "toy-tools",
+    *,
+    name: str = "toy",
+    interface: int = INTERFACE,
+    attribute: str = "ToyPart",
+) -> None:
+    """A distribution that declares the part ``toy``, whose class has this name."""
+    target = f"{distribution.replace('-', '_')}.part:{attribute}"
+    text = PART.format(name=name, interface=interface)
+    files = {"__init__.py": "", "part.py": text}
+    install(site, distribution, {"retinue.parts": {"toy": target}}, files)
+
+
+def reason_of(name: str) -> InvalidSettingError:
+    """Why the part cannot be used; it is in no list of parts, and a process says so."""
+    assert "toy" not in {part.name for part in list_parts_of("hub")}
+    reason = explain_missing(name)
+    assert reason is not None
+    assert find_missing_parts(Settings()) == {name: reason}
+    return reason
+
+
+def test_a_part_is_in_the_processes_of_its_kinds(site: Path) -> None:
+    install_part(site)
+    assert "toy" in {part.name for part in list_parts_of("hub")}
+    assert [part.name for part in list_parts_of("worker")] == ["toy"]
+    assert "toy" not in {part.name for part in list_parts_of("agent")}
+    assert find_part("toy") in list_parts_of("hub")
+    assert (find_part("no-toy"), explain_missing("toy"), explain_missing("no-toy")) == (None, None, None)
+    assert find_missing_parts(Settings()) == {}
+
+
+def test_it_stands_in_the_list_of_a_hub_unless_the_settings_switch_it_off(site: Path) -> None:
+    install_part(site)
+    options = HubOptions(bare=True)
+    assert "toy" in {part.name for part in hub_parts(options, Settings())}
+    off = Settings(parts=PartsTable(off=("toy",)))
+    assert "toy" not in {part.name for part in hub_parts(options, off)}
+
+
+def test_a_part_of_another_interface_is_refused_by_the_name_of_its_distribution(site: Path) -> None:
+    install_part(site, interface=INTERFACE + 1)
+    reason = reason_of("toy")
+    assert reason.field == "part toy of toy-tools"
+    assert f"it was made for version {INTERFACE + 1} of the interface of parts" in reason.message
+    assert f"this Retinue has version {INTERFACE}" in reason.message
+    assert reason.remedy == "upgrade toy-tools, or uninstall it"
+
+
+def test_a_refused_part_that_is_switched_off_is_not_missed(site: Path) -> None:
+    install_part(site, interface=INTERFACE + 1)
+    assert find_missing_parts(Settings(parts=PartsTable(off=("toy",)))) == {}
+
+
+def test_a_part_whose_class_has_another_name_is_refused(site: Path) -> None:
+    install_part(site, name="doll")
+    reason = reason_of("toy")
+    assert "part toy of toy-tools" in reason.message
+    assert "its part has another name" in reason.message
+
+
+def test_of_two_parts_of_one_name_the_second_is_refused(site: Path) -> None:
+    install_part(site, "toy-games")
+    install_part(site, "toy-tools")
+    (part,) = list_parts_of("worker")
+    assert type(part).__module__ == "toy_games.part"
+    reason = find_missing_parts(Settings())["toy"]
+    assert reason.field == "part toy of toy-tools"
+    assert "another distribution has a part of this name" in reason.message
+
+
+@pytest.mark.parametrize(
+    ("attribute", "said"), [("NO_PART", "is no class of a part"), ("Absent", "which cannot be imported")]
+)
+def test_an_entry_point_that_is_no_part_is_refused(site: Path, attribute: str, said: str) -> None:
+    install_part(site, attribute=attribute)
+    reason = reason_of("toy")
+    assert said in reason.message
+    assert "toy-tools" in f"{reason.message} {reason.remedy}"
+
+
+def test_a_known_part_that_is_not_installed_is_explained_by_its_extra(site: Path) -> None:
+    install(site, "retinue", {})
+    _forget()
+    assert find_part("koi") is None
+    reason = explain_missing("koi")
+    assert reason is not None
+    assert reason.remedy == "pip install 'retinue[koi]'"
