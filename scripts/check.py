@@ -14,6 +14,7 @@ PACKAGES = (
     "koi_mcp",
     "retinue_demo",
     "retinue_testwriter",
+    "retinue_toy",
     "tests",
     "testwriter",
     "scripts",

@@ -1,1 +1,1 @@
-"""A toy protocol for Retinue: ``GET /toy`` lists skills, ``POST /toy/AGENT/SKILL`` calls one."""
+"""A toy protocol for Retinue: ``GET /toy`` lists agents, ``POST /toy/AGENT/SKILL`` calls a skill."""
