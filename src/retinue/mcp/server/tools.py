@@ -88,7 +88,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class ToolRequest:
-    """What a client asks of one tool.
+    """One call of a tool by a client.
 
     ``is_whole``: a program asks, which wants a long result whole. ``is_modern``: by 2026-07-28.
     """

@@ -1,4 +1,4 @@
-"""A mesh at one moment: its agents, the calls of the last minute, calls in flight, and runs."""
+"""Takes a snapshot of a mesh: agents, calls of the last minute, calls in flight, and runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What the hub was asked for; ``problem`` says why it gave no answer."""
+    """The replies of the hub; ``problem`` says why it gave no answer."""
 
     agents: Sequence[Row] = ()
     runs: Sequence[Row] = ()

@@ -1,4 +1,4 @@
-"""The imports of a process: where they are configured and kept, and how each connects."""
+"""Composes the imports of a process: their configuration, their storage and their connections."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _spec_of(
 
 
 def _find_missing(key: str, texts: Mapping[str, str], own: Mapping[str, str]) -> str:
-    """What is wrong if a text names a variable as ``${NAME}`` that ``own`` lacks; "" if none does."""
+    """The problem if a text names a variable as ``${NAME}`` that ``own`` lacks; "" if none does."""
     for name, text in texts.items():
         for found in Template.pattern.finditer(text):
             variable = found["braced"]
@@ -236,7 +236,7 @@ class Imports:
 
     @property
     def invokers(self) -> dict[str, Invoker]:
-        """What invokes the skills of each source."""
+        """The invokers of skills, by source."""
         return {one.name: one for one in (self._servers, self._apis, self._agents)}
 
     def health_sink(self, sink: HealthSink) -> HealthSink:

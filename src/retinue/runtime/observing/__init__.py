@@ -1,1 +1,1 @@
-"""What a process tells of itself: spans, metrics over OpenTelemetry, log files."""
+"""Observes a process: spans, metrics over OpenTelemetry, log files."""
