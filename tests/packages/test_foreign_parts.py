@@ -16,7 +16,7 @@ import urllib3
 
 from tests.packages.test_toy_protocol import AGENT, TOY
 from tests.plugins import install
-from tests.processes.running import Program, program
+from tests.processes.running import Program, program, wait_until
 
 PACKAGE = TOY / "src" / "retinue_toy"
 MARK = "the toy is imported"
@@ -63,9 +63,13 @@ def run_hub(start: Start, **variables: str) -> tuple[Program, str]:
 def read_problems(url: str, folder: Path) -> list[dict[str, Any]]:
     """The problems of a hub that is degraded and takes calls."""
     token = (folder / "state" / "keys" / "local.token").read_text("utf-8").strip()
-    reply = urllib3.request("GET", f"{url}/ready", headers={"authorization": f"Bearer {token}"})
-    shown = json.loads(reply.data)
-    assert (reply.status, shown["status"]) == (200, "degraded")
+
+    def read() -> urllib3.BaseHTTPResponse:
+        return urllib3.request("GET", f"{url}/ready", headers={"authorization": f"Bearer {token}"})
+
+    wait_until(lambda: read().status == 200, "the hub gets ready")
+    shown = read().json()
+    assert shown["status"] == "degraded"
     problems: list[dict[str, Any]] = shown["problems"]
     return problems
 
