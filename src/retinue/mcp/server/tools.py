@@ -158,10 +158,13 @@ class ToolHandlers:
         results.
         """
         schema = None if entry is None else entry.skill.input_schema
+        arguments: Any = asked.arguments or {}
+        if schema is not None and schema.get("type") != "object":
+            arguments = read_arguments(schema, arguments)
         call = Call(
             id=new_id(),
             skill=asked.name if entry is None else entry.skill.id,
-            arguments=read_arguments(schema, asked.arguments),
+            arguments=arguments,
             principal=caller.principal,
             endpoint=caller.endpoint,
             trace=caller.trace,
