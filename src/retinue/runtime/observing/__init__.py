@@ -1,1 +1,1 @@
-"""What a process tells of itself: spans, metrics over OpenTelemetry, log files."""
+"""What can be observed of processes: readiness, metrics, spans, log files, and traffic from the audit log."""
