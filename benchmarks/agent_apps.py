@@ -39,4 +39,4 @@ async def open_agent_app(
         process.dispatcher = local_dispatcher(agent)
         async with open_parts(process, parts) as opened:
             checks = make_checks(process, opened, settings, "127.0.0.1")
-            yield behind_proxies(opened.in_front_of(checks), settings, url)
+            yield behind_proxies(checks, settings, url)

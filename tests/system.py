@@ -220,7 +220,7 @@ class System:
         opened = await stack.enter_async_context(open_parts(process, parts))
         settings = process.tables.get(Settings)
         checks = make_checks(process, opened, settings, "127.0.0.1")
-        app = behind_proxies(opened.in_front_of(checks), settings, process.url or "")
+        app = behind_proxies(checks, settings, process.url or "")
         later.app = self.recording.before("hub" if process.kind == "hub" else process.agent.name, app)
         await stack.enter_async_context(opened.running())
 

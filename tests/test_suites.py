@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts import suites
-from scripts.suite_times import SLOW, suite_of
+from scripts.suite_times import LONG, SLOW, suite_of
 
 COUNTS = """
 from pathlib import Path
@@ -70,6 +70,10 @@ def test_a_test_of_a_slow_suite_that_make_test_runs_is_not_run_by_the_rest() -> 
         path, _, function = test.partition("::")
         assert suite_of(path) in SLOW
         assert f"def {function.partition('[')[0]}(" in (suites.ROOT / path).read_text("utf-8")
+
+
+def test_the_files_that_are_begun_first_exist() -> None:
+    assert [path for path in LONG if not (suites.ROOT / path).is_file()] == []
 
 
 def test_a_failed_test_fails_its_run_and_is_not_run_again(

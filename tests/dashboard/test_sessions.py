@@ -13,7 +13,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from retinue.core.call import Principal
-from retinue.dashboard.sessions import OPEN_PATHS, SessionMiddleware, Sessions, is_own_page, read_cookie
+from retinue.dashboard.paths import OPEN_PATHS
+from retinue.dashboard.sessions import SessionMiddleware, Sessions, is_own_page, read_cookie
 from retinue.web.security import SecurityMiddleware, SecuritySettings, Tokens, identity_of
 from tests.serving import serve_app
 

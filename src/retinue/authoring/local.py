@@ -169,8 +169,8 @@ class LocalLookup:
         *,
         view: AgentView | None = None,
     ) -> Listing | None:
-        found = self.find(skill_id, scopes, listing_id.key, view=view)
-        return next((listing for listing in found if listing.id == listing_id), None)
+        listings = self.find(skill_id, scopes, listing_id.key, view=view)
+        return next((listing for listing in listings if listing.id == listing_id), None)
 
     async def open(self, candidate: Candidate) -> Listing | None:
         return self._listings.get(candidate.name)
@@ -214,7 +214,7 @@ class LocalFirst:
         invoker = self._by_source.get(listing.source)
         if invoker is None and listing.record.url is None:
             named = (self._by_protocol.get(endpoint.protocol) for endpoint in listing.record.endpoints)
-            invoker = next((one for one in named if one is not None), None)
+            invoker = next((candidate for candidate in named if candidate is not None), None)
         return self._remote if invoker is None else invoker
 
     def is_peer(self, listing: Listing) -> bool:

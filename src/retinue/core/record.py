@@ -1,4 +1,4 @@
-"""The agent record, and the listing: a record with what one source says about it."""
+"""The agent record, and the listing: a record with the facts of one source about it."""
 
 from __future__ import annotations
 

@@ -16,16 +16,10 @@ from urllib.parse import quote
 from cachetools import TTLCache
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from retinue.dashboard.paths import OPEN_PATHS, PAGE_PREFIXES, PAGES, ROOT
 from retinue.web.security import Headers, SecurityMiddleware
 
 COOKIE = "retinue_session"
-ROOT = "/ui"
-OPEN_PATHS = (f"{ROOT}/static/", f"{ROOT}/sign-in", f"{ROOT}/link/")
-"""Path prefixes that need no token: style and scripts, and the ways to sign in."""
-
-PAGES = ("/",)
-PAGE_PREFIXES = (f"{ROOT}/",)
-"""Paths of pages, and prefixes of them."""
 
 LINK_S = 60.0
 SESSION_S = 12 * 3600.0

@@ -1,23 +1,18 @@
 """The hub's agent ``retinue``: the directory, orchestration, runs and workflows of the mesh as skills.
 
-The command line and every endpoint call these skills; nothing here depends on a protocol. Skills about one
-agent are in this module, the others are in the modules next to it.
+The command line and every endpoint call these skills; nothing here depends on a protocol. The modules
+next to this one add the skills.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from retinue.authoring.agent import Agent
-from retinue.authoring.context import Context
-from retinue.cards.rows import render_version, status_of
-from retinue.core.call import Answer
-from retinue.core.errors import NotAllowedError
 from retinue.core.record import HUB_NAME, Listing, Skill, Stats
+from retinue.hub.agents import add_agent_skills
 from retinue.hub.asking import add_query_skill
 from retinue.hub.drafts import StoreWorkflow, add_draft_skills
 from retinue.hub.orchestration.answer_cache import AnswerCache
@@ -31,14 +26,14 @@ from retinue.hub.orchestration.skills import (
     add_workflow_list,
 )
 from retinue.hub.orchestration.tool_list import ToolList
-from retinue.hub.resources import WorkflowPrompts, add_agent_resources, render_agent
+from retinue.hub.resources import WorkflowPrompts, add_agent_resources
 from retinue.hub.run_access import RunAccess
 from retinue.hub.runs import add_run_skills
-from retinue.hub.search import add_search_skills, list_missing
+from retinue.hub.search import add_search_skills
 from retinue.hub.workflows import RunStarter, add_start_skill
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.call_figures import TrackRecord
-from retinue.mesh.permissions import Access, is_mesh_itself, is_seen
+from retinue.mesh.permissions import Access
 from retinue.mesh.reading import Change
 from retinue.mesh.search.agents import AgentSearch
 from retinue.mesh.search.ranking import SkillSearch
@@ -145,69 +140,7 @@ def hub_agent(
         description="Finds agents by what they can do, calls them, and runs workflows of them.",
     )
 
-    @agent.skill(expose=True, timeout_s=_RELAYED_S)
-    async def call_skill(
-        skill: Annotated[str, Field(description="The skill's id")],
-        ctx: Context,
-        arguments: Annotated[
-            Json | None, Field(description="Arguments that match the skill's input schema")
-        ] = None,
-        agent: Annotated[str | None, Field(description="Only this agent")] = None,
-        version: Annotated[str | None, Field(description="Only versions such as >=1.2,<2")] = None,
-    ) -> Any:
-        """Calls a skill of the mesh, found by its id, with the caller's own rights."""
-        outcome = await ctx.relay(skill, arguments or {}, agent=agent, version=version)
-        value = outcome.get()
-        if outcome.warnings or outcome.usage is not None:
-            return Answer(value, warnings=outcome.warnings, usage=outcome.usage)
-        return value
-
-    @agent.skill(read_only=True)
-    async def show_agent(name: str, ctx: Context) -> Json:
-        """Shows one agent: its card, its status and its statistics, and the versions of its name."""
-        await directory.ensure_fresh()
-        view = access.view_of(ctx.principal)
-        listing = await directory.open_named(name, view=view)
-        versions = map(render_version, directory.list_named(listing.name, view=view))
-        return render_agent(listing, ctx.principal.scopes, stats_of) | {"versions": list(versions)}
-
-    @agent.skill(expose=True, listed=False, read_only=True)
-    async def map_agents(ctx: Context) -> Json:
-        """Lists name, status and source of every agent, without their cards."""
-        await directory.ensure_fresh()
-        view = access.view_of(ctx.principal)
-        rows: list[Json] = []
-        for entry in directory.list_entries():
-            if is_seen(view, entry.name) and directory.represents_agent(entry):
-                row = {"name": entry.name, "status": status_of(entry), "source": entry.source}
-                rows.append({**row, "reason": entry.last_error} if entry.last_error else row)
-        return {"agents": rows}
-
-    @agent.skill(idempotent=True)
-    async def refresh_agents(
-        ctx: Context,
-        withdrawn: Annotated[
-            str | None, Field(description="Agent that has withdrawn its card and will be back")
-        ] = None,
-        forgotten: Annotated[str | None, Field(description="Agent that somebody removed")] = None,
-    ) -> Json:
-        """Reads the registries again now."""
-        if (withdrawn is not None or forgotten is not None) and not is_mesh_itself(ctx.principal):
-            # what waits for an agent that is away fails when it is forgotten, and its name on KOI is free
-            raise NotAllowedError(
-                "only the mesh itself says that an agent has gone",
-                remedy="leave withdrawn and forgotten out; or use the command: retinue forget NAME",
-            )
-        if withdrawn is None:
-            await directory.refresh()
-        else:
-            await directory.note_withdrawal(withdrawn)
-        released = forgotten is not None and directory.forget_away(forgotten)
-        view = access.view_of(ctx.principal)
-        seen = [one for one in directory.list_entries() if is_seen(view, one.name)]
-        reply: Json = {"agents": len(seen), "missing": list_missing(directory, view)}
-        return {**reply, "released": True} if released else reply
-
+    add_agent_skills(agent, directory, access, stats_of)
     run_access = RunAccess(orchestrator.runs, access)
     roster = Roster(directory, track, access)
     starter = RunStarter(orchestrator, library, run_access)

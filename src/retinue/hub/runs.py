@@ -40,7 +40,12 @@ _CHILD_RUN_KINDS = ("parallel", "foreach", "workflow")
 
 def add_run_skills(agent: Agent, runs: Runs, access: RunAccess) -> None:
     """Add the skills about runs to the hub's agent."""
+    _add_run_views(agent, runs, access)
+    _add_run_changes(agent, runs, access)
+    _add_signals(agent, runs, access)
 
+
+def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
     def render(record: RunRecord, ctx: Context) -> Json:
         return _render_run(record, lambda stored: access.shown_id(stored, ctx.principal))
 
@@ -102,6 +107,8 @@ def add_run_skills(agent: Agent, runs: Runs, access: RunAccess) -> None:
             reply["effects"] = list_effects(await runs.list_events(stored))
         return reply
 
+
+def _add_run_changes(agent: Agent, runs: Runs, access: RunAccess) -> None:
     @agent.skill
     async def cancel_run(run: str, ctx: Context) -> Json:
         """Cancels a run, its branches and the calls in flight; lists the effects that already happened."""
@@ -137,6 +144,8 @@ def add_run_skills(agent: Agent, runs: Runs, access: RunAccess) -> None:
         shown = access.shown_id(record.id, ctx.principal)
         return {"run": shown, "workflow": record.request.name, "from": run}
 
+
+def _add_signals(agent: Agent, runs: Runs, access: RunAccess) -> None:
     @agent.skill
     async def signal_run(
         run: str,

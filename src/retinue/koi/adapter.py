@@ -31,7 +31,7 @@ class Held:
 
 
 Observer = Callable[[AgentPersonality, Held | None], None]
-"""Called with a RID and what is held of it now; None = it was removed."""
+"""Called with a RID and its present state; None = it was removed."""
 
 
 class MCPAdapter:
@@ -88,7 +88,7 @@ class MCPAdapter:
         return True
 
     def find(self, rid: AgentPersonality) -> Held | None:
-        """What is held of exactly this version."""
+        """The state of exactly this version."""
         return self._held.get(str(rid))
 
     def list_held(self) -> list[Held]:

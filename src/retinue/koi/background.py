@@ -1,4 +1,4 @@
-"""Work of a node beside its pipeline, until the node stops."""
+"""Runs work of a node beside its pipeline, until the node stops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = structlog.get_logger("retinue.koi")
 
 
 class BackgroundWork:
-    """The tasks of the node ``name``; what one of them raises is logged."""
+    """The tasks of the node ``name``; an error of one of them is logged."""
 
     def __init__(self, name: str) -> None:
         self._name = name

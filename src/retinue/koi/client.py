@@ -1,4 +1,4 @@
-"""Calls to agents of a KOI network: ``POST <mcp_url>/tools/call/<trait>``.
+"""Calls agents of a KOI network: ``POST <mcp_url>/tools/call/<trait>``.
 
 An agent of a Retinue mesh names its ``/execute`` in its personality, and is called there, with everything
 that the mesh carries; any other agent has the REST route of seed 003 only. The trace goes with both.

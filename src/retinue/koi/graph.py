@@ -1,4 +1,4 @@
-"""The nodes and edges that a node knows, in memory; the cache holds them on disk."""
+"""The known nodes and edges of a network, in memory; the cache holds them on disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retinue.koi.codec.rids import EDGE_TYPE, NODE_TYPE, type_name, type_of
 from retinue.koi.storage.cache import KoiCache, iterate_bundles
 
 Direction = Literal["in", "out"]
-"""``in``: edges to this node, from those that it has subscribed to; ``out``: to its subscribers."""
+"""``in``: edges to this node, from nodes that it has subscribed to; ``out``: to its subscribers."""
 
 GRAPH_TYPES: Final = (NODE_TYPE, EDGE_TYPE)
 

@@ -1,4 +1,4 @@
-"""The handlers that every node has: edges are negotiated, nodes contacted, events sent to subscribers."""
+"""The handlers of every node: negotiate edges, contact nodes, send events to subscribers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def register_node_handlers(processor: Processor, state: NodeState, wire: Wire, j
 
     @processor.register_handler(HandlerType.Final, [NODE_TYPE], None, KnowledgeSource.External)
     def meet_node(_: Processor, kobj: KnowledgeObject) -> HandlerResult:
-        """Answer a node that introduces itself, and subscribe to what it provides of interest."""
+        """Answer a node that introduces itself, and subscribe to its types of interest."""
         if kobj.normalized_event_type is EventType.FORGET:
             # before its next introduction, which may wait in the same message
             edges = state.graph.list_edges_of(kobj.rid_text)

@@ -1,4 +1,4 @@
-"""The identity of a node: its key and its RID, kept below ``.koi/{name}/`` (K-07)."""
+"""The identity of a node, with its key and its RID, kept below ``.koi/{name}/`` (K-07)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a node introduces itself to others, and how it recognises its first contact."""
+"""Introduces a node to others, and recognises its first contact."""
 
 from __future__ import annotations
 

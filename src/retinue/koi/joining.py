@@ -1,4 +1,4 @@
-"""How a node joins its network: it meets others, subscribes to them, catches up and polls."""
+"""Joins a network: introduction, subscription, catching up, polling."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Joining:
             await asyncio.sleep(_RETRY_S[min(attempt, len(_RETRY_S) - 1)])
 
     def subscribe(self, rid: str, profile: NodeProfile) -> None:
-        """Propose an edge to a provider of types of interest, and fetch what it has; a fitting edge stays."""
+        """Propose an edge to a provider of types of interest, and fetch its objects; a fitting edge stays."""
         types = tuple(t for t in self._state.interest if t in profile.event)
         if profile.node_type is not NodeType.FULL or not types or rid == self._state.rid:
             return

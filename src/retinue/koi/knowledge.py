@@ -1,4 +1,4 @@
-"""Objects of knowledge on their way through a node, and the handlers that are called for them.
+"""Objects of knowledge on their way through a node, and the declarations of their handlers.
 
 The stages and what a handler may do in each are those of koi-net; `pipeline` runs them.
 """
@@ -41,7 +41,7 @@ class StopChain:
 
 
 STOP_CHAIN: Final = StopChain()
-"""What a handler returns to end the processing of an object."""
+"""The value with which a handler ends the processing of an object."""
 
 
 class Handled:
@@ -79,9 +79,9 @@ class Handled:
 class KnowledgeObject:
     """One object on its way through the pipeline.
 
-    ``event_type`` is what the sender said, ``normalized_event_type`` what it means to this node: NEW and
-    UPDATE write to the cache, FORGET deletes, None ends the processing after the Bundle stage.
-    ``network_targets`` are the nodes that are told.
+    ``event_type`` is the sender's, ``normalized_event_type`` its meaning to this node: NEW and UPDATE write
+    to the cache, FORGET deletes, None ends the processing after the Bundle stage. ``network_targets`` are the
+    nodes that are told.
     """
 
     rid_text: str
@@ -118,7 +118,7 @@ class KnowledgeObject:
 
     @property
     def normalized_event(self) -> Event:
-        """What is sent to the targets. Raises ValueError before the Bundle stage."""
+        """The event for the targets. Raises ValueError before the Bundle stage."""
         if self.normalized_event_type is None:
             raise ValueError(
                 "the object has no normalized event type yet; a Manifest or Bundle handler sets it"
@@ -135,7 +135,7 @@ HandlerFunction = Callable[[Any, KnowledgeObject], HandlerResult | Awaitable[Han
 
 @dataclass(frozen=True)
 class KnowledgeHandler:
-    """A handler and what it is called for; empty = everything."""
+    """A handler and its conditions; empty = everything."""
 
     function: HandlerFunction
     handler_type: HandlerType

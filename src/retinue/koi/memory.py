@@ -1,4 +1,4 @@
-"""What a node remembers of others: who was heard, who has signed which messages, what was forgotten."""
+"""Remembers other nodes: contacts, signed messages, forgotten objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROVED: Final = "proved:"
 
 
 class NodeMemory:
-    """What one node remembers; all but who was heard is in the cache, and survives a restart."""
+    """The memory of one node; all but who was heard is in the cache, and survives a restart."""
 
     def __init__(self, own_rid: str, cache: KoiCache) -> None:
         self._own_rid = own_rid
@@ -56,7 +56,7 @@ class NodeMemory:
         return heard is not None and time.monotonic() - heard < SEEN_S
 
     def has_proved(self, rid: str) -> bool:
-        """Whether a node has signed a message: what is not signed is not from it."""
+        """Whether a node has signed a message, because an unsigned one is not from it."""
         return f"{_PROVED}{rid}" in self._proved
 
     def note_proof(self, rid: str) -> None:
@@ -103,7 +103,7 @@ class NodeMemory:
             del self._signatures[sender]
 
     def note_forgotten(self, rid: str, instant_us: int) -> None:
-        """Note the time of the last state of what was forgotten. Raises StateError."""
+        """Note the time of the last state of a forgotten object. Raises StateError."""
         key = f"{FORGOTTEN}{rid}"
         self._cache.note(key, instant_us)
         self._forgotten[key] = None
@@ -113,7 +113,7 @@ class NodeMemory:
             del self._forgotten[oldest]
 
     def drop_forgotten(self, rid: str) -> None:
-        """What was forgotten is there again, in a later state. Raises StateError."""
+        """Note that a forgotten object is there again, in a later state. Raises StateError."""
         key = f"{FORGOTTEN}{rid}"
         if key in self._forgotten:
             self._cache.note(key, None)

@@ -55,7 +55,7 @@ log = structlog.get_logger("retinue.koi")
 
 @dataclass
 class Network:
-    """What handlers reach as ``processor.network``: the graph, and requests to other nodes."""
+    """``processor.network`` of handlers: the graph, and requests to other nodes."""
 
     graph: NetworkGraph
     request_handler: Peers
@@ -130,7 +130,7 @@ class KoiNode:
             self.work.spawn(self.joining.poll(self._poll_interval_s))
 
     async def stop(self) -> None:
-        """End all work and write the cache; what could not be sent waits for the next start."""
+        """End all work and write the cache; unsent events wait for the next start."""
         await self.work.stop()
         await self.wire.outbox.stop()
         await self.processor.stop()

@@ -1,4 +1,4 @@
-"""What a node is and knows: identity, cache, graph and memory, all of it below one folder."""
+"""The state of a node: identity, cache, graph and memory, all below one folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events on their way to other nodes: one queue for each, sent in batches, again and again until they arrive.
+"""Queues events for other nodes and sends them in batches until they arrive.
 
 A queue holds RIDs and event types; the bundle is read when it is sent, so what arrives is the newest state.
 The queues are kept in the journal of the cache and survive a restart.
@@ -24,7 +24,7 @@ MAX_QUEUED: Final = 20_000
 """Events that wait for one node, one for each RID; further ones are dropped, with a log line."""
 
 MAX_QUEUES: Final = 10_000
-"""Nodes for which events wait; those for further nodes are dropped, with a log line."""
+"""Nodes for which events wait; events for further nodes are dropped, with a log line."""
 
 BATCH_EVENTS: Final = 100
 BATCH_BYTES: Final = 1024 * 1024

@@ -1,4 +1,4 @@
-"""Requests to other nodes, in the dialect that each of them speaks."""
+"""Sends requests to other nodes, each in its own dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipeline of a node: one object of knowledge after the other, through five stages of handlers.
+"""The pipeline of a node: passes one object after the other through five stages of handlers.
 
 The stages are those of koi-net: RID (known, wanted?), Manifest (newer?), Bundle (valid? sets the normalized
 event type), then the cache is changed, Network (who is told?), Final. A handler that raises stops its object
@@ -44,7 +44,7 @@ class BusyError(Exception):
 
 
 class PipelineSteps(ABC):
-    """What the pipeline asks of its node, at the places where koi-net fetches, writes and sends.
+    """The work of a node for its pipeline, at the places where koi-net fetches, writes and sends.
 
     `NodeSteps` in `steps` implements each.
     """
@@ -67,7 +67,7 @@ class PipelineSteps(ABC):
 
     @abstractmethod
     def send(self, kobj: KnowledgeObject) -> None:
-        """Let the event wait for each of the object's targets. Raises StateError."""
+        """Queue the event for each target of the object. Raises StateError."""
 
 
 class Processor:
@@ -161,7 +161,7 @@ class Processor:
         self._worker = asyncio.get_running_loop().create_task(self._work())
 
     async def stop(self) -> None:
-        """End the work; what waits is dropped, and was not acknowledged."""
+        """End the work; waiting objects are dropped, and were not acknowledged."""
         for task in [*self._asked, *([self._worker] if self._worker else [])]:
             task.cancel()
         await asyncio.gather(*self._asked, *([self._worker] if self._worker else []), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What a node accepts of others: the rules that judge an object, and the questions that they may need."""
+"""Decides which objects of others a node accepts, by the rules and by questions to their owners."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Policy:
         return cls(rules, Questions(state.rid, peers, state.graph, state.memory))
 
     def judge(self, kobj: KnowledgeObject) -> Verdict:
-        """What the rules alone say of an object."""
+        """The verdict of the rules alone on an object."""
         return self.rules.judge(kobj)
 
     async def settle(self, kobj: KnowledgeObject, verdict: Verdict) -> str | None:

@@ -1,4 +1,4 @@
-"""Questions to other nodes about an object, and the answers to theirs, read from cache and graph."""
+"""Asks other nodes about an object, and answers their questions from cache and graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which objects of other nodes a node accepts (specification 6.3 and 7.4).
+"""Decides whether a node accepts an object of another node (specification 6.3 and 7.4).
 
 On the signed dialect an object is accepted from the node that owns it, and from the node that this one has
 joined, which passes on what others own. Anything else about it is taken only as its owner confirms it. On the
@@ -48,7 +48,7 @@ _PLAIN_URL = re.compile(r"https?://([a-z0-9.-]+)(?::[1-5]?\d{1,4})?(?:/[\w./-]*)
 
 
 FORGOTTEN: Final = "forgotten:"
-"""Prefix of the cache's notes of what was forgotten: RID → time of the last state."""
+"""Prefix of the cache's notes of forgotten objects: RID → time of the last state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The five endpoints of a node, below ``/koi-net`` and at the root; a request's form tells its dialect."""
+"""The five endpoints of a node, below ``/koi-net`` and at the root, in both dialects."""
 
 from __future__ import annotations
 

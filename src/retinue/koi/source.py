@@ -23,7 +23,7 @@ KOI_SOURCE = "koi"
 
 
 class PersonalitySource(Source):
-    """What an adapter holds, except the personalities that ``is_own`` names: those that this process made."""
+    """The personalities of an adapter, except the ones of this process, which ``is_own`` names."""
 
     name = KOI_SOURCE
 

@@ -1,4 +1,4 @@
-"""What a node does with an object between the stages of the pipeline: judge, fetch, keep, send."""
+"""The node's own work on an object between the stages of the pipeline: judge, fetch, keep, send."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger("retinue.koi")
 
 
 class NodeSteps(PipelineSteps):
-    """The steps of one node, between its pipeline and what it knows, accepts and sends."""
+    """The steps of one node, between its pipeline and its state, policy and wire."""
 
     def __init__(self, state: NodeState, wire: Wire, policy: Policy, joining: Joining) -> None:
         self._state = state

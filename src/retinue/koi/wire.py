@@ -1,4 +1,4 @@
-"""What a node sends: requests to its peers, introductions, and the events that wait for each of them."""
+"""Sends the messages of a node: requests to its peers, introductions, and queued events."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Language models as agents: back-ends, budgets, and the skills of an agent that is a model."""
+"""Language models as agents: back-ends, budgets, and the skills of a model agent."""

@@ -51,20 +51,20 @@ def read_code(answer: str) -> str:
 
 def _list_objects(answer: str) -> Iterator[Mapping[str, Any]]:
     """The JSON objects in a text that are not part of another one."""
-    for candidate in (answer, *(found["inner"] for found in _BLOCK.finditer(answer))):
-        if isinstance(found := _decode(candidate.strip()), dict):
-            yield found
+    for candidate in (answer, *(block["inner"] for block in _BLOCK.finditer(answer))):
+        if isinstance(value := _decode(candidate.strip()), dict):
+            yield value
     at = answer.find("{")
     for _ in range(_MAX_STARTS):
         if at < 0:
             return
         try:
-            found, end = json.JSONDecoder(strict=False).raw_decode(answer, at)
+            value, end = json.JSONDecoder(strict=False).raw_decode(answer, at)
         except ValueError:
             end = at + 1
         else:
-            if isinstance(found, dict):
-                yield found
+            if isinstance(value, dict):
+                yield value
         at = answer.find("{", end)
     return
 

@@ -1,1 +1,1 @@
-"""The socket: what a process is made of, and what a part of one is given and gives."""
+"""The socket: the parts of a process, with their inputs and products."""

@@ -1,4 +1,4 @@
-"""Values and ASGI apps that are made at their first use, because most processes never need them."""
+"""Makes values and ASGI apps at their first use, because most processes never need them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import structlog
 from starlette.routing import BaseRoute
-from starlette.types import ASGIApp
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError, RetinueError
@@ -95,8 +94,9 @@ class OpenParts:
     def note_failure(self, name: str, error: Exception) -> None:
         """Keep the reason why a part is missing, for ``/ready``."""
         reason = f"{error.message} — {error.remedy}" if isinstance(error, RetinueError) else str(error)
-        self._failed.append(Problem("part", name, reason, is_fatal=False))
-        self._process.echo(f"{name} is not available: {reason}")
+        if (problem := Problem("part", name, reason, is_fatal=False)) not in self._failed:
+            self._failed.append(problem)
+            self._process.echo(f"{name} is not available: {reason}")
 
     @property
     def metrics(self) -> Mapping[str, Metric]:
@@ -123,28 +123,26 @@ class OpenParts:
         """The paths that need no token."""
         return frozenset[str]().union(*(open_.opened.open_paths for open_ in self._parts))
 
-    def in_front_of(self, checks: SecurityMiddleware) -> ASGIApp:
-        """The security checks, behind what parts put in front of them."""
-        app: ASGIApp = checks
+    def give_checks(self, checks: SecurityMiddleware) -> None:
+        """Let parts put apps in front of the security checks."""
         for open_ in self._parts:
-            if open_.opened.in_front is not None:
-                app = open_.opened.in_front(checks)
-        return app
+            if open_.opened.on_checks is not None:
+                open_.opened.on_checks(checks)
 
     async def read_figures(self, figures: Figures) -> None:
         """Put the figures of all parts."""
         for open_ in self._parts:
             if open_.opened.figures is not None:
-                await open_.opened.figures(figures)
+                with self.excusing(open_.part, "figures not read"):
+                    await open_.opened.figures(figures)
 
     async def find_problems(self) -> list[Problem]:
         """What the parts lack, and the parts that are missing."""
-        problems = [
-            problem
-            for open_ in self._parts
-            if open_.opened.problems is not None
-            for problem in await open_.opened.problems()
-        ]
+        problems: list[Problem] = []
+        for open_ in self._parts:
+            if open_.opened.problems is not None:
+                with self.excusing(open_.part, "problems not read"):
+                    problems += await open_.opened.problems()
         return [*problems, *self._failed]
 
     @asynccontextmanager
@@ -157,14 +155,8 @@ class OpenParts:
             for part, opened in self._list(lambda part: part.runs_after):
                 if opened.running is None:
                     continue
-                try:
-                    with self._naming(part, "start"):
-                        await stack.enter_async_context(opened.running())
-                except Exception as error:
-                    if part.is_required:
-                        raise
-                    _log.warning("part does not run", part=part.name, exc_info=error)
-                    self.note_failure(part.name, error)
+                with self.excusing(part, "part does not run"), self._naming(part, "start"):
+                    await stack.enter_async_context(opened.running())
             yield
 
     async def get_ready(self) -> None:
@@ -172,13 +164,19 @@ class OpenParts:
         for part, opened in self._list(lambda part: part.ready_after):
             if opened.on_ready is None:
                 continue
-            try:
+            with self.excusing(part, "part is not ready"):
                 await opened.on_ready()
-            except Exception as error:
-                if part.is_required:
-                    raise
-                _log.warning("part is not ready", part=part.name, exc_info=error)
-                self.note_failure(part.name, error)
+
+    @contextmanager
+    def excusing(self, part: Part, event: str) -> Iterator[None]:
+        """Go on without a part that fails, unless it is required; log the failure and keep the reason."""
+        try:
+            yield
+        except Exception as error:
+            if part.is_required:
+                raise
+            _log.warning(event, part=part.name, exc_info=error)
+            self.note_failure(part.name, error)
 
     def _list(self, edges: Edges) -> Iterator[tuple[Part, Opened]]:
         by_part = {open_.part: open_.opened for open_ in self._parts}
@@ -223,13 +221,8 @@ async def open_parts(
     opened = OpenParts(process, slow_s)
     async with AsyncExitStack() as stack:
         for part in in_order(wanted, lambda part: part.needs):
-            try:
+            with opened.excusing(part, "part not opened"):
                 await opened.open(part, stack)
-            except Exception as error:
-                if part.is_required:
-                    raise
-                _log.warning("part not opened", part=part.name, exc_info=error)
-                opened.note_failure(part.name, error)
         if process.when_open is not None:
             await process.when_open()
         yield opened

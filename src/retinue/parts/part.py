@@ -1,4 +1,4 @@
-"""The interface of a part: what a process is made of.
+"""The interface of a part of a process.
 
 The class says what is known without a process. ``open`` makes the part in a process, and `Opened` says what
 it gives. A part has four moments: it is opened before the process serves, ``running`` is entered when the
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from starlette.routing import BaseRoute
-    from starlette.types import ASGIApp
 
     from retinue.authoring.agent import Agent
     from retinue.core.call import Principal
@@ -75,8 +74,9 @@ class Opened:
 
     ``product`` is what other parts get by the class in `Part.gives`. ``invokers`` run the skills of listings
     by their source, ``protocols`` those of agents without ``/execute`` by the protocol of their endpoint.
-    ``open_paths`` need no token. ``tokens`` are accepted at every route. ``in_front`` puts an app in front of
-    the security checks. ``figures`` puts values of ``metrics``, which are new names, or of known metrics.
+    ``open_paths`` need no token. ``tokens`` are accepted at every route. ``on_checks`` is given the security
+    checks before the first request, to put an app in front of some paths. ``figures`` puts values of
+    ``metrics``, which are new names, or of known metrics.
     """
 
     product: object | None = None
@@ -91,7 +91,7 @@ class Opened:
     live: Sequence[LivePart] = ()
     open_paths: frozenset[str] = frozenset()
     tokens: Mapping[str, Principal] = field(default_factory=dict)
-    in_front: Callable[[SecurityMiddleware], ASGIApp] | None = None
+    on_checks: Callable[[SecurityMiddleware], None] | None = None
     running: Callable[[], AbstractAsyncContextManager[object]] | None = None
     on_ready: Callable[[], Awaitable[None]] | None = None
     drain: Callable[[], None] | None = None

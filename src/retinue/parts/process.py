@@ -1,4 +1,4 @@
-"""What a part finds in the process that opens it."""
+"""The process as its parts see it."""
 
 from __future__ import annotations
 

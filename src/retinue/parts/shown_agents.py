@@ -1,4 +1,4 @@
-"""The agents of a process as one caller may see them: an agent's own, or those of a hub's directory."""
+"""The visible agents of a process for one caller: an agent's own, or those of a hub's directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The REST routes of seed 003 as an agent has them, and as a hub has them for itself and its agents."""
+"""Builds the REST routes of seed 003 for an agent, and for a hub with its agents."""
 
 from __future__ import annotations
 

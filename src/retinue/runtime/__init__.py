@@ -1,1 +1,1 @@
-"""Composition roots: the processes hub, agent, worker and stdio."""
+"""Composes the processes hub, agent, worker and stdio."""

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
-from retinue.dashboard.sessions import OPEN_PATHS, ROOT
+from retinue.dashboard.paths import OPEN_PATHS, ROOT
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.settings import Settings
 from retinue.settings_tables import AccessTable

@@ -1,4 +1,4 @@
-"""The core of an agent's process: its dispatcher, and the mesh as the agent may call it."""
+"""The core of an agent's process: its dispatcher, and the mesh for its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The background tasks of a hub or worker: refreshes of the directory and health checks."""
+"""Runs the background tasks of a hub or worker: refreshes of the directory and health checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published card of a served agent: publishes it, keeps it published while it is served, withdraws it.
+"""Publishes the card of a served agent, keeps it published, and withdraws it at the end.
 
 A tag of an agent's repository holds one card. If two processes serve the same name and major version, the
 later one replaces the card of the earlier one; other major versions have tags of their own. When the later

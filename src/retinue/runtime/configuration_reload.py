@@ -1,6 +1,6 @@
-"""Reads the settings of a running process anew, applies what can change while it runs, and says what changed.
+"""Reloads the settings of a running process, applies live changes, and reports all changes.
 
-Values are never printed: they may be secret.
+Values are never printed, because they may be secret.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def tables_of(settings: Settings) -> Tables:
 
 
 def dispatcher_parts(dispatcher: Dispatcher, access_of: Callable[[Settings], Access]) -> list[LivePart]:
-    """What every process applies: limits of calls and chains, and the lists of callers of its agents."""
+    """The settings that every process applies: limits of calls and chains, and the lists of callers of its
+    agents.
+    """
 
     def limits(tables: Tables) -> Callable[[], None]:
         wanted = limit_settings(tables.get(Settings))

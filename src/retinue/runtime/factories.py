@@ -128,13 +128,13 @@ def public_card_key(settings: Settings, state: State) -> Mapping[str, Any]:
 
 
 def card_verifier(settings: Settings, state: State) -> CardVerifier:
-    """What decides whether the signature of a card suffices."""
+    """The policy for signatures of cards."""
     keys = card_keys(settings, state)
     return CardVerifier(settings.signatures.policy, keys.trusted, keys.revision)
 
 
 def card_signer(settings: Settings, state: State) -> Signer | None:
-    """What signs the cards that this state publishes; None where the settings say so. Raises StateError."""
+    """The signer of published cards of this state; None where the settings say so. Raises StateError."""
     table = settings.signatures
     if not table.sign:
         return None

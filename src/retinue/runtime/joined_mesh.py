@@ -67,7 +67,7 @@ class JoinedMesh:
         peers: Peers,
     ) -> None:
         self.lookup = lookup
-        """What calls agents when no hub runs; parts add invokers."""
+        """Calls agents when no hub runs; parts add invokers."""
         self.peers = peers
         self._http = http
         self._state = state
@@ -241,7 +241,7 @@ class LimitedCalls:
 
 @dataclass(frozen=True, slots=True)
 class AgentCalls:
-    """What an agent may call: the mesh, or the part of it that its ``send`` list allows."""
+    """The mesh for the calls of an agent, or the part of it that its ``send`` list allows."""
 
     mesh: JoinedMesh | LimitedCalls
 

@@ -293,10 +293,12 @@ class LazyRuns:
     async def open(self, body: Body) -> AsyncIterator[Runs]:
         """Runs that execute ``body``; on leaving they are closed, and another process resumes them."""
         self._body = body
+        opened_by_call = _OpenedByCall(self._runs, self._open)
         try:
-            yield cast(Runs, _OpenedByCall(self._open))
+            yield cast(Runs, opened_by_call)
         finally:
             await self._runs.aclose()
+            opened_by_call.forget()
 
     async def launch(self, echo: Callable[[str], None], *, refuse_full: bool = False) -> None:
         """Start to execute runs when the database answers; prints one line if it does not.
@@ -379,17 +381,27 @@ def check_runs(settings: Settings, state: State) -> None:
 class _OpenedByCall:
     """`Runs` whose methods open the durable runs first."""
 
-    def __init__(self, open_runs: Callable[[], Awaitable[Runs]]) -> None:
+    def __init__(self, runs: Lazy[DurableRuns], open_runs: Callable[[], Awaitable[Runs]]) -> None:
+        self._runs = runs
         self._open_runs = open_runs
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         if name not in vars(Runs):
             raise AttributeError(f"runs have no {name!r}")
+        if self._runs.made is not None:
+            opened: Callable[..., Awaitable[Any]] = getattr(self._runs.made, name)
+            setattr(self, name, opened)  # from now on it is found here
+            return opened
 
         async def call(*arguments: Any, **options: Any) -> Any:
             return await getattr(await self._open_runs(), name)(*arguments, **options)
 
         return call
+
+    def forget(self) -> None:
+        """Look the methods up again, because the runs are closed."""
+        for name in vars(Runs).keys() & vars(self).keys():
+            delattr(self, name)
 
     async def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[RunEvent]:
         async for event in (await self._open_runs()).follow(run_id, after=after):

@@ -1,4 +1,4 @@
-"""A mesh as the process that its parts see, for hubs, workers and commands without a hub."""
+"""The mesh of a hub, a worker or a command without a hub, in the form that its parts see."""
 
 from __future__ import annotations
 

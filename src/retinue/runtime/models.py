@@ -1,4 +1,4 @@
-"""The language models of a process: how they are configured, which of them can be started, and how."""
+"""Composes the language models of a process: configuration, availability and start."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ FIRST_MODEL_PORT = 8021
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The models of a hub: those that can be started, with their back-ends, and the others."""
+    """The models of a hub: startable ones, with their back-ends, and the others."""
 
     available: Mapping[str, Available]
     not_started: ModelsNotStarted
 
 
 def read_models(settings: Settings, *, seeds: bool = True) -> dict[str, ModelSpec]:
-    """The configured models by name and, with ``seeds``, those that exist without a table.
+    """The configured models by name and, with ``seeds``, the models without a table.
 
     Raises InvalidSettingError.
     """
@@ -89,7 +89,7 @@ def _choose_model(models: Mapping[str, ModelSpec], name: str) -> ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """What is known of a model on this machine; ``problem`` keeps one that could be started from working."""
+    """The facts of a model on this machine; ``problem`` keeps one that could be started from working."""
 
     name: str
     backend: Available | Unavailable
@@ -100,7 +100,7 @@ class ModelState:
 
 
 def list_model_states(settings: Settings, state: State, environ: Mapping[str, str]) -> list[ModelState]:
-    """Every model, whether it can be started, and what it has spent today. Raises InvalidSettingError."""
+    """Every model, whether it can be started, and its spending of today. Raises InvalidSettingError."""
     found = []
     for name, spec in read_models(settings).items():
         backend, is_configured = find_backend(spec, environ), name in settings.llm

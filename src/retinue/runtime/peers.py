@@ -1,4 +1,4 @@
-"""The clients by which a process calls agents elsewhere."""
+"""The clients of a process for agents elsewhere."""
 
 from __future__ import annotations
 

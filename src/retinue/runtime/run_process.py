@@ -1,4 +1,4 @@
-"""Runs a process that is made of parts: hub, agent, worker and the kinds of other distributions.
+"""Runs a process made of parts: hub, agent, worker and the kinds of other distributions.
 
 The order is the same for all kinds: state, address, core, parts open, server, parts run, parts are ready. The
 end is one exit stack: what runs ends in reverse, streams drain, the server stops, the parts close in reverse.
@@ -106,7 +106,7 @@ async def run_process(launch: Launch) -> int:
             settings = process.tables.get(Settings)
             checks = make_checks(process, parts, settings, launch.address.host)
             reload.add(endpoint_part(checks, launch.address, parts.list_open_paths()))
-            app = behind_proxies(parts.in_front_of(checks), settings, process.url or "")
+            app = behind_proxies(checks, settings, process.url or "")
             await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
         await stack.enter_async_context(parts.running())
         if await _is_ready(parts, stop):
@@ -120,7 +120,7 @@ async def run_process(launch: Launch) -> int:
 
 def make_checks(process: Process, parts: OpenParts, settings: Settings, host: str) -> SecurityMiddleware:
     """The routes of the parts behind the security checks of a process that listens at ``host``."""
-    return endpoint_checks(
+    checks = endpoint_checks(
         ExactPathRouter(routes=parts.list_routes()),
         settings,
         process.state,
@@ -130,6 +130,8 @@ def make_checks(process: Process, parts: OpenParts, settings: Settings, host: st
         open_paths=parts.list_open_paths(),
         tokens=parts.list_tokens(),
     )
+    parts.give_checks(checks)
+    return checks
 
 
 async def _is_ready(parts: OpenParts, stop: Stop) -> bool:

@@ -1,4 +1,4 @@
-"""What the core of a process is opened with."""
+"""The arguments with which the core of a process is opened."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class ChildSpec:
 
 
 Ready = Mapping[str, Any]
-"""What a ready child reports, such as its name and URL."""
+"""The report of a ready child, such as its name and URL."""
 
 Probe = Callable[[Ready], Awaitable[bool]]
 """Whether a child that reports to be ready answers."""
@@ -221,7 +221,7 @@ class Supervisor:
             return await self._start(specs, insist=insist)
 
     def replace_soon(self, specs: Sequence[ChildSpec]) -> None:
-        """Stop the children that are not in ``specs`` and start those that are new; the others run on."""
+        """Stop the children that are not in ``specs`` and start the new ones; the others run on."""
         self._replacing = asyncio.create_task(self._replace(self._replacing, specs))
 
     async def _replace(self, previous: asyncio.Task[None] | None, specs: Sequence[ChildSpec]) -> None:

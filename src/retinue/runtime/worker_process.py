@@ -1,4 +1,4 @@
-"""The process of a worker: executes runs, and serves probes and metrics where it was given a port."""
+"""The process of a worker: executes runs, and serves probes and metrics if it has a port."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class HttpLimits:
     ``head_bytes`` limits url and headers together, also the trailers of a chunked body; ``headers`` their
     number. A head must be complete within ``head_s``, and a body must make progress in each ``body_s``.
     ``connections`` may be open at once. ``held_bytes`` limits the bodies of all unanswered requests together,
-    not counting the first 64 KiB of each and not those that are streamed to disk.
+    not counting the first 64 KiB of each and bodies that are streamed to disk.
     """
 
     head_bytes: int = 64 * 1024

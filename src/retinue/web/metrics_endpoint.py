@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PATH = "/metrics"
 OPEN_METRICS = "application/openmetrics-text"
-"""Whoever accepts this format gets it; everybody else gets the plain one."""
+"""A client that accepts this format gets it; everybody else gets the plain one."""
 
 ReadFigures = Callable[[Principal], Awaitable[Figures]]
 """Reads the figures of this process that a caller may see."""
@@ -60,7 +60,7 @@ def _render(figures: Figures, accept: str) -> tuple[bytes, str]:
 
 
 class _Registry:
-    """What the library reads: one collection of figures, then those of the operating system."""
+    """The input of the library: one collection of figures, then the figures of the operating system."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures

@@ -1,8 +1,8 @@
 """ASGI middleware for a process behind a reverse proxy: a path prefix, and the headers of trusted proxies.
 
 A proxy may leave the prefix of the advertised URL in the path or strip it; both are understood. The headers
-``X-Forwarded-Host``, ``X-Forwarded-Proto`` and ``X-Forwarded-Prefix`` count only from the named proxies:
-anybody else could choose them.
+``X-Forwarded-Host``, ``X-Forwarded-Proto`` and ``X-Forwarded-Prefix`` count only from the named proxies,
+because any other client could choose them.
 """
 
 from __future__ import annotations

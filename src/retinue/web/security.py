@@ -1,4 +1,4 @@
-"""ASGI middleware in front of every endpoint: checks of Host, Origin, media type, body size and token.
+"""ASGI middleware in front of every endpoint: checks Host, Origin, media type, body size and token.
 
 The main threat is a web page in the user's browser, which can reach a loopback port. A request is accepted
 only when its Host is one of this server's names (DNS rebinding), its Origin is allowed (cross-site requests)
@@ -83,7 +83,7 @@ class SecuritySettings:
     ``host`` is the bind address; ``hosts`` are further names under which clients reach the server,
     ``origins`` the web origins (``scheme://host[:port]``) that may send requests. ``any_media_type`` lists
     path prefixes whose endpoints check the media type themselves. Without ``anonymous``, every path needs a
-    token, except ``open_paths``, ``DISCOVERY_PATHS`` and those that begin with one of ``open_prefixes``.
+    token, except ``open_paths``, ``DISCOVERY_PATHS`` and paths that begin with one of ``open_prefixes``.
     ``max_upload_bytes`` limits registry uploads, which are streamed to disk. ``resource`` describes the
     endpoints to OAuth clients.
     """
@@ -306,7 +306,7 @@ class SecurityMiddleware:
     def _is_own_origin(self, origin: bytes, host: bytes | None, server: Sequence[Any] | None) -> bool:
         """Whether a page comes from this server, as its own names and port say, or is configured.
 
-        A page of another port of this machine belongs to another program.
+        A page served from another port of this machine is foreign.
         """
         text = origin.decode("latin-1").lower()
         if text in self._origins:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from retinue.mesh.search.words import MAX_TEXT_CHARS, MAX_WORD_CHARS, split_words, stem, stem_words
@@ -69,6 +69,7 @@ def test_a_stem_is_told_with_the_word_that_gave_it() -> None:
 
 
 @given(st.text())
+@example("\N{ARABIC LIGATURE SALLALLAHOU ALAYHE WASALLAM}")
 def test_any_text_gives_words_without_spaces_that_are_bounded(text: str) -> None:
     for one, word in stem_words(text):
         assert one == "".join(one.split())

@@ -55,18 +55,28 @@ def add_orchestration_skills(
     agent: Agent, orchestration: Orchestration, cache: AnswerCache, clear_steps: Callable[[], int]
 ) -> None:
     """Add the tools that run something, and ``clear_cache``."""
+    _add_orchestrate_tools(agent, orchestration)
+    _add_execute_tools(agent, orchestration)
 
-    def tool(name: str, *, read_only: bool = False) -> Callable[[Any], Any]:
-        return agent.skill(
-            name,
-            description=DESCRIPTIONS[name],
-            input_schema=CHECKED[name],
-            expose=True,
-            read_only=read_only,
-            timeout_s=None if read_only else WORKFLOW_TIMEOUT_S,
-        )
+    @agent.skill(idempotent=True)
+    async def clear_cache() -> Json:
+        """Forgets the cached answers and the cached results of steps."""
+        return {"answers": cache.clear(), "steps": clear_steps()}
 
-    @tool("orchestrate")
+
+def _tool(agent: Agent, name: str) -> Callable[[Any], Any]:
+    """The decorator of a tool with its fixed description and schema."""
+    return agent.skill(
+        name,
+        description=DESCRIPTIONS[name],
+        input_schema=CHECKED[name],
+        expose=True,
+        timeout_s=WORKFLOW_TIMEOUT_S,
+    )
+
+
+def _add_orchestrate_tools(agent: Agent, orchestration: Orchestration) -> None:
+    @_tool(agent, "orchestrate")
     async def orchestrate(
         prompt: str,
         ctx: Context,
@@ -79,7 +89,7 @@ def add_orchestration_skills(
             _read_orchestrate(prompt, preferences, options, run=run, session=session), ctx
         )
 
-    @tool("orchestrate_workflow")
+    @_tool(agent, "orchestrate_workflow")
     async def orchestrate_workflow(
         workflow: Any,
         input: Any,  # noqa: A002 - the seed's name
@@ -104,7 +114,7 @@ def add_orchestration_skills(
         )
         return await orchestration.execute(request, ctx)
 
-    @tool("orchestrate_parallel")
+    @_tool(agent, "orchestrate_parallel")
     async def orchestrate_parallel(
         prompt: str,
         ctx: Context,
@@ -122,12 +132,14 @@ def add_orchestration_skills(
         )
         return await orchestration.execute(request, ctx)
 
-    @tool("execute_code")
+
+def _add_execute_tools(agent: Agent, orchestration: Orchestration) -> None:
+    @_tool(agent, "execute_code")
     async def execute_code(prompt: str, ctx: Context) -> Any:
         preferences = {"agent": "gemini", "role": "execute", "workflow": "direct"}
         return await orchestration.execute(_read_orchestrate(prompt, preferences, None), ctx)
 
-    @tool("execute_task")
+    @_tool(agent, "execute_task")
     async def execute_task(task: Json, ctx: Context) -> Any:
         task_id = task.get("id")
         request = _read_orchestrate(
@@ -136,11 +148,6 @@ def add_orchestration_skills(
         answer = await orchestration.execute(request, ctx)
         value = {**answer.value, "taskId": task_id}
         return Answer(value, usage=answer.usage, meta=answer.meta)
-
-    @agent.skill(idempotent=True)
-    async def clear_cache() -> Json:
-        """Forgets the cached answers and the cached results of steps."""
-        return {"answers": cache.clear(), "steps": clear_steps()}
 
 
 def _read_orchestrate(
@@ -190,6 +197,18 @@ def add_capability_skills(
 ) -> None:
     """Add ``list_agents`` and ``get_capabilities``; ``spending_of`` tells what a model agent has spent."""
 
+    _add_list_agents(agent, directory, search, roster, access, spending_of)
+    _add_get_capabilities(agent, directory, search, roster, access)
+
+
+def _add_list_agents(
+    agent: Agent,
+    directory: Directory,
+    search: AgentSearch,
+    roster: Roster,
+    access: Access,
+    spending_of: SpendingOf,
+) -> None:
     @agent.skill(
         "list_agents",
         description=DESCRIPTIONS["list_agents"],
@@ -256,6 +275,10 @@ def add_capability_skills(
         missing = list_missing(directory, view)
         return {**reply, "missing": missing} if missing or detailed else reply
 
+
+def _add_get_capabilities(
+    agent: Agent, directory: Directory, search: AgentSearch, roster: Roster, access: Access
+) -> None:
     @agent.skill(
         "get_capabilities",
         description=DESCRIPTIONS["get_capabilities"],

@@ -1,1 +1,1 @@
-"""Pure: KOI identifiers, bundles, events and personalities to and from JSON."""
+"""Pure codecs of KOI identifiers, bundles, events and personalities."""

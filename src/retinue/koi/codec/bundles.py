@@ -39,7 +39,7 @@ class WireError(ValueError):
 
 
 class EventType(StrEnum):
-    """What happened to the object of a RID."""
+    """The change of the object of a RID."""
 
     NEW = "NEW"
     UPDATE = "UPDATE"
@@ -141,7 +141,7 @@ def canonical_timestamp(timestamp: str) -> str:
 
 
 def hash_contents(contents: dict[str, Any], dialect: Dialect) -> str:
-    """The SHA-256 of a bundle's contents in the form of a dialect. Raises WireError for what has no form."""
+    """The SHA-256 of a bundle's contents in the form of a dialect. Raises WireError for any other value."""
     try:
         if dialect == "signed":
             return _sha256(_canonical_json(contents))

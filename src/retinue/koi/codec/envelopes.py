@@ -1,8 +1,8 @@
 """Signed envelopes and the keys of nodes: ECDSA P-256 over SHA-256, raw r‖s in base64.
 
 The bytes that are signed are those of a stock node's ``UnsignedEnvelope.model_dump_json(exclude_none=True)``.
-A stock node parses what it receives and writes it again; so the order of keys and the white space of a body
-are free, while unknown keys of an event and times in another form break the signature.
+A stock node parses a body and writes it again; so the order of keys and the white space of a body are free,
+while unknown keys of an event and times in another form break the signature.
 """
 
 from __future__ import annotations
@@ -164,7 +164,9 @@ def encode_envelope(payload: Request | Reply, source: str, target: str, key: Nod
 
 
 def canonical_message(envelope: Envelope, path: str, *, is_reply: bool = False) -> bytes:
-    """What a stock node would sign for this envelope. Raises WireError for a payload of another form."""
+    """The bytes that a stock node would sign for this envelope. Raises WireError for a payload of another
+    form.
+    """
     fields = (_REPLIES if is_reply else _REQUESTS).get(path)
     if fields is None or not isinstance(envelope.payload, dict):
         raise WireError("payload: it is not an object of this endpoint")

@@ -23,7 +23,7 @@ class ORN(ABC):
     @property
     @abstractmethod
     def reference(self) -> str:
-        """What follows the namespace."""
+        """The text after the namespace."""
 
     @classmethod
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The requests and replies of the five endpoints, in both dialects.
+"""The requests and replies of the five KOI endpoints, in both dialects.
 
 On the signed dialect each payload names its ``type``; `PollEvents` holds the asking node's RID only on the
 unsigned one. A reader ignores keys that it does not know.
@@ -105,7 +105,9 @@ class ManifestsPayload:
 
 @dataclass(frozen=True, slots=True)
 class BundlesPayload:
-    """Bundles; ``deferred`` names those that did not fit into this reply: ask for them again."""
+    """Bundles; ``deferred`` names bundles that did not fit into this reply, so that the reader requests them
+    again.
+    """
 
     bundles: tuple[Bundle, ...]
     not_found: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The contents of two kinds of bundle: profiles of nodes, and edges between nodes (specification 4.1)."""
+"""The contents of node bundles and edge bundles (specification 4.1)."""
 
 from __future__ import annotations
 

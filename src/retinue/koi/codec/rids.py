@@ -1,7 +1,7 @@
-"""RIDs on the wire: a RID of any kind as text, its type, and the classes of the known types.
+"""Parses RIDs: a RID of any kind as text, its type, and the classes of the known types.
 
-Inside the room a RID is its text: it is a key of dictionaries, and goes into JSON as it is. `parse_rid` gives
-the object that handlers see.
+Inside the room a RID is its text, which is a key of dictionaries and goes into JSON as it is. `parse_rid`
+gives the object that handlers see.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a node keeps on disk: its cache of bundles, behind a journal."""
+"""The storage of a node: its cache of bundles, behind a journal."""

@@ -1,4 +1,4 @@
-"""The files of a cache: one for each bundle, named by its RID; one for notes. Each is replaced atomically."""
+"""The files of a cache: one for each bundle, one for notes, each replaced atomically."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = structlog.get_logger("retinue.koi")
 
 
 class BundleFiles:
-    """The files in ``folder``. Those that are damaged are set aside with a log line."""
+    """The files in ``folder``. Damaged ones are set aside with a log line."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -64,7 +64,7 @@ class BundleFiles:
                 _replace(str(self._folder), _file_name(rid), data)
 
     def read_notes(self) -> dict[str, Any]:
-        """What `write_notes` was given, as JSON; {} without it."""
+        """The notes of `write_notes`, as JSON; {} without it."""
         try:
             notes = orjson.loads(self._notes_path.read_bytes())
         except FileNotFoundError:

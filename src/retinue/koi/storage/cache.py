@@ -1,4 +1,4 @@
-"""The bundles that a node knows, kept on disk: one file for each RID, behind a journal.
+"""The bundles of a node on disk: one file for each RID, behind a journal.
 
 A change is one line appended to the journal; when `KoiCache.write` returns, it survives the end of the
 process. The files follow later, several changes of a RID at once, each replaced atomically. A start replays
@@ -33,7 +33,7 @@ log = structlog.get_logger("retinue.koi")
 
 @dataclass(slots=True)
 class Entry:
-    """What is kept in memory of a bundle: its manifest, and who owns it, of a personality."""
+    """The facts of a bundle in memory: its manifest, and the owner of a personality."""
 
     manifest: Manifest
     instant_us: int

@@ -1,7 +1,7 @@
-"""The journal of a cache: lines in a file that is mapped into memory.
+"""The journal of a cache: lines in a memory-mapped file.
 
-What is copied there is the kernel's to keep, and outlives this process without a system call. The file is
-allocated when it is begun, so that a full disk is noticed before a change.
+The kernel keeps the mapped bytes, so they outlive this process without a system call. The file is allocated
+when it is begun, so that a full disk is noticed before a change.
 """
 
 from __future__ import annotations

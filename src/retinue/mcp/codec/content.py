@@ -26,12 +26,16 @@ def render_call_result(value: Any, parts: Iterable[Part], output_schema: Schema 
     Parts stand for the value where there are some, unless an output schema was promised.
     """
     blocks = [render_part(part) for part in parts]
-    promised = render_output_schema(output_schema) is not None
     result: dict[str, Any] = {"content": blocks or [render_text(value_as_text(value))]}
-    if not blocks or promised:
+    if isinstance(value, dict) and (output_schema is None or output_schema.get("type") == "object"):
+        # the usual case: an object is promised, or nothing
+        structured = value if not blocks or output_schema is not None else None
+    elif not blocks or render_output_schema(output_schema) is not None:
         structured = wrap_result(output_schema, value)
-        if structured is not None:
-            result["structuredContent"] = structured
+    else:
+        structured = None
+    if structured is not None:
+        result["structuredContent"] = structured
     return result
 
 

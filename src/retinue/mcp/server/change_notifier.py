@@ -67,9 +67,9 @@ class RunningCall:
 
 @dataclass(slots=True)
 class Live:
-    """One connected client, what it subscribed to, and its calls on the fast path by request id.
+    """One connected client, its subscriptions, and its calls on the fast path by request id.
 
-    ``owner`` is the `principal_key` of whoever opened the session.
+    ``owner`` is the `principal_key` of the principal that opened the session.
     """
 
     connection: Connection
@@ -97,7 +97,7 @@ class Connections:
         self._follow = follow
         self._live: dict[int, Live] = {}
         self._streams: dict[object, frozenset[str]] = {}
-        """What the ``subscriptions/listen`` streams of 2026-07-28 subscribed to."""
+        """The subscriptions of the ``subscriptions/listen`` streams of 2026-07-28."""
         self._sessions: dict[str, Live] = {}
 
     def __len__(self) -> int:

@@ -143,7 +143,7 @@ class McpChannel:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What this client listens to, and the requests that it declared to answer."""
+        """The reports that this client receives, and the requests that it declared to answer."""
         found: set[Capability] = set()
         meta = self._context.meta
         if meta and ("progress_token" in meta or "progressToken" in meta):

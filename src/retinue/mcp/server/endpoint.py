@@ -1,7 +1,7 @@
 """One MCP server: the SDK's low-level server with our handlers, over HTTP (``/mcp``) and stdio.
 
-The SDK keeps sessions, protocol versions and framing. What a caller may see is asked of the offer at each
-request, so that one server serves every caller. A session works only for the principal that opened it.
+The SDK keeps sessions, protocol versions and framing. Each request asks the offer for the items that its
+caller may see, so that one server serves every caller. A session works only for the principal that opened it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _LONE_SURROGATE = (
 def capabilities_of(offer: Offer, principal: Principal) -> dict[str, Any]:
     """The capabilities that the server declares to ``principal`` (S-04; specification 7.5).
 
-    What the caller cannot see is not declared: a hidden prompt declares nothing.
+    Hidden items are not declared: a hidden prompt declares nothing.
     """
     resources = offer.resources(principal)
     prompts = offer.prompts(principal)
@@ -257,7 +257,7 @@ class McpServer:
     async def _listen(
         self, context: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """A stream of changes; what the caller cannot see is not followed for it."""
+        """A stream of changes; hidden items are not followed."""
         asked, principal = params.notifications.resource_subscriptions or (), principal_of(context)
         seen = frozenset(uri for uri in asked if find_resource(self._offer, uri, principal) is not None)
         with self._connections.streaming(seen):

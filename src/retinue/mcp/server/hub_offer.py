@@ -58,7 +58,7 @@ class _Survey:
 
 @dataclass(slots=True)
 class _View:
-    """What callers with one visibility key see; each part is made on demand."""
+    """The offer for callers with one visibility key; each part is made on demand."""
 
     is_many: bool | None = None
     survey: _Survey | None = None
@@ -71,8 +71,8 @@ class HubOffer:
     """The offer of a hub: ``read_record`` returns its own record, ``directory`` holds all other agents.
 
     ``access`` says which agents a caller sees. ``imported`` are the servers whose resources and prompts are
-    listed; those of other agents are at their own endpoints. ``shape`` says what is listed of the hub's own
-    skills; ``identity`` is another name and version for clients.
+    listed; the ones of other agents are at their own endpoints. ``shape`` selects the listed ones of the
+    hub's own skills; ``identity`` is another name and version for clients.
     """
 
     def __init__(

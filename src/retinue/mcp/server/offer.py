@@ -93,7 +93,7 @@ class ToolCatalog:
 
 
 class Offer(Protocol):
-    """What a server shows to each caller; asked at each request, so implementations cache."""
+    """The items that a server shows to each caller; asked at each request, so implementations cache."""
 
     @property
     def facts(self) -> ServerFacts: ...

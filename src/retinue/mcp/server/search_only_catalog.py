@@ -25,7 +25,9 @@ _MARKS = (AGENT_MARK, ".")
 
 @dataclass(frozen=True, slots=True)
 class VisibilityKey:
-    """What a caller may see: skills of these scopes, of agents within the view. Equal for callers alike."""
+    """The visible items of a caller: skills of these scopes, of agents within the view. Equal for callers
+    alike.
+    """
 
     scopes: frozenset[str]
     view: AgentView | None

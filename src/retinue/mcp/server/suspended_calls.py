@@ -71,7 +71,7 @@ class Conversation:
             self._answers.pop(name, None)
 
     def answer(self, responses: Mapping[str, types.InputResponse] | None) -> None:
-        """Take the client's answers; those without a question are kept for later ones."""
+        """Take the client's answers; answers without a question are kept for later ones."""
         for name, response in (responses or {}).items():
             waiting = self._answers.get(name)
             if waiting is None or waiting.done():

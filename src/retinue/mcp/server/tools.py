@@ -88,7 +88,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class ToolRequest:
-    """What a client asks of one tool.
+    """One call of a tool by a client.
 
     ``is_whole``: a program asks, which wants a long result whole. ``is_modern``: by 2026-07-28.
     """
@@ -158,10 +158,13 @@ class ToolHandlers:
         results.
         """
         schema = None if entry is None else entry.skill.input_schema
+        arguments: Any = asked.arguments or {}
+        if schema is not None and schema.get("type") != "object":
+            arguments = read_arguments(schema, arguments)
         call = Call(
             id=new_id(),
             skill=asked.name if entry is None else entry.skill.id,
-            arguments=read_arguments(schema, asked.arguments),
+            arguments=arguments,
             principal=caller.principal,
             endpoint=caller.endpoint,
             trace=caller.trace,

@@ -178,7 +178,7 @@ async def ask_agents(
             silent.append(SilentAgent(agent, "what it answered is no answer to the question"))
         else:
             answers.append(answer)
-    able = sorted((one for one in answers if one.match > 0), key=lambda answer: answer.rank)
+    able = sorted((answer for answer in answers if answer.match > 0), key=lambda answer: answer.rank)
     return Answers(tuple(able), tuple(silent), len(answers) - len(able), not_asked)
 
 

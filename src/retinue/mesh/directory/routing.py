@@ -200,13 +200,15 @@ def order_candidates(listings: Sequence[C], strategy: Strategy = first, skill_id
     Unreachable agents are kept, because they may be back, and perhaps no other agent offers the skill. More
     than ``MANY`` listings must come in the directory's order. The first one shares its calls by its weight.
     """
+    if len(listings) < 2:
+        return tuple(listings)
     healthy, degraded, others = _split_tiers(listings)
     ordered: Sequence[C] = (
         *(strategy(healthy, skill_id) if len(healthy) > 1 else healthy),
         *(strategy(degraded, skill_id) if len(degraded) > 1 else degraded),
         *others,
     )
-    if len(ordered) > 1 and ordered[0].weight < _FULL_WEIGHT:
+    if ordered[0].weight < _FULL_WEIGHT:
         ordered = share_by_weight(ordered, random.random)
     return tuple(ordered)
 

@@ -217,7 +217,9 @@ def _split_chunk(chunk: str) -> tuple[str, ...]:
     elif chunk.lower() in _SPELLED:
         words = [_SPELLED[chunk.lower()]]
     else:
-        words = _split_mixed(unicodedata.normalize("NFC", _fold_accents(chunk)))
+        # a sign may stand for several words, which only its folded form separates
+        folded = unicodedata.normalize("NFC", _fold_accents(chunk)).split()
+        words = [word for part in folded for word in _split_mixed(part)]
     return tuple(word[:MAX_WORD_CHARS] for word in words if len(word) > 1 or not word.isascii())
 
 

@@ -1,1 +1,1 @@
-"""What ``retinue doctor`` checks. No check changes anything except a temporary file."""
+"""The checks of ``retinue doctor``. No check changes anything except a temporary file."""

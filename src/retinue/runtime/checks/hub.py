@@ -1,4 +1,4 @@
-"""Checks of the hub: whether it answers, is ready, and what its tool list costs a model.
+"""Checks the hub: its answer, its readiness, and the cost of its tool list for a model.
 
 The tokens of a list are estimated.
 """
@@ -53,7 +53,7 @@ async def check_hub(
 
 
 async def check_ready(state: State, url: str, settings: Settings, http: HttpClient) -> list[Check]:
-    """What the hub itself misses; nothing for a hub without ``/ready``."""
+    """The problems that the hub itself reports; nothing for a hub without ``/ready``."""
     token = find_hub_token(state, url)
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     # its own answer takes two seconds while the database hangs

@@ -1,4 +1,4 @@
-"""What a check of ``retinue doctor`` gives, and those of this machine: libraries, programs, ports."""
+"""Checks this machine: libraries, programs, ports. Also the result of a check of ``retinue doctor``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the state: its folder, space, keys, database, runs, registry and signatures."""
+"""Checks the state: its folder, space, keys, database, runs, registry and signatures."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def check_postgres(url: str) -> Check:
 
 
 async def check_signatures(settings: Settings, state: State, home: LayoutRegistry) -> Check:
-    """The cards in the state's registry that the policy refuses, and those that are badly signed."""
+    """The cards in the state's registry that the policy refuses, and cards with a bad signature."""
     policy = settings.signatures.policy
     reading = await RegistrySource("home", home, verifier=card_verifier(settings, state)).read_all()
     refused = [one.error for one in reading.problems if isinstance(one.error, CardSignatureError)]

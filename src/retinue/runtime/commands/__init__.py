@@ -1,1 +1,1 @@
-"""What the commands of the command line do."""
+"""The work behind the commands of the command line."""

@@ -268,7 +268,7 @@ def describe_effects(effects: Mapping[str, Any] | None) -> list[str]:
 
 
 def _explain_unanswered(run: str, error: AgentUnreachableError) -> str:
-    """What became of a request to start or resume a run that the hub did not answer."""
+    """The outcome of an unanswered request to start or resume a run."""
     if not error.sent:
         return f"run {run} was not accepted: the hub did not get the request; nothing was stored"
     return f"the hub did not say whether it accepted run {run}; ask for it: retinue runs {run}"

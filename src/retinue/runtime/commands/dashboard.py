@@ -1,4 +1,4 @@
-"""The address at which a browser is signed in to the dashboard of the running hub."""
+"""Makes the address that signs a browser in to the dashboard of the running hub."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import orjson
 
 from retinue.core.errors import AgentUnreachableError, RemoteFaultError, StateError
 from retinue.core.record import HUB_NAME
-from retinue.dashboard.sessions import ROOT
+from retinue.dashboard.paths import ROOT
 from retinue.settings import Settings
 from retinue.storage.state import State, find_hub_url
 from retinue.web.http_client import HttpClient

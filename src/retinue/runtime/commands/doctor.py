@@ -147,7 +147,7 @@ async def _check_registry(url: str, settings: Settings, http: HttpClient) -> Che
 
 
 def _check_models(settings: Settings, state: State, environ: Mapping[str, str]) -> list[Check]:
-    """Whether each language model can be started, and what it has spent today."""
+    """Whether each language model can be started, and its spending of today."""
     try:
         models = list_model_states(settings, state, environ)
     except RetinueError as error:

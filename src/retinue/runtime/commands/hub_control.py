@@ -1,4 +1,4 @@
-"""Stops the hub of a state folder, and says how it is."""
+"""Stops the hub of a state folder, and shows its status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps imports in the state, and waits for what the running hub makes of them."""
+"""Stores imports in the state, and waits until the running hub has connected them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one import: its skills, or the problem; both empty if the hub does not list it yet."""
+    """The outcome of one import: its skills, or the problem; both empty if the hub does not list it yet."""
 
     name: str
     skills: tuple[str, ...] = ()

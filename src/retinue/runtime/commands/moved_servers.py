@@ -1,6 +1,6 @@
 """Moves the servers of an MCP client into the mesh, and puts them back.
 
-A move notes what it does in the state, keeps the imports, waits until the hub has connected to each, and
+A move records its steps in the state, stores the imports, waits until the hub has connected to each, and
 writes the files. If a step fails, those before it are undone. The note stays until the servers are put back.
 """
 
@@ -53,7 +53,7 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a move does; ``stays`` are the names of servers that stay in the client, with the reason."""
+    """The steps of a move; ``stays`` are the names of servers that stay in the client, with the reason."""
 
     client: Client
     hub_name: str
@@ -75,7 +75,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was put back in one file."""
+    """The entries that were put back in one file."""
 
     file: Path
     names: tuple[str, ...]
@@ -235,7 +235,7 @@ def _adds_hub(plan: Plan, file: Path, before: str | None) -> bool:
 
 
 def _check_unchanged(plan: Plan, file: Path, text: str | None) -> None:
-    """Raise StateError if an entry that is moved differs from the one that was shown."""
+    """Raise StateError if a moved entry differs from the shown one."""
     for one in plan.moving:
         if one.place.file == file:
             found = plan.client.list_entries(text or "", str(file), one.place.container).get(one.name)
@@ -263,7 +263,7 @@ def restore(
 ) -> tuple[list[Restored], list[str]]:
     """Put the servers of every move of this client back; returns the files, and the removed imports.
 
-    Raises InvalidSettingError for a file that is invalid now; what was restored before stays restored.
+    Raises InvalidSettingError for a file that is invalid now; earlier restored files stay restored.
     """
     with _alone(state):
         moves = _read_moves(state, client.name)

@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What the hub was asked for; ``problem`` says why it gave no answer."""
+    """The replies of the hub; ``problem`` says why it gave no answer."""
 
     agents: Sequence[Row] = ()
     runs: Sequence[Row] = ()

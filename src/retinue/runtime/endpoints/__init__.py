@@ -1,1 +1,1 @@
-"""The endpoints of a process: services, routes and cards, put together for each protocol."""
+"""Builds the endpoints of a process: services, routes and cards of each protocol."""

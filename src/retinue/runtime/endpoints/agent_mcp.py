@@ -1,4 +1,4 @@
-"""The MCP endpoint of an agent."""
+"""Builds the MCP endpoint of an agent."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from retinue.core.call import Principal
 from retinue.dashboard.asking import Hub
@@ -32,11 +31,10 @@ class HubDashboard:
     checks: SecurityMiddleware | None = None
     """The security checks of the hub, which verify the tokens of the sign-in page."""
 
-    def in_front_of(self, checks: SecurityMiddleware) -> ASGIApp:
-        """The hub's checks, with the sessions in front of those of pages; called before the first request."""
+    def take_checks(self, checks: SecurityMiddleware) -> None:
+        """Put the sessions in front of the checks of pages; to be called before the first request."""
         self.checks = checks
         SessionMiddleware.put_before(checks, self.sessions)
-        return checks
 
 
 def make_dashboard(process: Process, settings: Settings) -> HubDashboard:

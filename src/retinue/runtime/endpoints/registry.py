@@ -1,4 +1,4 @@
-"""The registry endpoint of a hub: which repositories a caller sees, and the token of webhooks."""
+"""The registry endpoint of a hub: the visible repositories of a caller, and the token of webhooks."""
 
 from __future__ import annotations
 

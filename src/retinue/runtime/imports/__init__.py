@@ -1,1 +1,1 @@
-"""Imported servers and APIs of a mesh, and the logins at them."""
+"""Composes imported servers and APIs of a mesh, and the logins at them."""

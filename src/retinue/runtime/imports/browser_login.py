@@ -1,4 +1,4 @@
-"""The login of a person at an imported MCP server: by the browser, with a callback on this machine."""
+"""Logs a person in at an imported MCP server, by the browser and a callback on this machine."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ async def log_in(
 ) -> Login:
     """Log in at the server of an import; ``show`` presents the page of the login to the person.
 
-    ``scope`` are the rights to ask for, separated by spaces; None = those that the server names.
-    Raises NotAuthenticatedError with what refused the login, or because the server needs none.
+    ``scope`` are the rights to ask for, separated by spaces; None = the scopes that the server names. Raises
+    NotAuthenticatedError with what refused the login, or because the server needs none.
     """
     from mcp.client.auth import OAuthClientProvider, OAuthFlowError
     from mcp.shared.auth import AuthorizationCodeResult, OAuthClientMetadata

@@ -1,4 +1,4 @@
-"""The imports of a hub: how each connects, and their changes while the hub runs."""
+"""Composes the imports of a hub from their configuration, connects them and follows its changes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _spec_of(
 
 
 def _find_missing(key: str, texts: Mapping[str, str], own: Mapping[str, str]) -> str:
-    """What is wrong if a text names a variable as ``${NAME}`` that ``own`` lacks; "" if none does."""
+    """The problem if a text names a variable as ``${NAME}`` that ``own`` lacks; "" if none does."""
     for name, text in texts.items():
         for found in Template.pattern.finditer(text):
             variable = found["braced"]
@@ -149,7 +149,7 @@ class Imports:
 
     @property
     def invokers(self) -> dict[str, Invoker]:
-        """What invokes the skills of each source."""
+        """The invokers of skills, by source."""
         return {one.name: one for one in (self._servers, self._apis, self._agents)}
 
     def health_sink(self, sink: HealthSink) -> HealthSink:

@@ -1,7 +1,7 @@
 """Logins at imported MCP servers: stored tokens for the hub, and their renewal.
 
-One file for each import, in the folder of keys and readable for its owner only, holds the tokens, the client
-that they were given to and what is known of the authorization server. `retinue imports login` writes it
+One file for each import, in the folder of keys and readable for its owner only, holds the tokens, their
+client and the facts of the authorization server. `retinue imports login` writes it
 (`runtime.imports.browser_login`), the hub reads and renews it. The SDK makes the requests of the OAuth
 flow; they are sent by this program's own HTTP client, with its checks of addresses and sizes.
 """
@@ -214,7 +214,7 @@ class Memory:
 
 
 def login_of(provider: OAuthClientProvider, keep: Memory, url: str) -> Login:
-    """What a completed flow has found out."""
+    """The results of a completed flow."""
     context = provider.context
     return Login(
         url,

@@ -69,7 +69,7 @@ class NetworkConfig(_Section):
 
 
 class Config(_Section):
-    """What one program of seed 003 runs: an agent or a coordinator, and its network."""
+    """The configuration of one program of seed 003: an agent or a coordinator, and its network."""
 
     agent: AgentConfig | None = None
     coordinator: CoordinatorConfig | None = None

@@ -1,8 +1,8 @@
-"""Agents and hubs of a mesh as nodes of KOI networks: ``serve --koi-join``, ``hub --koi``, federation.
+"""Connects agents and hubs to KOI networks: ``serve --koi-join``, ``hub --koi``, federation.
 
 A hub lists the personalities of its network as agents, and every agent that it has from elsewhere is a
-personality of its own node, reached through the hub. What came over KOI is passed on by the node as it came,
-never as the hub's own, so that nothing echoes between hubs; a loop of calls is stopped by the trace.
+personality of its own node, reached through the hub. The node passes objects from KOI on unchanged, never as
+the hub's own, so that nothing echoes between hubs; a loop of calls is stopped by the trace.
 """
 
 from __future__ import annotations
@@ -155,7 +155,9 @@ class KoiHub:
 
     @asynccontextmanager
     async def running(self, process: Process) -> AsyncIterator[None]:
-        """Be on the network while inside. What the cache holds is listed at once. Raises StateError."""
+        """Be on the network while inside. The personalities of the cache are listed at once. Raises
+        StateError.
+        """
         node, directory = self._opened(), process.get(Directory)
         async with AsyncExitStack() as stack:
             await node.start()

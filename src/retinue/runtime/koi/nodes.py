@@ -49,7 +49,7 @@ class NodeOptions(TypedDict, total=False):
 
 
 class _Node(ABC):
-    """What both nodes share: one start and one stop of the node, however often they are asked for."""
+    """The common part of both nodes: one start and one stop of the node, however often they are requested."""
 
     def __init__(self, node: KoiNode) -> None:
         self.node = node
@@ -62,7 +62,7 @@ class _Node(ABC):
             await self._start()
 
     async def stop(self) -> None:
-        """Stop the node; what it could not send waits for the next start."""
+        """Stop the node; unsent events wait for the next start."""
         if self._is_started:
             self._is_started = False
             await self.node.stop()
@@ -190,8 +190,8 @@ class KoiAgentNode(_Node):
 class CoordinatorAdapterNode(_Node):
     """A coordinator: a FULL node that lists the personalities of its network (K-12 … K-15).
 
-    The KOI API, the registry's REST and MCP are at one port. What its cache holds is listed from the start,
-    before any agent speaks.
+    The KOI API, the registry's REST and MCP are at one port. The personalities of its cache are listed from
+    the start, before any agent speaks.
     """
 
     def __init__(

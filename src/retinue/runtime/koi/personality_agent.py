@@ -1,4 +1,4 @@
-"""An agent made of a personality: its callable traits are skills, its other traits are facts (K-33)."""
+"""Makes an agent from a personality: callable traits become skills, other traits facts (K-33)."""
 
 from __future__ import annotations
 

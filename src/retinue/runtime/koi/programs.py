@@ -242,7 +242,8 @@ def _with_port(base_url: str, listener: socket.socket, section: AgentConfig | Co
 
 
 def _bind(host: str, port: int, field: str) -> socket.socket:
-    """A listening socket for a port of the configuration, or the one that the supervisor has opened for it.
+    """A listening socket for a port of the configuration, or the socket that the supervisor has opened for
+    it.
 
     Raises PortInUseError, which names the field.
     """

@@ -53,7 +53,7 @@ INSTRUCTIONS = (
 
 
 class _Server:
-    """What both servers share: a port, an app, and what runs while it serves."""
+    """The common part of both servers: a port, an app, and the work while it serves."""
 
     def __init__(self, port: int, guard: Guard | None) -> None:
         self.port = port

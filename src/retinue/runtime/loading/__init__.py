@@ -1,1 +1,1 @@
-"""What commands load from files: agents and cards, and the files watched for changes."""
+"""Loads the files of commands: agents, cards, and files watched for changes."""

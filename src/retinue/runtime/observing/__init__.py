@@ -1,1 +1,1 @@
-"""What can be observed of processes: readiness, metrics, spans, log files, and traffic from the audit log."""
+"""Observes processes: readiness, metrics, spans, log files, and the traffic of a hub."""

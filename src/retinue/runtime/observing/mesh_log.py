@@ -1,4 +1,4 @@
-"""The log of a mesh: the calls of its hub, what the hub printed, and what the agents that it started printed.
+"""Reads the log of a mesh: calls of its hub, and the output of the hub and its agents.
 
 Calls come from the audit log, the rest from ``hub.log`` and ``logs/NAME.log`` of the state folder.
 """
@@ -51,7 +51,7 @@ class LogFilter:
 
 
 class MeshLog:
-    """Reads the log of a state: first the last lines, then those that were added."""
+    """Reads the log of a state: first the last lines, then the added ones."""
 
     def __init__(self, state: State, wanted: LogFilter) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""The metrics of a process over OpenTelemetry, with the extra ``otel``.
+"""Exports the metrics of a process over OpenTelemetry, with the extra ``otel``.
 
 The same figures as at ``/metrics``, as observable instruments, and a histogram of durations. Without a
 provider and without an endpoint in the environment nothing is loaded and nothing is recorded.

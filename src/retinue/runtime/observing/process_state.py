@@ -1,4 +1,4 @@
-"""What a process knows of itself: whether it is ready and what is not, and its metrics.
+"""The state of a process for ``/ready`` and ``/metrics``: readiness problems and metrics.
 
 The endpoints ``/ready`` and ``/metrics`` of hub, agents and workers read it. Nothing is computed before
 somebody asks.
@@ -28,7 +28,7 @@ from retinue.web.metrics_endpoint import metrics_route
 STARTING = Problem("process", "", "it is starting")
 
 _SHOWN_FIRST = ("process", "database", "source", "child", "upstream")
-"""The order of problems by what is missing; others follow."""
+"""The order of problems by their kind; others follow."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class ProcessState:
         return exporting_metrics(service, environ, self.calls, self.read, self._metrics)
 
     async def find_problems(self) -> list[Problem]:
-        """What is not ready."""
+        """The problems that keep the process from being ready."""
         if self.is_stopping():
             return [Problem("process", "", "it is stopping")]
         return await self._list_problems()

@@ -1,4 +1,4 @@
-"""OpenTelemetry: one span for each call, if a tracer provider is configured.
+"""Traces over OpenTelemetry: one span for each call, if a tracer provider is configured.
 
 Only the OpenTelemetry API is a dependency. The SDK comes with ``retinue[otel]`` or with the program that
 configures the process (``opentelemetry-instrument``, the served module). Without a provider no spans are

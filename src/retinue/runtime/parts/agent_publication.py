@@ -1,4 +1,4 @@
-"""Parts of an agent's process: its lines, the publication of its card, and the watch over its lists."""
+"""Parts of an agent's process: printed lines, the publication of its card, the watch over its lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit of a hub as a part: calls are recorded, counted from the record, and shown."""
+"""The audit of a hub as a part: records calls, counts them and shows them."""
 
 from __future__ import annotations
 

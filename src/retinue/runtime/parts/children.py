@@ -1,4 +1,4 @@
-"""The agents that a hub starts: installed and configured ones, models, their processes and their logs."""
+"""The child agents of a hub: installed agents, configured agents and models, with processes and logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that mark how far a hub has started: its file, the first reading, and the lines that it prints."""
+"""Parts for the start of a hub: its file, the first reading, and the printed lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocols and pages that only a hub has, as parts."""
+"""The protocols and pages of a hub alone, as parts."""
 
 from __future__ import annotations
 
@@ -104,4 +104,4 @@ class DashboardPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         settings = process.tables.get(Settings)
         dashboard = make_dashboard(process, settings)
-        yield Opened(routes=dashboard.routes, in_front=dashboard.in_front_of, drain=dashboard.end)
+        yield Opened(routes=dashboard.routes, on_checks=dashboard.take_checks, drain=dashboard.end)

@@ -1,4 +1,4 @@
-"""KOI networks as a part: the node of a hub, and that of an agent."""
+"""KOI networks as a part: the node of a hub, and the node of an agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocols that hub and agents share, as parts: what each opens, and the rank of its routes."""
+"""The common protocols of hub and agents as parts, with the ranks of their routes."""
 
 from __future__ import annotations
 

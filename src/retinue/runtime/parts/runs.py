@@ -1,4 +1,4 @@
-"""The workflow runs of a hub or worker: when they start, how they leave, their figures and readiness."""
+"""The workflow runs of a hub or worker as a part: start, drain, figures and readiness."""
 
 from __future__ import annotations
 

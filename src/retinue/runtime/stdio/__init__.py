@@ -1,1 +1,1 @@
-"""Agents and the hub on standard input and output."""
+"""Serves agents and the hub on standard input and output."""

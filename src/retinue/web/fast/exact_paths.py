@@ -1,4 +1,4 @@
-"""A router that finds the app of a path without parameters by one look-up."""
+"""Finds the app of a path without parameters by one look-up."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""uvicorn's HTTP/1.1 protocol with the limits of a `ConnectionGate`, which uvicorn does not have.
+"""Adds the limits of a `ConnectionGate` to uvicorn's HTTP/1.1 protocol.
 
 Bytes are counted per piece that arrives and exactly only past a limit, so a usual request costs four method
 calls more. A connection enters the lists of the gate only while its request is incomplete. Trailers of a
-chunked body are counted as a head and then dropped: they must not replace headers that were checked.
+chunked body are counted as a head and then dropped, because they must not replace headers that were checked.
 """
 
 from __future__ import annotations

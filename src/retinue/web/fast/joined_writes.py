@@ -1,6 +1,6 @@
-"""A server's transport that sends the head of a response together with the body that follows it.
+"""Sends the head of a response together with the body after it.
 
-uvicorn writes them one after the other. Each write is a call of the kernel and wakes the client, which then
+uvicorn writes head and body separately. Each write is a call of the kernel and wakes the client, which then
 reads an incomplete response: together that is a tenth of the processor time of a short call.
 """
 

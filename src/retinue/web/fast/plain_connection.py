@@ -1,4 +1,4 @@
-"""One connection of the plain HTTP/1.1 client: writes a request, and httptools parses the response.
+"""One connection of the plain HTTP/1.1 client: writes a request, and parses the response with httptools.
 
 A response is collected whole (`WholeResponse`) or read as it comes (`StreamedResponse`).
 """

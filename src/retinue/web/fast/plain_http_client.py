@@ -1,4 +1,4 @@
-"""The HTTP/1.1 client for plain http to addresses: calls inside the mesh, and the command line's to its hub.
+"""The HTTP/1.1 client for plain http to addresses: calls inside the mesh, and from commands to a hub.
 
 It has the limits and errors of `web.http_client`, which hands it every request that it can send, for a
 third of the CPU time. No TLS, no redirects and no names but ``localhost``: only http urls with an address.

@@ -392,7 +392,8 @@ def iterate_steps(steps: tuple[Step, ...]) -> Iterator[Step]:
     """Every step in the order of the text, an outer one before its nested ones."""
     for step in steps:
         yield step
-        yield from iterate_steps(step.steps or ())
+        if step.steps:
+            yield from iterate_steps(step.steps)
         for branch in (step.branches or {}).values():
             yield from iterate_steps(branch)
 

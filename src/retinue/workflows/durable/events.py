@@ -189,18 +189,16 @@ class EventTable:
             connection.execute(sa.text(insert), rows)
 
     def _read_known(self, connection: sa.Connection, batch: Sequence[NewEvent]) -> set[tuple[str, str]]:
-        keyed = [event for event in batch if event.once is not None]
+        keyed = [(event.run_id, event.once) for event in batch if event.once is not None]
         if not keyed:
             return set()
+        runs, keys = map(set, zip(*keyed, strict=True))
         query = sa.text(
             f"SELECT run_id, once FROM {self._database.events} "  # noqa: S608
             "WHERE run_id IN :runs AND once IN :keys"
         ).bindparams(sa.bindparam("runs", expanding=True), sa.bindparam("keys", expanding=True))
-        parameters = {
-            "runs": sorted({event.run_id for event in keyed}),
-            "keys": sorted({str(event.once) for event in keyed}),
-        }
-        return {(row.run_id, row.once) for row in connection.execute(query, parameters)}
+        rows = connection.execute(query, {"runs": sorted(runs), "keys": sorted(keys)})
+        return {(run_id, once) for run_id, once in rows}
 
 
 class EventSink:

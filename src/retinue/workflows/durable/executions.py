@@ -32,7 +32,7 @@ from retinue.workflows.durable.run_rows import (
     stored_output,
 )
 from retinue.workflows.durable.signals import SignalTable
-from retinue.workflows.durable.stored_once import Reference, is_large
+from retinue.workflows.durable.stored_once import SHARED_BYTES, Reference
 from retinue.workflows.runs.ports import Body, WaitMode
 from retinue.workflows.runs.records import Fault, RunRecord, RunRequest, as_json
 from retinue.workflows.runs.replay_rules import MAX_RUN_BYTES, RunSize
@@ -281,32 +281,26 @@ class Executions:
     ) -> dict[str, Any]:
         """Run the body to its end, and stop the effects that it left running."""
         run_id, epoch, size = execution.run_id, self.lease.epoch, await self._size_of(execution.root)
-        contexts: list[DurableContext] = []
-
-        async def run_body() -> Any:
-            # The event that it began may be lost with its node, so a run without any events counts too.
-            resumed = events.repairs or events.emitted.resumed > 0
-            # A step whose agent waits for a run of its own must not hold the place which that run needs.
-            places = None if request.origin.is_agents else self._places
-            context = DurableContext(
-                run_id, execution.root, owner, epoch, events, self, places, size, resumed=resumed
-            )
-            contexts.append(context)
-            return await self._body(context, request)
-
         if execution.aborted:
             raise cancelled(run_id)
-        execution.task = asyncio.create_task(run_body(), name=f"run {run_id}")
+        # The event that it began may be lost with its node, so a run without any events counts too.
+        resumed = events.repairs or events.emitted.resumed > 0
+        # A step whose agent waits for a run of its own must not hold the place which that run needs.
+        places = None if request.origin.is_agents else self._places
+        context = DurableContext(
+            run_id, execution.root, owner, epoch, events, self, places, size, resumed=resumed
+        )
+        execution.task = asyncio.create_task(self._body(context, request), name=f"run {run_id}")
+        context.rules.task = execution.task
         value: Any = None
         parts: Sequence[Reference] = ()
         fault: Fault | None = None
         try:
             value = copy_json(await execution.task, f"run {run_id}")
             # It is read as a whole, so all of it must fit, although references to its parts are stored.
-            size.add(f"the output of run {run_id}", value)
-            if is_large(value):
-                whole, done = value, contexts[0]
-                value, parts = await self.compute(refer_to_calls, whole, done.outcomes, done.waits)
+            if size.add(f"the output of run {run_id}", value) >= SHARED_BYTES:
+                whole = value
+                value, parts = await self.compute(refer_to_calls, whole, context.outcomes, context.waits)
                 size.replace(whole, value)
         except asyncio.CancelledError:
             if self._closing or _is_ending():
@@ -318,7 +312,6 @@ class Executions:
             fault = Fault.from_error(error)
         except Exception as error:  # noqa: BLE001  # whatever a body raises ends its run, never this process
             fault = Fault(type="internal_error", message=f"{type(error).__name__}: {error}")
-        context = contexts[0]
         if context.rules.broken_rule is not None:
             # Even where the body caught it: what such a body computed cannot be replayed.
             fault = Fault(type="durable_rule", message=str(context.rules.broken_rule))

@@ -93,7 +93,7 @@ class Place:
 
 
 class DurableContext:
-    """A RunContext; created in the body's own task. Each step occupies one of the node's ``places``.
+    """A RunContext; ``rules.task`` is the body's own task. Each step occupies one of the node's ``places``.
 
     ``places`` is None where steps occupy none. ``owner`` is the token of the execution, ``epoch`` the one of
     the lease that it began in. ``resumed`` = the run stopped before, possibly in the middle of a call.
@@ -303,14 +303,14 @@ class DurableContext:
     async def _call(self, name: str, act: Callable[[], Awaitable[Any]]) -> Any:
         """One durable call; gives the value with which it ended first."""
 
-        async def do() -> Any:
+        async def do_again() -> Any:
             try:
                 return await act()
             finally:
                 self._may_repeat = False
 
         try:
-            return await run_step(name, do)
+            return await run_step(name, do_again if self._may_repeat else act)
         except ReplayError as error:
             raise self._refuse_replay(name, error) from None
 

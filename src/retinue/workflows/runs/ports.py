@@ -14,7 +14,7 @@ Breaking 1 or 2 raises DurableRuleError and fails the run, even if the body catc
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from retinue.workflows.runs.records import (
@@ -102,7 +102,7 @@ class RunContext(Protocol):
         """Wait for the next signal of a topic; a time-out is a fault. Emits the events of a step."""
 
 
-Body = Callable[[RunContext, RunRequest], Awaitable[Any]]
+Body = Callable[[RunContext, RunRequest], Coroutine[Any, Any, Any]]
 """Executes a run, under the rules above; returns its value as JSON. An exception fails the run."""
 Accept = Callable[[RunRecord], bool]
 """A filter for `Runs.list_all`."""

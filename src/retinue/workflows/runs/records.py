@@ -50,10 +50,15 @@ def check_run_id(run_id: str) -> str:
     return run_id
 
 
+_PLAIN = (str, int, float, bool, type(None), dict, list)
+"""The types of JSON values, in which no dataclass is looked for."""
+
+
 def as_json(value: Any) -> Any:
     """Convert a dataclass to JSON; JSON values in its fields are shared, not copied."""
     if is_dataclass(value):
-        return {one.name: as_json(getattr(value, one.name)) for one in fields(value)}
+        held = {one.name: getattr(value, one.name) for one in fields(value)}
+        return {name: one if type(one) in _PLAIN else as_json(one) for name, one in held.items()}
     if isinstance(value, tuple):
         return [as_json(one) for one in value]
     return value
@@ -109,7 +114,8 @@ class StepOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON, without ``calls`` if they are unknown."""
-        found = {"value": as_json(self.value), "fault": None if self.fault is None else as_json(self.fault)}
+        value = self.value if type(self.value) in _PLAIN else as_json(self.value)
+        found = {"value": value, "fault": None if self.fault is None else as_json(self.fault)}
         return found if self.calls is None else found | {"calls": self.calls}
 
 

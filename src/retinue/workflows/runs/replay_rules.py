@@ -39,8 +39,11 @@ class RunSize:
         self.stored = stored
         self._limit = limit
 
-    def add(self, what: str, value: Any) -> None:
-        """Count a JSON value that is about to be stored. Raises TooLargeError where it does not fit."""
+    def add(self, what: str, value: Any) -> int:
+        """Count a JSON value that is about to be stored; returns its bytes.
+
+        Raises TooLargeError where it does not fit.
+        """
         size = len(orjson.dumps(value))
         if size > _ALWAYS_KEPT_BYTES and self.stored + size > self._limit:
             raise TooLargeError(
@@ -49,6 +52,7 @@ class RunSize:
                 remedy="pass references to large data between skills, or do the work in several runs",
             )
         self.stored += size
+        return size
 
     def replace(self, counted: Any, stored: Any) -> None:
         """Count a JSON value that is stored in place of one that was counted."""
@@ -64,22 +68,23 @@ class RunSize:
 
 
 class ReplayRules:
-    """Checks the order of a body's durable calls; created in the body's own task.
+    """Checks the order of a body's durable calls.
 
-    ``broken_rule`` is the first violation, which fails the run.
+    ``task`` is the body's own one, by default the task that creates the rules. ``broken_rule`` is the first
+    violation, which fails the run.
     """
 
     def __init__(self, run_id: str) -> None:
         self.broken_rule: DurableRuleError | None = None
         self._run_id = run_id
-        self._task = asyncio.current_task()
+        self.task = asyncio.current_task()
         self._path: str | None = None
         self._used: set[str] = set()
 
     @contextmanager
     def take(self, path: str) -> Iterator[None]:
         """Check one durable call and hold the turn until it ends; raises DurableRuleError."""
-        if asyncio.current_task() is not self._task:
+        if asyncio.current_task() is not self.task:
             raise self.refuse(
                 f"durable call {path!r} comes from a task other than the body's: use child runs"
             )

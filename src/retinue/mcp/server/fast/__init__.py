@@ -1,1 +1,1 @@
-"""MCP requests without the SDK's layers, for speed; docs/performance.md says when each file can go."""
+"""Answers MCP requests without the SDK's layers; docs/performance.md says when each file can go."""

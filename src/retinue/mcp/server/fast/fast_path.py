@@ -1,10 +1,10 @@
 """Answers ``tools/call`` and ``tools/list`` without the SDK's layers, in all protocol versions.
 
 The SDK starts several tasks and streams for each request, so that a server may report and ask while it works;
-that is four fifths of the cost of a call. A request is answered here if it has the plain form
-(`fast_requests`) and there is no use for a channel: the skill has none (``Skill.channel``), or the client
-neither listens nor can be asked. Every other request goes to the SDK, with its body replayed. Both ways give
-the same bytes, and the same dispatch path runs the skill.
+that is four fifths of the cost of a call. The fast path takes a request only if its result is all the client
+can receive: the request has the plain form (`fast_requests`), and the skill uses no channel
+(``Skill.channel``), or the client neither listens nor answers questions. Every other request goes to the SDK,
+with its body replayed. Both ways give the same bytes, and the same dispatch path runs the skill.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from retinue.web.error_table import mcp_read_fault
 from retinue.web.security import Headers, RequestIdentity
 
 REQUEST_CANCELLED = ErrorData(code=-32800, message="Request cancelled")
-"""What the SDK answers to a request of a session that its client cancelled."""
+"""The SDK's answer to a cancelled request of a session."""
 
 _TICK = 1e-6
 _MODERN_STREAM = [
@@ -75,7 +75,7 @@ _log = structlog.get_logger(__name__)
 _Accepted = tuple[
     FastRequest, ToolCatalog, ToolEntry | None, Live | None, StreamableHTTPServerTransport | None
 ]
-"""The request, the caller's tools, the one that is called (None: they are listed), and the session."""
+"""The request, the caller's tools, the called one (None for a list), and the session."""
 
 
 class FastPath:
@@ -128,7 +128,7 @@ class FastPath:
         return None
 
     def _accept(self, message: Message, headers: Headers, principal: Principal) -> _Accepted | None:
-        """What answering takes of the request with the body in ``message``; None leaves it to the SDK."""
+        """The facts for an answer to the request with the body in ``message``; None leaves it to the SDK."""
         if message["type"] != "http.request" or message.get("more_body", False):
             return None
         request = parse_fast_request(message.get("body", b""), headers)
@@ -311,7 +311,7 @@ class FastAnswer(CancelOnDisconnect):
         await self._send({"type": "http.response.body", "body": _as_event(body), "more_body": False})
 
     async def _settle(self) -> None:
-        """Stop the alarm, and wait for what it is writing."""
+        """Stop the alarm, and wait until it has written."""
         self._is_over = True
         self.unset()
         if self._writing is not None:

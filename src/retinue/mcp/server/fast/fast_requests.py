@@ -1,8 +1,8 @@
-"""Pure: the requests of MCP clients that are answered without the SDK's layers, told from all others.
+"""Pure: recognises the MCP requests that the fast path may answer.
 
-A ``tools/call`` or ``tools/list`` is read here if it is written in the plain form that every client sends and
-asks for nothing but its result. Whatever else is in it (a repeated header, an unknown key, a number that two
-parsers read differently) is left to the SDK, so nothing is answered here that the SDK would refuse.
+The module reads a ``tools/call`` or ``tools/list`` in the plain form of every client that requests nothing
+but the result. A request with anything else (a repeated header, an unknown key, a number that two parsers
+read differently) goes to the SDK, so the fast path answers no request that the SDK would refuse.
 """
 
 from __future__ import annotations

@@ -1,0 +1,93 @@
+"""The hub's skills about single agents: call, show, list and refresh them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.cards.rows import render_version, status_of
+from retinue.core.call import Answer
+from retinue.core.errors import NotAllowedError
+from retinue.core.record import Listing, Stats
+from retinue.hub.resources import render_agent
+from retinue.hub.search import list_missing
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.permissions import Access, is_mesh_itself, is_seen
+
+Json = dict[str, Any]
+
+_RELAYED_S = 86_400.0
+"""Longer than any limit of the skill that ``call_skill`` calls: that one ends it, and its error says so."""
+
+
+def add_agent_skills(
+    agent: Agent, directory: Directory, access: Access, stats_of: Callable[[Listing], Stats]
+) -> None:
+    """Add ``call_skill``, ``show_agent``, ``map_agents`` and ``refresh_agents``."""
+
+    @agent.skill(expose=True, timeout_s=_RELAYED_S)
+    async def call_skill(
+        skill: Annotated[str, Field(description="The skill's id")],
+        ctx: Context,
+        arguments: Annotated[
+            Json | None, Field(description="Arguments that match the skill's input schema")
+        ] = None,
+        agent: Annotated[str | None, Field(description="Only this agent")] = None,
+        version: Annotated[str | None, Field(description="Only versions such as >=1.2,<2")] = None,
+    ) -> Any:
+        """Calls a skill of the mesh, found by its id, with the caller's own rights."""
+        outcome = await ctx.relay(skill, arguments or {}, agent=agent, version=version)
+        value = outcome.get()
+        if outcome.warnings or outcome.usage is not None:
+            return Answer(value, warnings=outcome.warnings, usage=outcome.usage)
+        return value
+
+    @agent.skill(read_only=True)
+    async def show_agent(name: str, ctx: Context) -> Json:
+        """Shows one agent: its card, its status and its statistics, and the versions of its name."""
+        await directory.ensure_fresh()
+        view = access.view_of(ctx.principal)
+        listing = await directory.open_named(name, view=view)
+        versions = map(render_version, directory.list_named(listing.name, view=view))
+        return render_agent(listing, ctx.principal.scopes, stats_of) | {"versions": list(versions)}
+
+    @agent.skill(expose=True, listed=False, read_only=True)
+    async def map_agents(ctx: Context) -> Json:
+        """Lists name, status and source of every agent, without their cards."""
+        await directory.ensure_fresh()
+        view = access.view_of(ctx.principal)
+        rows: list[Json] = []
+        for entry in directory.list_entries():
+            if is_seen(view, entry.name) and directory.represents_agent(entry):
+                row = {"name": entry.name, "status": status_of(entry), "source": entry.source}
+                rows.append({**row, "reason": entry.last_error} if entry.last_error else row)
+        return {"agents": rows}
+
+    @agent.skill(idempotent=True)
+    async def refresh_agents(
+        ctx: Context,
+        withdrawn: Annotated[
+            str | None, Field(description="Agent that has withdrawn its card and will be back")
+        ] = None,
+        forgotten: Annotated[str | None, Field(description="Agent that somebody removed")] = None,
+    ) -> Json:
+        """Reads the registries again now."""
+        if (withdrawn is not None or forgotten is not None) and not is_mesh_itself(ctx.principal):
+            # what waits for an agent that is away fails when it is forgotten, and its name on KOI is free
+            raise NotAllowedError(
+                "only the mesh itself says that an agent has gone",
+                remedy="leave withdrawn and forgotten out; or use the command: retinue forget NAME",
+            )
+        if withdrawn is None:
+            await directory.refresh()
+        else:
+            await directory.note_withdrawal(withdrawn)
+        released = forgotten is not None and directory.forget_away(forgotten)
+        view = access.view_of(ctx.principal)
+        seen = [one for one in directory.list_entries() if is_seen(view, one.name)]
+        reply: Json = {"agents": len(seen), "missing": list_missing(directory, view)}
+        return {**reply, "released": True} if released else reply
