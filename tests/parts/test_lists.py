@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from retinue.authoring.agent import Agent
+from retinue.parts.kinds import Kind
 from retinue.parts.opening import in_order
-from retinue.parts.part import Kind, Part
+from retinue.parts.part import Part
 from retinue.parts.process import Process
 from retinue.runtime.agent_core import open_agent
 from retinue.runtime.agent_process import ServeOptions, agent_parts

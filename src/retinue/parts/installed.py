@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from retinue.core.errors import InvalidSettingError
-from retinue.parts.part import INTERFACE, Kind, Part
+from retinue.parts.kinds import Kind
+from retinue.parts.part import INTERFACE, Part
 from retinue.plugins import PARTS, Plugin, list_plugins
 
 EXTRAS: Mapping[str, str] = {"koi": "koi"}

@@ -15,6 +15,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from retinue.parts.kinds import Kind
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from starlette.routing import BaseRoute
@@ -32,12 +34,6 @@ if TYPE_CHECKING:
 
 INTERFACE = 1
 """The version of this interface. A distribution whose part has another one is refused by name."""
-
-Kind = str
-"""hub, agent, worker, stdio (an agent on standard input and output), command (without a hub), or another.
-
-Other distributions have kinds of their own. The last two of the core serve nothing.
-"""
 
 FOREIGN_RANK = 500
 """The rank of the routes of parts that declare none: after the core's protocols, before the dashboard."""

@@ -10,7 +10,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst
 from retinue.mesh.dispatch import Dispatcher, Invoker
 from retinue.mesh.guard.trace_guard import Signer
-from retinue.parts.part import Kind
+from retinue.parts.kinds import Kind
 from retinue.parts.shown_agents import ShownAgents
 from retinue.parts.tables import Tables
 from retinue.storage.state import State

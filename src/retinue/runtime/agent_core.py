@@ -13,7 +13,7 @@ from retinue.mesh.guard.trace_guard import Signer, TraceGuard
 from retinue.mesh.observing.events import EventBus, log_lines
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.oci.layout.folder_registry import LayoutRegistry
-from retinue.parts.part import Kind
+from retinue.parts.kinds import Kind
 from retinue.parts.process import Process
 from retinue.parts.shown_agents import OwnAgent
 from retinue.runtime.access import agent_rule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retinue.parts.part import Kind
+from retinue.parts.kinds import Kind
 from retinue.parts.process import Process
 from retinue.parts.shown_agents import MeshAgents
 from retinue.runtime.configuration_reload import tables_of

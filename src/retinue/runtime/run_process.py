@@ -18,8 +18,9 @@ from contextlib import (
 from dataclasses import dataclass
 
 from retinue.mesh.permissions import Access
+from retinue.parts.kinds import Kind
 from retinue.parts.opening import OpenParts, open_parts
-from retinue.parts.part import Kind, Part
+from retinue.parts.part import Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import (
     Address,

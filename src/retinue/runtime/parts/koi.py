@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from retinue.parts.part import FirstReading, Kind, Opened, Option, Part
+from retinue.parts.kinds import Kind
+from retinue.parts.part import FirstReading, Opened, Option, Part
 from retinue.parts.process import Process
 from retinue.parts.tables import Tables
 from retinue.settings_tables import KoiTable
