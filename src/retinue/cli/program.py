@@ -60,7 +60,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "managing.imports:imports",
             "List the imported servers, accept their changes, remove them.",
         ),
-        "koi": ("koi:koi", "Run agents and a coordinator on a KOI network."),
+        "koi": ("retinue[koi]", "Run agents and a coordinator on a KOI network."),
     },
     "Tasks": {
         "orchestrate": ("calling.orchestrate:orchestrate", "Hand a task to the agents of the mesh."),
@@ -92,6 +92,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 
 A place without a colon is the requirement whose installation adds the command as a plugin.
 """
+
+_PACKAGES = {"retinue[demo]": "retinue-testwriter", "retinue[koi]": "retinue-koi"}
+"""The distribution that each of these requirements adds."""
 
 TABLE = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
@@ -195,7 +198,8 @@ def _load_plugin(name: str, requirement: str, *, complete: bool) -> click.Comman
         return command
     if not requirement or complete:
         return None
-    remedy = f"pip install '{requirement}'; from a checkout: pip install . ./packages/retinue-testwriter"
+    package = _PACKAGES[requirement]
+    remedy = f"pip install '{requirement}'; from a checkout: pip install . ./packages/{package}"
     raise InvalidSettingError(name, "it is not installed", remedy=remedy)
 
 
