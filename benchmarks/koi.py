@@ -26,11 +26,11 @@ from typing import Any
 import aiohttp
 
 from benchmarks.figures import Figure, cpu_s_of, rss_bytes_of
-from retinue.koi.codec import payloads as p
-from retinue.koi.codec.bundles import Bundle, Event, EventType
-from retinue.koi.codec.envelopes import NodeKey, encode_envelope
-from retinue.koi.codec.profiles import NodeProfile, NodeType
-from retinue.koi.codec.rids import PERSONALITY_TYPE, node_rid
+from retinue_koi.codec import payloads as p
+from retinue_koi.codec.bundles import Bundle, Event, EventType
+from retinue_koi.codec.envelopes import NodeKey, encode_envelope
+from retinue_koi.codec.profiles import NodeProfile, NodeType
+from retinue_koi.codec.rids import PERSONALITY_TYPE, node_rid
 from scripts.stock_koi import PROGRAM, StockKoiNotInstalledError, install_stock_koi
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,13 +9,13 @@ from pathlib import Path
 import structlog
 from starlette.applications import Starlette
 
-from retinue.koi.codec.rids import PERSONALITY_TYPE
-from retinue.koi.node import KoiNode
-from retinue.koi.node_state import NodeState, NodeTypes
-from retinue.koi.policy import Acceptance
-from retinue.koi.server import routes
 from retinue.runtime.serving import Stop, bind, run_loop, serving, url_of
 from retinue.web.security import SecurityMiddleware
+from retinue_koi.codec.rids import PERSONALITY_TYPE
+from retinue_koi.node import KoiNode
+from retinue_koi.node_state import NodeState, NodeTypes
+from retinue_koi.policy import Acceptance
+from retinue_koi.server import routes
 
 
 async def main(folder: str) -> int:

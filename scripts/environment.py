@@ -1,4 +1,4 @@
-"""Makes ``.venv`` equal to ``uv.lock``, with the extra ``demo``, and does nothing when it is already.
+"""Makes ``.venv`` equal to ``uv.lock``, with the extras ``demo`` and ``koi``; does nothing when it is.
 
 Run by ``scripts/bootstrap [group …]``. Groups add up: ``make demo`` after ``make test`` takes nothing
 away. A stamp in ``.venv`` says what the last run made, so a second run costs the start of one Python.
@@ -20,7 +20,7 @@ from scripts.package_settings import Settings, is_pypi, is_true, make_uv_environ
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-PACKAGES = (ROOT, ROOT / "packages" / "retinue-testwriter")
+PACKAGES = (ROOT, ROOT / "packages" / "retinue-koi", ROOT / "packages" / "retinue-testwriter")
 STAMP = VENV / ".retinue-synced.json"
 
 
@@ -110,7 +110,7 @@ def make_environment(
     is_new = not (folder / "bin" / "python").exists()
     if is_new:
         environment["UV_PYTHON"] = python
-    chosen = ["--no-default-groups", "--extra", "demo"]
+    chosen = ["--no-default-groups", "--extra", "demo", "--extra", "koi"]
     chosen += [word for group in groups for word in ("--group", group)]
 
     def run(*arguments: str) -> None:

@@ -29,12 +29,21 @@ from scripts.package_settings import make_uv_environment, read_settings
 
 ROOT = Path(__file__).resolve().parent.parent
 MAIN = ROOT / "pyproject.toml"
-DEMO = ROOT / "packages" / "retinue-testwriter" / "pyproject.toml"
 CHANGELOG = ROOT / "CHANGELOG.md"
-PACKAGES = {"retinue": {"retinue", "koi_mcp"}, "retinue_testwriter": {"retinue_demo", "retinue_testwriter"}}
+PACKAGES = {
+    "retinue": {"retinue"},
+    "retinue_koi": {"koi_mcp", "retinue_koi"},
+    "retinue_testwriter": {"retinue_demo", "retinue_testwriter"},
+}
 """The distributions and the packages of their wheels."""
 
 NAMES = tuple(PACKAGES)
+EXTENSIONS = {
+    name: ROOT / "packages" / name / "pyproject.toml"
+    for name in (name.replace("_", "-") for name in NAMES if name != "retinue")
+}
+"""The distributions that extend Retinue; each requires its version exactly."""
+
 STEP_S = 300
 """The limit of one program; the first installation downloads about 200 MB."""
 
@@ -76,7 +85,7 @@ def set_version(version: str) -> None:
     """Write the version to every place that holds one; ``uv.lock`` follows at the next ``uv lock``."""
     if not re.fullmatch(r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?", version):
         raise CheckFailedError(f"{version!r} is no version; write X.Y.Z, or X.Y.ZrcN")
-    for file in (MAIN, DEMO):
+    for file in (MAIN, *EXTENSIONS.values()):
         text = _VERSION.sub(rf"\g<1>{version}\g<3>", file.read_text("utf-8"), count=1)
         file.write_text(_REQUIRED.sub(rf"\g<1>{version}\g<3>", text), "utf-8")
 
@@ -84,10 +93,12 @@ def set_version(version: str) -> None:
 def check_versions() -> str:
     """The version stands once; whatever else holds it says the same."""
     version = read_version()
-    demo = tomllib.loads(DEMO.read_text("utf-8"))["project"]
-    found = {"packages/retinue-testwriter": demo["version"]}
-    (required,) = [one for one in demo["dependencies"] if one.startswith("retinue==")]
-    found["its requirement"] = required.partition("==")[2]
+    found = {}
+    for name, file in EXTENSIONS.items():
+        project = tomllib.loads(file.read_text("utf-8"))["project"]
+        (required,) = [one for one in project["dependencies"] if one.startswith("retinue==")]
+        found[f"packages/{name}"] = project["version"]
+        found[f"the requirement of {name}"] = required.partition("==")[2]
     locked = tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]
     found |= {f"uv.lock: {one['name']}": one["version"] for one in locked if one["source"].get("editable")}
     if wrong := {place: one for place, one in found.items() if one != version}:
@@ -227,7 +238,7 @@ def try_uvx(built: Built, folder: Path) -> str:
     folder.mkdir(exist_ok=True)
     started = time.monotonic()
     # --no-cache would download everything again; --refresh-package takes these wheels, not earlier ones
-    renewed = [word for name in ("retinue", "retinue-testwriter") for word in ("--refresh-package", name)]
+    renewed = [word for name in ("retinue", *EXTENSIONS) for word in ("--refresh-package", name)]
     command: list[str | Path] = [
         built.uv,
         "tool",

@@ -35,7 +35,7 @@ LONG = (
     "tests/doors/test_guard_stdio.py",
     "tests/doors/test_guard_matrix.py",
     "tests/mcp/upstream/test_http_flood.py",
-    "tests/mcp/upstream/test_imported.py",
+    "tests/mcp/upstream/test_imports.py",
     "tests/cli/test_full_disk.py",
     "tests/crash/test_kills.py",
     "tests/processes/test_moved_servers.py",

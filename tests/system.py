@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from retinue.authoring.agent import Agent
 from retinue.cards.pallet_card import encode_card, parse_card, render_card
 from retinue.hub.mesh_map import MeshParts
-from retinue.mesh.events import EventBus, Observer
+from retinue.mesh.observing.events import EventBus, Observer
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_card
 from retinue.parts.opening import open_parts
@@ -25,7 +25,6 @@ from retinue.parts.part import Part
 from retinue.parts.process import Process
 from retinue.runtime.access import behind_proxies
 from retinue.runtime.agent_core import open_agent
-from retinue.runtime.koi.membership import KoiHub
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.mesh import Mesh, open_mesh
@@ -33,7 +32,6 @@ from retinue.runtime.mesh_process import mesh_process
 from retinue.runtime.parts.audit import AuditPart, RecordedCalls
 from retinue.runtime.parts.hub_protocols import DashboardPart, DiscoveryPart, HubMcpPart, RegistryPart
 from retinue.runtime.parts.imports import ImportsPart
-from retinue.runtime.parts.koi import KoiPart
 from retinue.runtime.parts.mcp import AgentMcpPart
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.protocols import A2aPart, CardPart, ExecutePart, ProbesPart, RestPart
@@ -45,6 +43,9 @@ from retinue.settings import Settings
 from retinue.storage.listing_store import SqliteAudit, SqliteListings
 from retinue.storage.state import State
 from retinue.testing.memory_runs import MemoryRuns
+from retinue_koi.membership import KoiHub
+from retinue_koi.part import KoiPart
+from retinue_koi.table import KoiTable
 from tests.recording import Recording
 from tests.serving import serve_app
 
@@ -170,8 +171,7 @@ class System:
         self.stack.callback(audit.close)
         settings = self.settings
         if koi is not None:
-            table = settings.koi.model_copy(update={"enabled": True, "join": koi_join})
-            settings = settings.model_copy(update={"koi": table})
+            settings = settings.model_copy(update={"koi": KoiTable(enabled=True, join=koi_join)})
         mesh = await self.stack.enter_async_context(
             open_mesh(settings, self.state, listings, open_runs=MemoryRuns, hub_id=hub_id, url=url)
         )

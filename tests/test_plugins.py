@@ -51,7 +51,7 @@ def test_the_test_writer_declares_its_agents_with_their_ports_its_workflow_and_i
         "test-agent": "8003",
     }
     assert [plugin.name for plugin in list_plugins(WORKFLOWS)] == ["testwriter"]
-    (demo,) = list_plugins(COMMANDS)
+    (demo,) = [plugin for plugin in list_plugins(COMMANDS) if plugin.name == "demo"]
     assert (demo.name, demo.summary) == ("demo", TABLE["demo"][1])
     assert demo.distribution == "retinue-testwriter"
 
@@ -73,7 +73,7 @@ def test_a_name_may_have_dots_of_its_own(site: Path) -> None:
     hide_test_writer(site)
     install(site, "dots", {AGENTS: {"a.b": "m:x", "a.c.80": "m:y"}, COMMANDS: {"say": "m:z"}})
     assert [(one.name, one.qualifier) for one in list_plugins(AGENTS)] == [("a.b", ""), ("a.c", "80")]
-    assert [(one.name, one.qualifier) for one in list_plugins(COMMANDS)] == [("say", "")]
+    assert [(one.name, one.qualifier) for one in list_plugins(COMMANDS) if one.name != "koi"] == [("say", "")]
 
 
 def test_damaged_metadata_is_passed_over(site: Path) -> None:

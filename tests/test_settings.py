@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from retinue.core.errors import InvalidSettingError
-from retinue.settings import Settings, find_settings_file, load_settings
+from retinue.settings import find_settings_file, load_settings, settings_class
 
 EXAMPLE = """
 registries = ["http://127.0.0.1:5000"]
@@ -29,7 +29,7 @@ def write(folder: Path, text: str) -> Path:
 
 def test_without_a_file_everything_has_its_default(tmp_path: Path) -> None:
     settings = load_settings(start=tmp_path)
-    assert settings.model_dump() == Settings().model_dump()
+    assert settings.model_dump() == settings_class()().model_dump()
     assert (settings.hub.host, settings.hub.port) == ("127.0.0.1", 9000)
     assert (settings.timeouts.door_s, settings.timeouts.agent_call_s) == (60, 30)
     assert settings.timeouts.registry_s == 10

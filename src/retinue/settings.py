@@ -23,7 +23,7 @@ from pydantic_settings import (
 
 from retinue.core.errors import InvalidSettingError
 from retinue.core.text import suggest
-from retinue.parts.installed import EXTRAS, explain_missing, find_installed_parts
+from retinue.parts.installed import KNOWN_PARTS, explain_missing, find_installed_parts
 from retinue.settings_tables import (
     A2aTable,
     AccessTable,
@@ -36,7 +36,6 @@ from retinue.settings_tables import (
     HookTable,
     HubTable,
     ImportsTable,
-    KoiTable,
     LimitTable,
     LlmTable,
     LogTable,
@@ -106,7 +105,6 @@ class Settings(BaseSettings):
     worker: WorkerTable = WorkerTable()
     routing: RoutingTable = RoutingTable()
     imports: ImportsTable = ImportsTable()
-    koi: KoiTable = KoiTable()
     parts: PartsTable = PartsTable()
     llm: Mapping[str, LlmTable] = {}
     database: Annotated[str, AfterValidator(_check_database)] | None = None
@@ -143,7 +141,7 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None 
     file = find_settings_file(start or Path.cwd())
 
     try:
-        return _with_parts(file)(**dict(flags or {}))
+        return settings_class(file)(**dict(flags or {}))
     except ValidationError as error:
         found = error.errors(include_url=False)
         # a misspelt key explains why another one is missing
@@ -169,7 +167,7 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None 
         raise InvalidSettingError(str(file or "settings"), str(error), remedy="correct the file") from error
 
 
-def _with_parts(file: Path | None) -> type[Settings]:
+def settings_class(file: Path | None = None) -> type[Settings]:
     """The settings as a file may hold them, with the tables of installed parts.
 
     A table whose distribution is missing is accepted as it is, so that the process can name the distribution.
@@ -179,7 +177,7 @@ def _with_parts(file: Path | None) -> type[Settings]:
     for part in find_installed_parts().parts:
         if part.table is not None and part.name not in Settings.model_fields:
             annotations[part.name], fields[part.name] = part.table, part.table()
-    for name in {*EXTRAS, *find_installed_parts().refused}:
+    for name in {*KNOWN_PARTS, *find_installed_parts().refused}:
         if name not in Settings.model_fields and name not in annotations:
             annotations[name], fields[name] = Mapping[str, Any], {}
     config = SettingsConfigDict(toml_file=file, extra="forbid" if file else "ignore")
@@ -189,14 +187,14 @@ def _with_parts(file: Path | None) -> type[Settings]:
 def find_missing_parts(settings: Settings) -> Mapping[str, InvalidSettingError]:
     """By name, why parts are missing: they cannot be used, or have a table but no distribution."""
     refused = find_installed_parts().refused
-    wanted = {*refused, *(name for name in EXTRAS if getattr(settings, name, None))}
+    wanted = {*refused, *(name for name in KNOWN_PARTS if getattr(settings, name, None))}
     reasons = {name: explain_missing(name) for name in sorted(wanted - {*settings.parts.off})}
     return {name: error for name, error in reasons.items() if error is not None}
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     """The keys of the table at this place, [] for one that is not found."""
-    table: type[BaseModel] = Settings
+    table: type[BaseModel] = settings_class()
     for part in location:
         field = table.model_fields.get(part) if isinstance(part, str) else None
         if field is None:  # the index of a list, or the name of one of several tables

@@ -135,19 +135,6 @@ class LlmTable(_Table):
     max_cost_per_day: float | None = Field(None, gt=0)
 
 
-class KoiTable(_Table):
-    """``[koi]``: the hub as a coordinator of a KOI network, and what its node accepts.
-
-    ``known`` are RIDs or names of nodes, for the policy ``known``.
-    """
-
-    enabled: bool = False
-    join: str | None = None
-    member_join: str | None = None
-    trust: Literal["open", "known", "signed"] | None = None
-    known: tuple[str, ...] = ()
-
-
 class PartsTable(_Table):
     """``[parts]``: names of parts of other distributions that are switched off."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import shlex
 import tomllib
@@ -25,11 +26,11 @@ from retinue.core import json_values
 from retinue.core.call import Status
 from retinue.core.errors import SkillNotOfferedError
 from retinue.core.record import Visibility
-from retinue.mesh.metrics import METRICS
+from retinue.mesh.observing.metrics import METRICS
 from retinue.mesh.schema import checks as schema
 from retinue.mesh.schema import cost as schema_cost
 from retinue.rpc import server as execute
-from retinue.settings import Settings, load_settings
+from retinue.settings import Settings, load_settings, settings_class
 from retinue.web.codec import jsonrpc
 from retinue.web.connection_gate import MIN_PROGRESS_BYTES
 from retinue.web.error_table import execute_fault, list_error_classes
@@ -139,7 +140,7 @@ def test_every_setting_is_documented_with_its_default_and_its_name_in_the_enviro
     }
     real = {
         path: (variable, "required" if default is ... else orjson.dumps(default).decode())
-        for path, variable, default in list_leaves(Settings)
+        for path, variable, default in list_leaves(settings_class())
     }
     assert documented == real
 
@@ -244,8 +245,9 @@ def test_every_file_that_a_page_names_exists() -> None:
         for path in re.findall(r"`((?:\w+/)+\w+\.(?:py|txt|yaml|toml))`", page.read_text("utf-8"))
     }
     assert len(named) > 30
+    folders = (SOURCE, ROOT, *(ROOT / "packages").glob("*/src"))
     missing = [
-        (page, path) for page, path in named if not ((SOURCE / path).is_file() or (ROOT / path).is_file())
+        (page, path) for page, path in named if not any((folder / path).is_file() for folder in folders)
     ]
     assert missing == []
 
@@ -275,16 +277,22 @@ def test_the_architecture_page_names_every_port() -> None:
     assert found == {row[0].strip("`") for row in table_rows(read("architecture.md"), "port")}
 
 
+def _module_of(file: str) -> str:
+    """The module of a file that is named below ``src/retinue``, or by the package of another distribution."""
+    module = file.removesuffix(".py").replace("/", ".")
+    return module if module.startswith("retinue_") else f"retinue.{module}"
+
+
 def _find(name: str, file: str) -> type[Any]:
-    module = importlib.import_module("retinue." + file.removesuffix(".py").replace("/", "."))
-    found = getattr(module, name)
+    found = getattr(importlib.import_module(_module_of(file)), name)
     assert isinstance(found, type), name
     return found
 
 
 def _attributes(file: str) -> set[str]:
     """What the classes of a file set on themselves."""
-    return set(re.findall(r"self\.(\w+)\b.* = ", (SOURCE / file).read_text("utf-8")))
+    source = inspect.getsource(importlib.import_module(_module_of(file)))
+    return set(re.findall(r"self\.(\w+)\b.* = ", source))
 
 
 def test_every_room_is_in_the_picture() -> None:

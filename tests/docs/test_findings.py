@@ -45,7 +45,7 @@ def test_a_row_of_a_finding_names_a_test_that_exists(finding: str) -> None:
 
 
 def find_file(path: str) -> Path | None:
-    folders = (ROOT / "tests", ROOT, ROOT / "packages" / "retinue-testwriter" / "tests")
+    folders = (ROOT / "tests", ROOT, *(ROOT / "packages").glob("*/tests"))
     return next((folder / path for folder in folders if (folder / path).is_file()), None)
 
 

@@ -12,16 +12,16 @@ from structlog.testing import capture_logs
 
 from retinue import Agent, Context
 from retinue.cards.pallet_card import encode_card, render_card
-from retinue.koi import memory
-from retinue.koi.codec.personality import AgentPersonality
-from retinue.koi.codec.rids import PERSONALITY_TYPE
-from retinue.koi.peers import Address, FirstContact
 from retinue.oci.registry import forget
-from retinue.runtime.koi.membership import KoiHub, KoiMember, make_node
-from retinue.runtime.koi.nodes import CoordinatorAdapterNode
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
-from retinue.settings_tables import KoiTable
 from retinue.storage.state import State
+from retinue_koi import memory
+from retinue_koi.codec.personality import AgentPersonality
+from retinue_koi.codec.rids import PERSONALITY_TYPE
+from retinue_koi.membership import KoiHub, KoiMember, make_node
+from retinue_koi.peers import Address, FirstContact
+from retinue_koi.programs.nodes import CoordinatorAdapterNode
+from retinue_koi.table import KoiTable
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.seeds.test_koi_nodes import Later, Net, contact, read, until

@@ -51,15 +51,17 @@ def test_the_version_is_the_same_wherever_it_stands() -> None:
 def test_setting_a_version_changes_every_place_that_holds_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("MAIN", "DEMO"):
-        copy = tmp_path / f"{name}.toml"
-        copy.write_bytes(getattr(release, name).read_bytes())
-        monkeypatch.setattr(release, name, copy)
+    copies = {name: tmp_path / f"{name}.toml" for name in ("retinue", *release.EXTENSIONS)}
+    for name, file in {"retinue": release.MAIN, **release.EXTENSIONS}.items():
+        copies[name].write_bytes(file.read_bytes())
+    monkeypatch.setattr(release, "MAIN", copies.pop("retinue"))
+    monkeypatch.setattr(release, "EXTENSIONS", copies)
     release.set_version("7.8.9rc1")
     assert release.read_version() == "7.8.9rc1"
-    demo = (tmp_path / "DEMO.toml").read_text()
-    assert '\nversion = "7.8.9rc1"\n' in demo
-    assert '"retinue==7.8.9rc1"' in demo
+    assert copies.keys() == {"retinue-koi", "retinue-testwriter"}
+    for copy in copies.values():
+        assert '\nversion = "7.8.9rc1"\n' in copy.read_text()
+        assert '"retinue==7.8.9rc1"' in copy.read_text()
     with pytest.raises(CheckFailedError, match=r"uv\.lock"):
         release.check_versions()
     with pytest.raises(CheckFailedError, match="is no version"):

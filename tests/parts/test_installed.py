@@ -139,7 +139,7 @@ def test_an_entry_point_that_is_no_part_is_refused(site: Path, attribute: str, s
 
 
 def test_a_known_part_that_is_not_installed_is_explained_by_its_extra(site: Path) -> None:
-    install(site, "retinue", {})
+    install(site, "retinue-koi", {})
     _forget()
     assert find_part("koi") is None
     reason = explain_missing("koi")

@@ -21,14 +21,15 @@ from retinue.runtime.agent_process import ServeOptions, agent_parts
 from retinue.runtime.configuration_reload import tables_of
 from retinue.runtime.hub_process import HubOptions, hub_parts, open_hub
 from retinue.runtime.loading.targets import Target
-from retinue.runtime.process_state import ProcessState
+from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import Stop
 from retinue.runtime.start import Start
 from retinue.runtime.stdio.agent import stdio_parts
 from retinue.runtime.worker_process import open_worker, worker_parts
-from retinue.settings import Settings
-from retinue.settings_tables import HubTable, KoiTable, PartsTable
+from retinue.settings import Settings, settings_class
+from retinue.settings_tables import HubTable, PartsTable
 from retinue.storage.state import State
+from retinue_koi.table import KoiTable
 
 NODE = "http://127.0.0.1:9/koi-net"
 TARGET = Target(Agent("listed-agent", version="1.0.0"), ())
@@ -43,7 +44,7 @@ def every_settings() -> Iterator[Settings]:
         for enabled, join, member in product((False, True), (None, NODE), (None, NODE))
     ]
     for table, bare, off in product(koi, (False, True), ((), ("koi",))):
-        yield Settings(koi=table, hub=HubTable(bare=bare), parts=PartsTable(off=off))
+        yield settings_class()(koi=table, hub=HubTable(bare=bare), parts=PartsTable(off=off))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +143,10 @@ def test_koi_is_a_part_of_who_is_on_a_network(kind: Kind) -> None:
     entry = LISTS[kind]
     wanted = {
         (table.enabled, table.join, table.member_join)
-        for table in (settings.koi for settings in every_settings() if not settings.parts.off)
-        if "koi" in {part.name for part in entry.list_wanted(Settings(koi=table))}
+        for table in (
+            tables_of(settings).get(KoiTable) for settings in every_settings() if not settings.parts.off
+        )
+        if "koi" in {part.name for part in entry.list_wanted(settings_class()(koi=table))}
     }
     every = set(product((False, True), (None, NODE), (None, NODE)))
     if kind == "hub":
@@ -153,5 +156,5 @@ def test_koi_is_a_part_of_who_is_on_a_network(kind: Kind) -> None:
 
 
 def test_a_part_that_is_switched_off_is_in_no_list(parts: ListOfParts) -> None:
-    settings = Settings(koi=KoiTable(enabled=True, member_join=NODE), parts=PartsTable(off=("koi",)))
+    settings = settings_class()(koi=KoiTable(enabled=True, member_join=NODE), parts=PartsTable(off=("koi",)))
     assert "koi" not in {part.name for part in parts.parts_of(settings)}

@@ -8,10 +8,10 @@ from typing import Any
 
 import urllib3
 
-from retinue.koi.codec import payloads as koi
-from retinue.koi.codec.payloads import FetchRids, PollEvents
-from retinue.koi.codec.rids import type_of
-from tests.koi.network import Signer
+from koi.network import Signer
+from retinue_koi.codec import payloads as koi
+from retinue_koi.codec.payloads import FetchRids, PollEvents
+from retinue_koi.codec.rids import type_of
 from tests.processes.fuzz_targets import INITIALIZE, SESSION_VERSION
 
 _WAITING = {

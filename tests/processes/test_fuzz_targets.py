@@ -18,9 +18,10 @@ from retinue.runtime import run_process
 from retinue.runtime.agent_process import ServeOptions, serve_agent
 from retinue.runtime.hub_process import HubOptions, run_hub
 from retinue.runtime.loading.targets import Target as Served
-from retinue.settings import Settings
-from retinue.settings_tables import AuthTable, KoiTable
+from retinue.settings import Settings, settings_class
+from retinue.settings_tables import AuthTable
 from retinue.storage.state import State
+from retinue_koi.table import KoiTable
 from tests.processes.fuzz_targets import AGENT_TARGETS, HUB_TARGETS, Target
 
 CONTACT = "http://127.0.0.1:9/koi-net"
@@ -78,7 +79,7 @@ def list_uncovered(routes: Sequence[Route], targets: Sequence[Target]) -> set[tu
 @pytest.fixture
 def settings() -> Settings:
     koi = KoiTable(enabled=True, member_join=CONTACT)
-    return Settings(auth=AuthTable(authorization_servers=("http://127.0.0.1:9/",)), koi=koi)
+    return settings_class()(auth=AuthTable(authorization_servers=("http://127.0.0.1:9/",)), koi=koi)
 
 
 async def test_every_route_of_a_hub_has_a_request_of_the_fuzz(

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from retinue.koi.codec.bundles import Bundle, EventType
-from retinue.koi.codec.personality import AgentPersonality
-from retinue.koi.codec.profiles import EdgeStatus
-from retinue.koi.knowledge import HandlerType, KnowledgeSource
-from retinue.runtime.koi.nodes import CoordinatorAdapterNode, KoiAgentNode
+from retinue_koi.codec.bundles import Bundle, EventType
+from retinue_koi.codec.personality import AgentPersonality
+from retinue_koi.codec.profiles import EdgeStatus
+from retinue_koi.knowledge import HandlerType, KnowledgeSource
+from retinue_koi.programs.nodes import CoordinatorAdapterNode, KoiAgentNode
 from tests.requirements import requirement
 from tests.seeds.test_koi_nodes import Net, contact, event, net, personality, read, until
 from tests.system import Wire

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from koi.network import parse_traits
 from retinue.cards.personality_profile import MAX_RID_BYTES
-from retinue.koi.codec.orn import KoiNetNode
-from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile, PersonalityTrait, is_described
-from tests.koi.network import parse_traits
+from retinue_koi.codec.orn import KoiNetNode
+from retinue_koi.codec.personality import AgentPersonality, PersonalityProfile, PersonalityTrait, is_described
 from tests.requirements import requirement
 
 NODE = KoiNetNode("helpful-agent", "0b8a")

@@ -16,14 +16,14 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from retinue.core.errors import InvalidSettingError
-from retinue.koi.codec.bundles import Bundle, EventType, has_hash
-from retinue.koi.codec.envelopes import NodeKey
-from retinue.koi.codec.personality import AgentPersonality
-from retinue.koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
-from retinue.koi.codec.rids import PERSONALITY_TYPE, edge_rids, node_rid
-from retinue.koi.knowledge import STOP_CHAIN, HandlerType, KnowledgeSource
-from retinue.koi.peers import FirstContact
-from retinue.runtime.koi.nodes import CoordinatorAdapterNode, KoiAgentNode
+from retinue_koi.codec.bundles import Bundle, EventType, has_hash
+from retinue_koi.codec.envelopes import NodeKey
+from retinue_koi.codec.personality import AgentPersonality
+from retinue_koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
+from retinue_koi.codec.rids import PERSONALITY_TYPE, edge_rids, node_rid
+from retinue_koi.knowledge import STOP_CHAIN, HandlerType, KnowledgeSource
+from retinue_koi.peers import FirstContact
+from retinue_koi.programs.nodes import CoordinatorAdapterNode, KoiAgentNode
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.serving import serve_app

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from retinue.koi.adapter import MCPAdapter
-from retinue.koi.codec.orn import KoiNetNode
-from retinue.koi.codec.personality import AgentPersonality, PersonalityProfile
-from retinue.runtime.koi.servers import AgentPersonalityServer, AgentRegistryServer
-from tests.koi.network import parse_traits
+from koi.network import parse_traits
+from retinue_koi.adapter import MCPAdapter
+from retinue_koi.codec.orn import KoiNetNode
+from retinue_koi.codec.personality import AgentPersonality, PersonalityProfile
+from retinue_koi.programs.servers import AgentPersonalityServer, AgentRegistryServer
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
 from tests.serving import serve_app

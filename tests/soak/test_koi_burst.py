@@ -14,9 +14,9 @@ import aiohttp
 import orjson
 import pytest
 
-from retinue.koi.codec import payloads as p
-from retinue.koi.codec.rids import PERSONALITY_TYPE
-from tests.koi.network import bundle_of, events, new, personality
+from koi.network import bundle_of, events, new, personality
+from retinue_koi.codec import payloads as p
+from retinue_koi.codec.rids import PERSONALITY_TYPE
 
 ROOT = Path(__file__).resolve().parents[2]
 AGENTS = 10_000

@@ -62,9 +62,10 @@ def insecure_bind_option(command: F) -> F:
 def part_options(kind: str) -> Callable[[F], F]:
     """The options that installed parts add to the command of a kind of process.
 
-    The command gets their values as ``part_flags``: tables of settings by the name of the part.
+    The command gets their values as ``part_flags``: tables of settings by the name of the part. An option of
+    a part that is not installed is hidden, and names the distribution.
     """
-    from retinue.parts.installed import list_parts_of
+    from retinue.parts.installed import KNOWN_PARTS, explain_missing, list_parts_of
 
     options = [(part.name, option) for part in list_parts_of(kind) for option in part.options]
     options = [(name, option) for name, option in options if kind in option.kinds]
@@ -87,9 +88,23 @@ def part_options(kind: str) -> Callable[[F], F]:
                 is_flag=option.metavar is None,
                 help=option.help,
             )(with_flags)
+        for name, known in KNOWN_PARTS.items():
+            if (missing := explain_missing(name)) is not None:
+                for flag in known.flags.get(kind, ()):
+                    with_flags = _missing_option(flag, missing)(with_flags)
         return cast(F, with_flags)
 
     return decorate
+
+
+def _missing_option(flag: str, missing: InvalidSettingError) -> Callable[[F], F]:
+    """An option that stands for the one of a part that is not installed, whatever it would take."""
+
+    def refuse(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        if value and not context.resilient_parsing:
+            raise InvalidSettingError(flag, missing.message, remedy=missing.remedy)
+
+    return click.option(flag, is_flag=True, is_eager=True, hidden=True, expose_value=False, callback=refuse)
 
 
 def _parameter_of(part: str, field: str) -> str:

@@ -55,12 +55,12 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "call": ("calling.skills:call", "Call a skill on any agent that offers it."),
         "ask": ("calling.ask:ask", "Ask agents what they can do now."),
         "connect": ("managing.connect:connect", "Connect an MCP client to the hub."),
-        "import": ("managing.importing:import_", "Import an MCP server, an HTTP API or an A2A agent."),
+        "import": ("managing.add_imports:import_", "Import an MCP server, an HTTP API or an A2A agent."),
         "imports": (
             "managing.imports:imports",
             "List the imported servers, accept their changes, remove them.",
         ),
-        "koi": ("koi:koi", "Run agents and a coordinator on a KOI network."),
+        "koi": ("retinue[koi]", "Run agents and a coordinator on a KOI network."),
     },
     "Tasks": {
         "orchestrate": ("calling.orchestrate:orchestrate", "Hand a task to the agents of the mesh."),
@@ -92,6 +92,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 
 A place without a colon is the requirement whose installation adds the command as a plugin.
 """
+
+_PACKAGES = {"retinue[demo]": "retinue-testwriter", "retinue[koi]": "retinue-koi"}
+"""The distribution that each of these requirements adds."""
 
 TABLE = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
@@ -195,7 +198,8 @@ def _load_plugin(name: str, requirement: str, *, complete: bool) -> click.Comman
         return command
     if not requirement or complete:
         return None
-    remedy = f"pip install '{requirement}'; from a checkout: pip install . ./packages/retinue-testwriter"
+    package = _PACKAGES[requirement]
+    remedy = f"pip install '{requirement}'; from a checkout: pip install . ./packages/{package}"
     raise InvalidSettingError(name, "it is not installed", remedy=remedy)
 
 

@@ -15,8 +15,19 @@ from retinue.parts.kinds import Kind
 from retinue.parts.part import INTERFACE, Part
 from retinue.plugins import PARTS, Plugin, list_plugins
 
-EXTRAS: Mapping[str, str] = {"koi": "koi"}
-"""The extra of ``retinue`` that installs a part of this name."""
+
+@dataclass(frozen=True, slots=True)
+class KnownPart:
+    """A part that is known by name only: the extra that installs it, and its options by kind of process."""
+
+    extra: str
+    flags: Mapping[Kind, Sequence[str]]
+
+
+KNOWN_PARTS: Mapping[str, KnownPart] = {
+    "koi": KnownPart("koi", {"hub": ("--koi", "--koi-join"), "agent": ("--koi-join",)})
+}
+"""By name, so that a table or an option of a part that is not installed names the extra."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +69,10 @@ def explain_missing(name: str) -> InvalidSettingError | None:
     installed = find_installed_parts()
     if name in installed.refused:
         return installed.refused[name]
-    if name not in EXTRAS or find_part(name) is not None:
+    if name not in KNOWN_PARTS or find_part(name) is not None:
         return None
-    return InvalidSettingError(
-        name, "its distribution is not installed", remedy=f"pip install 'retinue[{EXTRAS[name]}]'"
-    )
+    remedy = f"pip install 'retinue[{KNOWN_PARTS[name].extra}]'"
+    return InvalidSettingError(f"part {name}", "its distribution is not installed", remedy=remedy)
 
 
 def _load(plugin: Plugin, loaded: Mapping[str, Part]) -> Part:

@@ -16,16 +16,16 @@ import pytest
 from starlette.applications import Starlette
 from structlog.testing import capture_logs
 
-from retinue.koi.codec.bundles import Event, EventType, has_hash
-from retinue.koi.codec.profiles import EdgeStatus
-from retinue.koi.codec.rids import PERSONALITY_TYPE, edge_rids
-from retinue.koi.node import KoiNode
-from retinue.koi.peers import FirstContact
-from retinue.koi.server import routes
+from koi.network import ALL, events, make_node, new, personality, post, until, url_of
+from koi.test_recorded_exchange import verify_recording
 from retinue.web.http_client import HttpClient
+from retinue_koi.codec.bundles import Event, EventType, has_hash
+from retinue_koi.codec.profiles import EdgeStatus
+from retinue_koi.codec.rids import PERSONALITY_TYPE, edge_rids
+from retinue_koi.node import KoiNode
+from retinue_koi.peers import FirstContact
+from retinue_koi.server import routes
 from tests.interop.koi.driving import Recorder, RecordingClient, StockNode, run_stock_node
-from tests.koi.network import ALL, events, make_node, new, personality, post, until, url_of
-from tests.koi.test_recorded_exchange import verify_recording
 from tests.requirements import requirement
 from tests.serving import serve_app
 

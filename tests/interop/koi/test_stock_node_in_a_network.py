@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from retinue.koi.codec.profiles import EdgeStatus
-from retinue.koi.codec.rids import PERSONALITY_TYPE
-from retinue.koi.peers import FirstContact
+from koi.network import ALL, make_node, until
+from retinue_koi.codec.profiles import EdgeStatus
+from retinue_koi.codec.rids import PERSONALITY_TYPE
+from retinue_koi.peers import FirstContact
 from tests.interop.koi.driving import ANSWER_WITHIN_S, StockNode, run_stock_node
-from tests.koi.network import ALL, make_node, until
 from tests.mcp.clients import connect, texts
 from tests.processes.running import program
 from tests.requirements import requirement

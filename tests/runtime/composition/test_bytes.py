@@ -24,9 +24,9 @@ from retinue.runtime.hub_process import HubOptions, run_hub
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.mesh import LazyRuns
 from retinue.runtime.worker_process import WorkerOptions, run_worker
-from retinue.settings import Settings
-from retinue.settings_tables import KoiTable
+from retinue.settings import Settings, settings_class
 from retinue.storage.state import State
+from retinue_koi.table import KoiTable
 from tests.runtime.composition.golden import check_golden
 from tests.runtime.composition.live_process import LiveProcess, ProcessStarter
 from tests.system import Wire
@@ -177,16 +177,23 @@ async def shown(retinue_home: Path, monkeypatch: pytest.MonkeyPatch, wire: Wire)
     state, starter = State(retinue_home), ProcessStarter(monkeypatch)
     async with AsyncExitStack() as stack:
         serve = ServeOptions(port_may_move=True)
+        hub_settings, member_settings = (
+            settings_class()(koi=table) for table in (KoiTable(join=NOBODY), KoiTable(member_join=NOBODY))
+        )
         agent = await stack.enter_async_context(
             starter.running(
                 lambda echo: serve_agent(
-                    Target(make_agent(), ()), serve, Settings(koi=KoiTable(member_join=NOBODY)), state, echo
+                    Target(make_agent(), ()),
+                    serve,
+                    member_settings,
+                    state,
+                    echo,
                 )
             )
         )
         options = HubOptions(port=0, bare=True)
         hub = await stack.enter_async_context(
-            starter.running(lambda echo: run_hub(options, Settings(koi=KoiTable(join=NOBODY)), state, echo))
+            starter.running(lambda echo: run_hub(options, hub_settings, state, echo))
         )
         worker = await stack.enter_async_context(
             starter.running(lambda echo: run_worker(WorkerOptions(port=0), Settings(), state, echo))

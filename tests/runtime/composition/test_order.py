@@ -24,9 +24,9 @@ from retinue.runtime.hub_process import HubOptions, run_hub
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.mesh import LazyRuns
 from retinue.runtime.worker_process import WorkerOptions, run_worker
-from retinue.settings import Settings
-from retinue.settings_tables import KoiTable
+from retinue.settings import Settings, settings_class
 from retinue.storage.state import State
+from retinue_koi.table import KoiTable
 from tests.runtime.composition.golden import check_golden
 from tests.runtime.composition.live_process import Main, ProcessStarter
 from tests.runtime.composition.recorder import Recorder, Seam
@@ -58,8 +58,12 @@ SHARED = (
     Seam("retinue.mesh.directory.directory:Directory.__init__", "directory made"),
     Seam("retinue.mesh.directory.directory:Directory.ensure_fresh", "directory read", main=True),
     Seam("retinue.mesh.directory.directory:Directory.aclose", "directory closed"),
-    Seam("retinue.mesh.events:EventBus.flush", "events flushed", main=True),
-    Seam("retinue.runtime.process_state:ProcessState.exporting", "metrics exported", "metrics not exported"),
+    Seam("retinue.mesh.observing.events:EventBus.flush", "events flushed", main=True),
+    Seam(
+        "retinue.runtime.observing.process_state:ProcessState.exporting",
+        "metrics exported",
+        "metrics not exported",
+    ),
     Seam("uvicorn:Server.startup", "server opens"),
     Seam("uvicorn:Server.shutdown", "server closes", "server closed"),
     Seam("gc:freeze", "objects frozen"),
@@ -87,12 +91,12 @@ HUB = (
     Seam("retinue.storage.listing_store:SqliteAudit.close", "audit closed"),
     Seam("retinue.storage.skill_index:SqliteTextIndex.__init__", "texts opened"),
     Seam("retinue.storage.skill_index:SqliteTextIndex.close", "texts closed"),
-    Seam("retinue.mesh.health.call_figures:CallFigures.seed", "figures seeded"),
+    Seam("retinue.mesh.observing.call_figures:CallFigures.seed", "figures seeded"),
     Seam("retinue.dashboard.live:LiveUpdates.__init__", "dashboard made"),
     Seam("retinue.dashboard.live:LiveUpdates.end", "dashboard streams ended"),
-    Seam("retinue.runtime.importing.imports:Imports.running", "imports connected", "imports closed"),
-    Seam("retinue.runtime.koi.membership:KoiHub.open", "KOI node opened"),
-    Seam("retinue.runtime.koi.membership:KoiHub.running", "KOI network joined", "KOI network left"),
+    Seam("retinue.runtime.imports.connections:Imports.running", "imports connected", "imports closed"),
+    Seam("retinue_koi.membership:KoiHub.open", "KOI node opened"),
+    Seam("retinue_koi.membership:KoiHub.running", "KOI network joined", "KOI network left"),
     Seam("retinue.runtime.observing.log_files:AgentLogs.__init__", "logs of agents opened"),
     Seam("retinue.runtime.observing.log_files:AgentLogs.close", "logs of agents closed"),
     Seam("retinue.runtime.supervisor:Supervisor.start", "agents start", "agents started"),
@@ -102,8 +106,8 @@ HUB = (
 )
 AGENT = (
     Seam("retinue.runtime.joined_mesh:JoinedMesh.__init__", "mesh joined"),
-    Seam("retinue.runtime.koi.membership:KoiMember.__init__", "KOI node opened"),
-    Seam("retinue.runtime.koi.membership:KoiMember.running", "KOI network joined", "KOI network left"),
+    Seam("retinue_koi.membership:KoiMember.__init__", "KOI node opened"),
+    Seam("retinue_koi.membership:KoiMember.running", "KOI network joined", "KOI network left"),
     Seam("retinue.runtime.card_publication:CardPublication.publish", "card publishes", "card published"),
     Seam("retinue.runtime.card_publication:CardPublication.keep", "card kept", "card kept no more"),
     Seam("retinue.runtime.card_publication:CardPublication.withdraw", "card withdraws", "card withdrawn"),
@@ -144,7 +148,7 @@ async def test_the_order_of_a_hub(
     recorder: Recorder, retinue_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, options = State(retinue_home), HubOptions(port=0, bare=True, next_step="now call")
-    settings = Settings(koi=KoiTable(join=NOBODY))
+    settings = settings_class()(koi=KoiTable(join=NOBODY))
     order = await record_order(
         recorder,
         monkeypatch,
@@ -161,7 +165,7 @@ async def test_the_order_of_an_agent(
     lists = tmp_path / "agent.json"
     lists.write_text('{"name": "ordered", "version": "1.0.0", "mcp": {"expose_tools": []}}')
     state, options = State(retinue_home), ServeOptions(port_may_move=True)
-    settings = Settings(koi=KoiTable(member_join=NOBODY))
+    settings = settings_class()(koi=KoiTable(member_join=NOBODY))
     target = Target(Agent("ordered", version="1.0.0"), (), lists_file=lists)
     order = await record_order(
         recorder,

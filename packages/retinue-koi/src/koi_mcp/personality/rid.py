@@ -1,0 +1,5 @@
+"""The identifier of a personality."""
+
+from retinue_koi.codec.personality import AgentPersonality
+
+__all__ = ["AgentPersonality"]

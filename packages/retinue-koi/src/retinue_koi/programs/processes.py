@@ -1,0 +1,311 @@
+"""The programs of seed 003: a coordinator, an agent, and the demo of a coordinator and two agents."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from retinue.core.errors import AgentUnreachableError, InvalidSettingError, PortInUseError
+from retinue.parts.process import Echo
+from retinue.runtime.access import behind_proxies, check_address, endpoint_checks
+from retinue.runtime.factories import http_limits
+from retinue.runtime.serving import Stop, bind, serving, take_listener
+from retinue.runtime.supervisor import ChildSpec, Ready, Supervisor, report_ready
+from retinue.settings import Settings
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
+from retinue.web.transport import TransportError
+from retinue_koi.programs.config import CONFIGS, AgentConfig, CoordinatorConfig, load_config, load_functions
+from retinue_koi.programs.nodes import CoordinatorAdapterNode, KoiAgentNode
+from retinue_koi.rules import Trust
+from retinue_koi.server import list_open_paths
+
+FIRST_PORTS = (9000, 8101, 8102)
+"""The ports of the demo: the coordinator and its two agents (K-30)."""
+
+_SHIFTS = 200
+_LISTED_WITHIN_S = 30.0
+_PROBE_S = 2.0
+
+
+async def serve_coordinator(
+    config_path: Path, settings: Settings, state: State, echo: Echo, *, insecure_bind: bool = False
+) -> int:
+    """Run the coordinator of a configuration until asked to stop; returns the exit code.
+
+    Raises InvalidSettingError and PortInUseError.
+    """
+    section = load_config(config_path).coordinator
+    if section is None:
+        raise InvalidSettingError(
+            str(config_path), "it has no section coordinator", remedy="run: retinue koi agent --config FILE"
+        )
+    async with AsyncExitStack() as stack:
+        stop, supervisor, http = await _open(stack, settings)
+        host = host_of(section.base_url, "coordinator.base_url")
+        check_address(host, settings, insecure_ok=insecure_bind)
+        listener = _bind(host, section.mcp_registry_port, "coordinator.mcp_registry_port")
+        guard = partial(_guard, trust=section.trust, settings=settings, state=state, host=host, http=http)
+        coordinator = CoordinatorAdapterNode(
+            section.name,
+            _with_port(section.base_url, listener, section),
+            listener.getsockname()[1],
+            trust=section.trust,
+            guard=guard,
+            allow_private=settings.allow_private_urls,
+        )
+        server = coordinator.registry_server
+        await stack.enter_async_context(server.running())
+        # before it serves: what the cache holds is listed from the first request on
+        await coordinator.start()
+        stack.push_async_callback(coordinator.stop)
+        await stack.enter_async_context(serving(server.app, listener, stop, http_limits(settings)))
+        stack.callback(server.mcp.end)
+        url = coordinator.url
+        known = len(coordinator.mcp_adapter.agents)
+        echo(f"coordinator {section.name} at {url} ({known} agents known), RID {coordinator.node.rid}")
+        report_ready(supervisor, {"name": section.name, "url": url})
+        await stop.wait()
+        echo(f"stopping: {stop.reason}")
+    return 0
+
+
+async def serve_agent(
+    config_path: Path, settings: Settings, state: State, echo: Echo, *, insecure_bind: bool = False
+) -> int:
+    """Run the agent of a configuration until asked to stop; returns the exit code.
+
+    Raises InvalidSettingError and PortInUseError.
+    """
+    config = load_config(config_path)
+    section = config.agent
+    if section is None:
+        raise InvalidSettingError(
+            str(config_path), "it has no section agent", remedy="run: retinue koi coordinator --config FILE"
+        )
+    names = list(section.traits)
+    functions = (
+        {} if section.functions is None else load_functions(section.functions, names, config_path.parent)
+    )
+    async with AsyncExitStack() as stack:
+        stop, supervisor, http = await _open(stack, settings)
+        host = host_of(section.base_url, "agent.base_url")
+        check_address(host, settings, insecure_ok=insecure_bind)
+        if section.mcp_url is not None:
+            host_of(section.mcp_url, "agent.mcp_url")
+        listener = _bind(host, section.mcp_port, "agent.mcp_port")
+        guard = partial(_guard, trust=section.trust, settings=settings, state=state, host=host, http=http)
+        agent = KoiAgentNode(
+            section.name,
+            section.version,
+            section.traits,
+            _with_port(section.base_url, listener, section),
+            listener.getsockname()[1],
+            config.network.first_contact,
+            functions=functions,
+            mcp_url=section.mcp_url,
+            trust=section.trust,
+            guard=guard,
+            allow_private=settings.allow_private_urls,
+        )
+        server = agent.mcp_server
+        await stack.enter_async_context(server.running())
+        stack.push_async_callback(agent.stop)
+        limits = http_limits(settings)
+        await stack.enter_async_context(serving(server.app, listener, stop, limits))
+        koi_port = urlsplit(section.base_url).port
+        if koi_port not in (None, section.mcp_port):
+            # a base_url of another port has to answer too (specification 4, doubt 7)
+            second = _bind(host, koi_port or 80, "agent.base_url")
+            await stack.enter_async_context(serving(server.app, second, stop, limits))
+        stack.callback(server.mcp.end)
+        await agent.start()
+        tools = [trait.name for trait in agent.profile.traits if trait.is_callable]
+        place = f"{section.name} {section.version} at {agent.profile.mcp_url}"
+        echo(f"{place}, tools: {', '.join(tools) or 'none'}")
+        report_ready(supervisor, {"name": section.name, "url": agent.profile.mcp_url})
+        await stop.wait()
+        echo(f"stopping: {stop.reason}")
+    return 0
+
+
+async def serve_demo(echo: Echo) -> int:
+    """Run the coordinator and both agents of `CONFIGS` in processes of their own, until Ctrl-C.
+
+    The ports move together where one is taken. Their sockets are opened here and passed on, so that no other
+    program takes one meanwhile. Raises ChildFailedError and PortInUseError.
+    """
+    stop = Stop()
+    stop.on_signals()
+    async with AsyncExitStack() as stack:
+        listeners = listen_together()
+        stack.callback(_close, listeners)
+        ports = [listener.getsockname()[1] for listener in listeners]
+        if ports[0] != FIRST_PORTS[0]:
+            echo(f"a port of {', '.join(map(str, FIRST_PORTS))} is taken; using {', '.join(map(str, ports))}")
+        http = await stack.enter_async_context(HttpClient())
+
+        async def probe(ready: Ready) -> bool:
+            try:
+                reply = await http.request("GET", f"{ready['url']}/health", timeout_s=_PROBE_S)
+            except TransportError:
+                return False
+            return reply.status == 200
+
+        children = Supervisor(probe)
+        stack.push_async_callback(children.stop)
+        specs = _children_of(listeners)
+        starting = asyncio.create_task(_start(children, specs, http, f"http://127.0.0.1:{ports[0]}", echo))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+        else:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        await stopping
+        echo(f"stopping: {stop.reason}")
+    return 0
+
+
+def listen_together(first: Sequence[int] = FIRST_PORTS) -> list[socket.socket]:
+    """Sockets that listen at the first ports, moved together by the smallest number for which all are free.
+
+    Raises PortInUseError.
+    """
+    for shift in range(_SHIFTS):
+        listeners: list[socket.socket] = []
+        try:
+            listeners.extend(bind("127.0.0.1", port + shift * len(first)) for port in first)
+        except PortInUseError:
+            _close(listeners)
+        except BaseException:
+            _close(listeners)
+            raise
+        else:
+            return listeners
+    raise PortInUseError("127.0.0.1", first[0], remedy=f"end a program that listens from {first[0]} on")
+
+
+def _close(listeners: Sequence[socket.socket]) -> None:
+    for listener in listeners:
+        listener.close()
+
+
+def host_of(base_url: str, field: str) -> str:
+    """The host of a node's URL, to listen on; raises InvalidSettingError."""
+    try:
+        parts = urlsplit(base_url)
+        host = parts.hostname
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("http", "https"):
+        raise InvalidSettingError(
+            field, f"{base_url[:80]!r} is no URL", remedy="write http://127.0.0.1:9000/koi-net"
+        )
+    return "127.0.0.1" if host == "localhost" else host
+
+
+async def _open(stack: AsyncExitStack, settings: Settings) -> tuple[Stop, int | None, HttpClient]:
+    stop = Stop()
+    stop.on_signals()
+    supervisor = stop.with_supervisor()
+    http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
+    return stop, supervisor, http
+
+
+def _guard(
+    app: Any, *, trust: Trust | None, settings: Settings, state: State, host: str, http: HttpClient
+) -> Any:
+    open_paths = list_open_paths(trust)
+    checks = endpoint_checks(app, settings, state, http, host=host, open_paths=open_paths)
+    return behind_proxies(checks, settings, "")
+
+
+def _with_port(base_url: str, listener: socket.socket, section: AgentConfig | CoordinatorConfig) -> str:
+    """The base URL; with the port that was given where the configuration leaves it open."""
+    wanted = section.mcp_port if isinstance(section, AgentConfig) else section.mcp_registry_port
+    parts = urlsplit(base_url)
+    if wanted != 0:
+        return base_url
+    return parts._replace(netloc=f"{parts.hostname}:{listener.getsockname()[1]}").geturl()
+
+
+def _bind(host: str, port: int, field: str) -> socket.socket:
+    """A listening socket for a port of the configuration, or the socket that the supervisor has opened for
+    it.
+
+    Raises PortInUseError, which names the field.
+    """
+    try:
+        return take_listener(host, port) or bind(host, port)
+    except PortInUseError as error:
+        variable = f"KOI_MCP_{field.replace('.', '_')}".upper()
+        raise PortInUseError(
+            host, port, remedy=f"change {field} and the base_url, or set {variable}"
+        ) from error
+
+
+def _children_of(listeners: Sequence[socket.socket]) -> list[ChildSpec]:
+    """The processes of the demo: the coordinator, then its agents, each with its listening socket."""
+    coordinator_port, *agent_ports = [listener.getsockname()[1] for listener in listeners]
+    base_url = f"http://127.0.0.1:{coordinator_port}/koi-net"
+    contact = {"KOI_MCP_NETWORK_FIRST_CONTACT": base_url, "KOI_MCP_CONFIG": ""}
+    coordinator = {
+        "KOI_MCP_COORDINATOR_BASE_URL": base_url,
+        "KOI_MCP_COORDINATOR_MCP_REGISTRY_PORT": str(coordinator_port),
+    }
+    agents = [
+        {
+            "KOI_MCP_AGENT_BASE_URL": f"http://127.0.0.1:{port}/koi-net",
+            "KOI_MCP_AGENT_MCP_PORT": str(port),
+            **contact,
+        }
+        for port in agent_ports
+    ]
+    return [
+        _child("coordinator", "coordinator.json", coordinator, listeners[0]),
+        _child("agent", "agent1.json", agents[0], listeners[1]),
+        _child("agent", "agent2.json", agents[1], listeners[2]),
+    ]
+
+
+def _child(program: str, file: str, variables: Mapping[str, str], listener: socket.socket) -> ChildSpec:
+    config = load_config(CONFIGS / file, {})
+    section = config.agent or config.coordinator
+    name = file if section is None else section.name
+    return ChildSpec(name, ("koi", program, "--config", str(CONFIGS / file)), variables, listener)
+
+
+async def _start(
+    children: Supervisor, specs: Sequence[ChildSpec], http: HttpClient, base: str, echo: Echo
+) -> None:
+    """Start the coordinator, then the agents, and wait until both are listed."""
+    await children.start(specs[:1], insist=True)
+    echo(f"coordinator at {base}")
+    for ready in await children.start(specs[1:], insist=True):
+        echo(f"{ready['name']} at {ready['url']}")
+    wanted = len(specs) - 1
+    try:
+        async with asyncio.timeout(_LISTED_WITHIN_S):
+            while len(listed := await _list(http, f"{base}/tools/list", "tools")) < wanted:
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AgentUnreachableError("coordinator", base, "it does not list both agents") from None
+    for tool in listed:
+        echo(f"  {tool['name']}: {tool['description']}  POST {tool['url']}")
+    echo(f"MCP at {base}/mcp; Ctrl-C ends the demo")
+
+
+async def _list(http: HttpClient, url: str, key: str) -> list[dict[str, Any]]:
+    reply = await http.request("GET", url, timeout_s=_PROBE_S)
+    found: list[dict[str, Any]] = orjson.loads(reply.body)[key]
+    return found

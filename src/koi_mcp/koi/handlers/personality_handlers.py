@@ -1,5 +1,0 @@
-"""The handlers of personalities."""
-
-from retinue.koi.personality_handlers import register_personality_handlers
-
-__all__ = ["register_personality_handlers"]

@@ -1,5 +1,0 @@
-"""The programs."""
-
-from retinue.cli.koi import main
-
-__all__ = ["main"]

@@ -1,5 +1,0 @@
-"""The adapter from personalities to MCP."""
-
-from retinue.koi.adapter import MCPAdapter
-
-__all__ = ["MCPAdapter"]

@@ -1,0 +1,336 @@
+"""``retinue import``: import MCP servers, HTTP APIs and A2A agents into this state's hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+from retinue.cli.managing.imports import describe, say, say_outcomes, say_slow
+from retinue.cli.output import print_table
+from retinue.cli.session import open_session, run_command
+from retinue.core.errors import InvalidSettingError
+
+if TYPE_CHECKING:
+    from retinue.cli.session import Session
+    from retinue.mcp.client_configs.servers import FoundServer
+    from retinue.settings_tables import ImportTable
+
+CLIENTS = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+
+@click.group("import")
+def import_() -> None:
+    """Import an MCP server, an HTTP API or an A2A agent.
+
+    The hub runs the server, and its tools become skills. mcp-server imports one by its command or URL,
+    openapi an HTTP API by its document, a2a an agent by the URL of its A2A card. claude, claude-desktop,
+    cursor, vscode, gemini, codex and zed list the servers in the configuration of that client, and import
+    those that are named, or --all.
+    """
+
+
+@import_.command("mcp-server", context_settings={"ignore_unknown_options": True})
+@click.argument("name")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option("--url", metavar="URL", help="URL of a server that runs already, instead of a command.")
+@click.option("--header", "headers", metavar="K=V", multiple=True, help="Header for every request.")
+@click.option("--client-id", metavar="ID", help="Client of a login that you have registered yourself.")
+@click.option("--client-secret", metavar="TEXT", help="Its secret, as '${VARIABLE}'.")
+@click.option(
+    "--client-metadata-url", metavar="URL", help="Your document of the client, for servers that read it."
+)
+@click.option("--env", "environ", metavar="K=V", multiple=True, help="Environment variable of the program.")
+@click.option(
+    "--folder", type=click.Path(path_type=Path), help="Working directory of the program; default: this one."
+)
+@click.option(
+    "--start-s", type=float, metavar="S", help="Time in which the server must have answered; default: 60."
+)
+@click.option("--private", is_flag=True, help="Offer the tools to the mesh only, not to MCP clients.")
+def mcp_server(
+    name: str,
+    command: tuple[str, ...],
+    url: str | None,
+    headers: tuple[str, ...],
+    client_id: str | None,
+    client_secret: str | None,
+    client_metadata_url: str | None,
+    environ: tuple[str, ...],
+    folder: Path | None,
+    start_s: float | None,
+    private: bool,
+) -> None:
+    """Import one MCP server as the agent NAME.
+
+    \b
+    retinue import mcp-server files -- npx -y @modelcontextprotocol/server-filesystem ~/notes
+    retinue import mcp-server docs --url https://mcp.example.com/mcp --header 'Authorization=Bearer ${TOKEN}'
+
+    ${VARIABLE} in a header or variable is read from the hub's environment when the server is started. A
+    server that asks for a login gets it from: retinue imports login NAME
+    """
+    if (url is None) == (not command):
+        raise click.UsageError("give either --url URL or a command after --")
+    if command and command[0].startswith(("http://", "https://")):
+        raise click.UsageError(f"{command[0]} is a URL, not a command: give it as --url {command[0]}")
+    if len(command) == 1 and " " in command[0] and not Path(command[0]).exists():
+        raise click.UsageError(f"the command is one word: give its words one by one: -- {command[0]}")
+    found: dict[str, Any] = {"visibility": "mesh" if private else "exposed"}
+    if start_s is not None:
+        found["start_s"] = start_s
+    if url is not None:
+        _check_url("--url", url)
+        found |= {"url": url, "headers": _pairs("--header", headers)}
+        found |= {"client_id": client_id, "client_secret": client_secret}
+        found |= {"client_metadata_url": client_metadata_url}
+    else:
+        found |= {"command": command[0], "args": list(command[1:]), "env": _pairs("--env", environ)}
+        found["folder"] = str((folder or Path.cwd()).expanduser().absolute())
+    _add({_check_name(name): found})
+
+
+@import_.command()
+@click.argument("document", metavar="DOCUMENT")
+@click.option(
+    "--name", help="Name of the agent; default: from the host or the file name, unless another import has it."
+)
+@click.option("--server", metavar="URL", help="Server to call instead of those of the document.")
+@click.option(
+    "--strict", is_flag=True, help="Refuse a response that differs from the document, instead of a warning."
+)
+@click.option("--private", is_flag=True, help="Offer the operations to the mesh only, not to MCP clients.")
+def openapi(document: str, name: str | None, server: str | None, strict: bool, private: bool) -> None:
+    """Import an HTTP API by its OpenAPI document, a URL or a file.
+
+    Each operation becomes a skill. Credentials are read from variables of the hub's environment that begin
+    with the name of the agent: a call without them names the variable.
+    """
+    is_url = "://" in document
+    place = document if is_url else str(Path(document).expanduser().absolute())
+    if not is_url and not Path(place).is_file():
+        raise InvalidSettingError("DOCUMENT", f"no file {place}", remedy="give a URL or a file")
+    if name is None:
+        stem = (urlsplit(document).hostname or "") if is_url else Path(document).stem
+        name = _name_for(place, stem.lower())
+    found = {
+        "openapi": place,
+        "server": server,
+        "strict": strict,
+        "visibility": "mesh" if private else "exposed",
+    }
+    _add({_check_name(name): found})
+
+
+@import_.command()
+@click.argument("url", metavar="URL")
+@click.option("--name", help="Name of the agent; default: from the host, unless another import has it.")
+@click.option("--header", "headers", metavar="K=V", multiple=True, help="Header for every request.")
+@click.option("--token-env", metavar="VARIABLE", help="Variable of the hub with the bearer token to send.")
+@click.option("--private", is_flag=True, help="Offer the skills to the mesh only, not to MCP clients.")
+def a2a(url: str, name: str | None, headers: tuple[str, ...], token_env: str | None, private: bool) -> None:
+    """Import an agent that speaks A2A (Agent2Agent), 1.x or 0.3, by its URL.
+
+    The card is read from URL/.well-known/agent-card.json, or from URL itself if it ends with .json. Its
+    skills become skills of the mesh. Headers are sent to the origin of URL only; ${VARIABLE} in them is read
+    from the hub's environment.
+    """
+    _check_url("URL", url)
+    if name is None:
+        name = _name_for(url, (urlsplit(url).hostname or "").lower())
+    pairs = _pairs("--header", headers)
+    if token_env is not None:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", token_env):
+            problem = f"{token_env[:40]!r} is not the name of a variable"
+            raise InvalidSettingError("--token-env", problem, remedy="give its name, without $")
+        pairs["Authorization"] = f"Bearer ${{{token_env}}}"
+    found = {"a2a": url, "headers": pairs, "visibility": "mesh" if private else "exposed"}
+    _add({_check_name(name): found})
+
+
+def _from_client(client: str) -> click.Command:
+    @click.command(
+        client, hidden=True, help=f"Import servers from the configuration of {client}; NAMES, or --all."
+    )
+    @click.argument("names", nargs=-1)
+    @click.option("--all", "every", is_flag=True, help="Import every server.")
+    @click.option(
+        "--project",
+        metavar="FOLDER",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="The servers of the project in this folder, too.",
+    )
+    def command(names: tuple[str, ...], every: bool, project: Path | None) -> None:
+        _import_from(client, names, project, every=every)
+
+    return command
+
+
+for _client in CLIENTS:
+    import_.add_command(_from_client(_client))
+
+
+def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
+    """Keep imports, and show what a running hub makes of them."""
+    from retinue.runtime.commands.imports import check_names
+    from retinue.runtime.imports.files import read_imports, write_import
+    from retinue.storage.state import find_hub_url
+
+    session = open_session()
+    read = {name: _read_table(name, found) for name, found in tables.items()}
+    kept = read_imports(session.settings, session.state)
+    check_names(session.settings, session.state, read, _list_agents(session) - kept.keys())
+    for name, table in read.items():
+        if name in kept and kept[name] != table:
+            say(f"{name} replaces the import of {describe(kept[name])}")
+    if find_hub_url(session.state) is not None:
+        run_command(_keep_and_wait(session, read))
+        return
+    for name, table in read.items():
+        write_import(session.state, name, table)
+    say(f"kept: {', '.join(tables)}; start the hub to run it: retinue hub")
+
+
+def _read_table(name: str, found: Mapping[str, Any]) -> ImportTable:
+    from pydantic import ValidationError
+
+    from retinue.settings_tables import ImportTable
+
+    try:
+        return ImportTable.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(["imports", name, *map(str, first["loc"])])
+        raise InvalidSettingError(field, first["msg"], remedy="see --help") from None
+
+
+def _list_agents(session: Session) -> set[str]:
+    """The agents of the running hub, imports included; none if no hub runs."""
+    from retinue.runtime.commands.imports import list_rows
+    from retinue.storage.state import find_hub_url
+
+    async def read() -> set[str]:
+        async with session.client() as client:
+            return set(await list_rows(client))
+
+    return set() if find_hub_url(session.state) is None else run_command(read())
+
+
+async def _keep_and_wait(session: Session, tables: Mapping[str, ImportTable]) -> None:
+    """Keep new imports in the state, and print the tools of each, or why there are none."""
+    from retinue.runtime.commands.imports import keep_and_wait
+
+    async with session.client() as client:
+        say_outcomes(session, await keep_and_wait(client, session.state, tables, say_slow(tables)))
+
+
+def _import_from(client: str, names: Sequence[str], project: Path | None, *, every: bool) -> None:
+    from retinue.runtime.commands.connect import list_servers
+    from retinue.runtime.imports.files import find_own_url
+
+    session = open_session()
+    found = list_servers(client, project, find_own_url(session.settings, session.state))
+    if not found and not names:
+        say(f"{client} has no MCP servers besides this hub")
+        return
+    if missing := sorted(set(names) - {one.name for one in found}):
+        raise InvalidSettingError(
+            "NAMES",
+            f"{client} has no server {missing[0]!r}",
+            remedy=f"one of {', '.join(one.name for one in found)}" if found else "it has none",
+        )
+    chosen = [one for one in found if every or one.name in names]
+    for one in chosen:
+        if one.table is None:
+            if not every:
+                raise InvalidSettingError(
+                    "NAMES", f"{one.name!r}: {one.stays}", remedy="import it with retinue import mcp-server"
+                )
+            say(f"{one.name} is left out: {one.stays}")
+    if tables := _choose_names(session, client, chosen):
+        _add(tables)
+    elif not chosen:
+        print_table(("NAME", "CONNECTS TO"), [(one.name, _place_of(one)) for one in found])
+        say(f"import them: retinue import {client} --all, or with their names")
+
+
+def _choose_names(
+    session: Session, client: str, chosen: Sequence[FoundServer]
+) -> dict[str, Mapping[str, Any]]:
+    """The new imports by name; says where a name is not that of the server, and what is imported already."""
+    from retinue.runtime.commands.imports import choose_name, import_name_of
+    from retinue.runtime.imports.files import read_imports
+
+    imports = dict(read_imports(session.settings, session.state))
+    agents = _list_agents(session) - imports.keys() if chosen else set()
+    found: dict[str, Mapping[str, Any]] = {}
+    for one in chosen:
+        if one.table is None:
+            continue
+        table = _read_table(one.name, one.table)
+        name, is_new = choose_name(one.name, table, client, imports, agents)
+        if not is_new:
+            say(f"{one.name} is imported already, as {name}")
+            continue
+        if name != (usual := import_name_of(one.name)):
+            of = f"the import of {describe(imports[usual])}" if usual in imports else "an agent"
+            say(f"{one.name} becomes {name}: {usual} is {of}")
+        imports[name], found[name] = table, one.table
+    return found
+
+
+def _place_of(server: FoundServer) -> str:
+    if server.table is None:
+        return f"- ({server.stays})"
+    return str(server.table.get("url") or " ".join([server.table["command"], *server.table["args"]]))
+
+
+def _check_url(field: str, url: str) -> None:
+    from retinue.mcp.client_configs.servers import is_web_url
+
+    if not is_web_url(url):
+        problem = f"{url[:60]!r} is not an http or https url"
+        raise InvalidSettingError(field, problem, remedy="give one such as https://mcp.example.com/mcp")
+
+
+def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in given:
+        key, mark, value = pair.partition("=")
+        if not mark or not key.strip():
+            raise InvalidSettingError(
+                option, f"{pair[:40]!r} is not K=V", remedy=f"write {option} NAME=value"
+            )
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _name_for(place: str, text: str) -> str:
+    """The default name of an import of ``place``. Raises InvalidSettingError if another import has it."""
+    from retinue.runtime.imports.files import read_imports
+
+    name = re.sub(r"[^a-z0-9_-]+", "-", text).strip("-")[:40]
+    session = open_session()
+    table = read_imports(session.settings, session.state).get(name)
+    if table is not None and describe(table) != place:
+        raise InvalidSettingError(
+            "NAME",
+            f"{name!r}, the default here, is the import of {describe(table)[:200]}",
+            remedy="give another name with --name",
+        )
+    return name
+
+
+def _check_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InvalidSettingError(
+            "NAME", f"{name[:60]!r} is not a name of an agent", remedy="use lower case, digits, - and _"
+        )
+    if name == "pin":
+        raise InvalidSettingError("NAME", "'pin' is the name of a setting", remedy="choose another")
+    return name

@@ -1,0 +1,179 @@
+"""Stores imports in the state, and waits until the running hub has connected them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.core.errors import InvalidSettingError
+from retinue.core.record import HUB_NAME
+from retinue.mcp.client_configs.servers import is_own_hub
+from retinue.runtime.commands.client import Client
+from retinue.runtime.imports.files import find_own_url, open_pins, read_imports, write_import
+from retinue.runtime.imports.logins import LoginFile
+from retinue.settings import Settings
+from retinue.settings_tables import ImportTable
+from retinue.storage.state import State
+
+NOTICED_WITHIN_S = 3.0
+"""After this time the hub has seen the file, even if the server looks the same as before."""
+
+TOLD_AFTER_S = 3.0
+"""After this time a person is told which servers are still starting."""
+
+WAIT_MORE_S = 5.0
+"""How long the hub may take longer than a server may take to start."""
+
+_LONGEST_NAME = 40
+_LOOK_S = 0.2
+_PAGE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of one import: its skills, or the problem; both empty if the hub does not list it yet."""
+
+    name: str
+    skills: tuple[str, ...] = ()
+    problem: str = ""
+    is_listed: bool = True
+
+
+async def list_rows(client: Client) -> dict[str, Mapping[str, Any]]:
+    """The rows of ``list_agents`` by name."""
+    found: dict[str, Mapping[str, Any]] = {}
+    asked: dict[str, Any] = {"query": "", "limit": _PAGE, "detailed": True}
+    while True:
+        page = await client.get("list_agents", asked)
+        found |= {row["name"]: row for row in page["agents"]}
+        if not page.get("next"):
+            return found
+        asked["after"] = page["next"]
+
+
+OnSlow = Callable[[Sequence[str]], None]
+"""Called once with the imports that are still starting after `TOLD_AFTER_S`."""
+
+
+async def keep_and_wait(
+    client: Client,
+    state: State,
+    tables: Mapping[str, ImportTable],
+    on_slow: OnSlow = lambda names: None,
+) -> list[Outcome]:
+    """Keep imports, and wait until the hub has connected to each, or says why it cannot."""
+    before = await list_rows(client)
+    for name, table in tables.items():
+        write_import(state, name, table)
+    return await wait_for_hub(client, tables, before, on_slow)
+
+
+async def wait_for_hub(
+    client: Client,
+    tables: Mapping[str, ImportTable],
+    before: Mapping[str, Mapping[str, Any]],
+    on_slow: OnSlow = lambda names: None,
+) -> list[Outcome]:
+    """Wait until the hub lists the imports in another way than ``before``, or does not change them."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    is_told = False
+    waits_s = max((table.start_s for table in tables.values()), default=0.0) + WAIT_MORE_S
+    while True:
+        rows = await list_rows(client)
+        waited_s = clock() - began
+        open_ones = [name for name in tables if not _is_settled(rows.get(name), before.get(name), waited_s)]
+        if waited_s > waits_s or not open_ones:
+            return [_outcome_of(name, rows.get(name)) for name in tables]
+        if waited_s > TOLD_AFTER_S and not is_told:
+            is_told = True
+            on_slow(open_ones)
+        await asyncio.sleep(_LOOK_S)
+
+
+def import_name_of(name: str) -> str:
+    """The name of the agent that a client's server becomes."""
+    found = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:_LONGEST_NAME] or "server"
+    return "pin-server" if found == "pin" else found
+
+
+def choose_name(
+    name: str,
+    table: ImportTable,
+    client_name: str,
+    imports: Mapping[str, ImportTable],
+    agents: Collection[str],
+) -> tuple[str, bool]:
+    """The name of the import, and whether it is new: an equal import is shared."""
+    base = import_name_of(name)
+    if (same := next((one for one, found in imports.items() if found == table), None)) is not None:
+        return same, False
+    second = f"{base[: _LONGEST_NAME - len(client_name) - 1]}-{client_name}"
+    numbered = (f"{second[: _LONGEST_NAME - 4]}-{number}" for number in range(2, 1000))
+    taken = {HUB_NAME, *imports, *agents}
+    return next(one for one in (base, second, *numbered) if one not in taken), True
+
+
+def check_names(
+    settings: Settings, state: State, tables: Mapping[str, ImportTable], agents: Collection[str]
+) -> None:
+    """Raise InvalidSettingError for an import that would cover an agent, or connect to this hub itself.
+
+    ``agents`` are those of the running hub that are no imports.
+    """
+    own_url = find_own_url(settings, state)
+    for name, table in tables.items():
+        if is_own_hub(table.model_dump(), own_url):
+            raise InvalidSettingError(
+                name, "this is the hub of this state itself", remedy="its agents are in the mesh already"
+            )
+        if name == HUB_NAME:
+            raise InvalidSettingError(
+                "NAME", f"{name!r} is the agent of the hub itself", remedy="choose another name"
+            )
+        if name in settings.imports.servers:
+            raise InvalidSettingError(
+                f"imports.{name}",
+                "it is set in retinue.toml, which comes first",
+                remedy="change the table there, or choose another name",
+            )
+        if name in agents:
+            raise InvalidSettingError(
+                "NAME", f"an agent is called {name!r} already", remedy="choose another name: retinue agents"
+            )
+
+
+def remove_import(settings: Settings, state: State, name: str) -> None:
+    """Remove an import, its accepted tools and its login. Raises InvalidSettingError."""
+    if name not in read_imports(settings, state):
+        raise unknown_import(name)
+    if name in settings.imports.servers:
+        raise InvalidSettingError(
+            f"imports.{name}", "it is set in retinue.toml", remedy="remove the table there"
+        )
+    write_import(state, name, None)
+    open_pins(settings, state).forget(name)
+    LoginFile(state, name, "").forget()
+
+
+def unknown_import(name: str) -> InvalidSettingError:
+    """The error for the name of no import."""
+    return InvalidSettingError(
+        "NAME", f"no import is called {name[:60]!r}", remedy="list them: retinue imports"
+    )
+
+
+def _is_settled(row: Mapping[str, Any] | None, before: Mapping[str, Any] | None, waited_s: float) -> bool:
+    is_news = row != before or waited_s > NOTICED_WITHIN_S
+    return is_news and row is not None and row["status"] in ("available", "degraded", "unavailable")
+
+
+def _outcome_of(name: str, row: Mapping[str, Any] | None) -> Outcome:
+    if row is None or row["status"] == "unknown":
+        return Outcome(name, is_listed=False)
+    if row["status"] == "unavailable":
+        return Outcome(name, problem=str(row.get("last_error") or "no reason given"))
+    return Outcome(name, tuple(str(one) for one in row.get("skills", ())))

@@ -1,0 +1,231 @@
+"""Logs a person in at an imported MCP server, by the browser and a callback on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+import webbrowser
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from retinue.core.errors import NotAuthenticatedError, RetinueError
+from retinue.runtime.imports.logins import CLIENT_NAME, Login, Memory, drive, login_of, probe_request
+from retinue.settings import Settings
+from retinue.settings_tables import ImportTable
+from retinue.web.addresses import find_refusal, is_loopback_url
+from retinue.web.http_client import HttpClient
+from retinue.web.transport import TransportError
+
+CALLBACK_PATH = "/callback"
+_MAX_HEAD_BYTES = 16 * 1024
+_HEAD_WITHIN_S = 10.0
+_PAGE = (
+    "HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {length}\r\n"
+    "Cache-Control: no-store\r\nReferrer-Policy: no-referrer\r\nConnection: close\r\n\r\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """The parameters with which the authorization server sent the browser back."""
+
+    code: str
+    state: str
+    iss: str | None
+
+
+class Callback:
+    """Receives the one redirect with the right ``state``; every other request is refused."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}{CALLBACK_PATH}"
+        self.state: str | None = None
+        self._result: asyncio.Future[Redirect] = asyncio.get_running_loop().create_future()
+
+    async def wait(self) -> Redirect:
+        """The redirect. Raises NotAuthenticatedError if the login was refused."""
+        return await self._result
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one connection of a browser."""
+        try:
+            async with asyncio.timeout(_HEAD_WITHIN_S):
+                line = await reader.readline()
+                status, text = self._take(line)
+                page = f"<!doctype html><title>Retinue</title><p>{escape(text)}</p>".encode()
+                writer.write(_PAGE.format(status=status, length=len(page)).encode() + page)
+                await writer.drain()
+        except (TimeoutError, ConnectionError, ValueError):
+            # a browser that connects ahead of need, or no browser at all
+            return
+        finally:
+            writer.close()
+
+    def _take(self, line: bytes) -> tuple[str, str]:
+        method, _, rest = line.decode("latin-1").partition(" ")
+        target = urlsplit(rest.partition(" ")[0])
+        if method != "GET" or target.path != CALLBACK_PATH:
+            return "404 Not Found", "There is nothing here."
+        found = {key: values[0] for key, values in parse_qs(target.query).items() if len(values) == 1}
+        if self.state is None or found.get("state") != self.state:
+            return (
+                "400 Bad Request",
+                "This login was not begun here: its state is another one. It was refused.",
+            )
+        if self._result.done():
+            return "400 Bad Request", "This login has ended already."
+        if "error" in found:
+            reason = found.get("error_description") or found["error"]
+            self._result.set_exception(_refused(f"the login was refused: {reason[:200]}"))
+            return "200 OK", "The login was refused. You can close this window."
+        if "code" not in found:
+            return "400 Bad Request", "The code is missing."
+        self._result.set_result(Redirect(found["code"], found["state"], found.get("iss")))
+        return "200 OK", "You can close this window and go back to the terminal."
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[Callback]:
+    """A callback on a free port of this machine."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        callback = Callback(bound.getsockname()[1])
+        server = await asyncio.start_server(callback.answer, sock=bound, limit=_MAX_HEAD_BYTES)
+        try:
+            yield callback
+        finally:
+            server.close()
+            await server.wait_closed()
+
+
+async def log_in(
+    name: str,
+    table: ImportTable,
+    settings: Settings,
+    own: Mapping[str, str],
+    *,
+    show: Callable[[str], None],
+    timeout_s: float,
+    scope: str | None = None,
+) -> Login:
+    """Log in at the server of an import; ``show`` presents the page of the login to the person.
+
+    ``scope`` are the rights to ask for, separated by spaces; None = the scopes that the server names. Raises
+    NotAuthenticatedError with what refused the login, or because the server needs none.
+    """
+    from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+    from mcp.shared.auth import AuthorizationCodeResult, OAuthClientMetadata
+    from pydantic import ValidationError
+
+    url = table.url
+    assert url is not None, "only servers over HTTP log in"
+    given = _given_client(table, own)
+    keep = Memory(client=given)
+    async with listening() as callback:
+        metadata = OAuthClientMetadata.model_validate(
+            {
+                "client_name": CLIENT_NAME,
+                "redirect_uris": [callback.url],
+                "grant_types": ["authorization_code", "refresh_token"],
+                "token_endpoint_auth_method": "none",
+            }
+        )
+
+        async def open_page(page: str) -> None:
+            parts = urlsplit(page)
+            if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback_url(page)):
+                raise _refused(f"the page of the login is not https: {parts.scheme}://{parts.netloc}")
+            callback.state = parse_qs(parts.query)["state"][0]
+            show(page)
+
+        async def wait() -> AuthorizationCodeResult:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    found = await callback.wait()
+            except TimeoutError:
+                raise _refused(f"nobody logged in within {timeout_s:g} s") from None
+            return AuthorizationCodeResult(code=found.code, state=found.state, iss=found.iss)
+
+        provider = OAuthClientProvider(
+            url, metadata, keep, open_page, wait, client_metadata_url=table.client_metadata_url
+        )
+        headers = {key: value for key, value in table.headers.items() if key.lower() != "authorization"}
+        try:
+            async with (
+                HttpClient(allow_private=await _may_be_private(url, settings)) as http,
+                aclosing(drive(provider, http, probe_request(url, headers), scope=scope)) as flow,
+            ):
+                async for request, number in flow:
+                    # the first request again: the flow has its tokens
+                    if number and str(request.url) == url and keep.tokens is not None:
+                        break
+        except OAuthFlowError as error:
+            raise _refused(_describe(error)) from error
+        except ValidationError as error:
+            raise _refused("the authorization server sent a document of another form") from error
+        except TransportError as error:
+            raise _refused(f"{error.origin}: {error.cause}") from error
+    if keep.tokens is None:
+        raise NotAuthenticatedError(f"{name} asks for no login", remedy="see its state: retinue imports")
+    return login_of(provider, keep, url)
+
+
+def has_browser() -> bool:
+    """Whether a browser may be opened here."""
+    return sys.platform in ("darwin", "win32") or any(
+        os.environ.get(key) for key in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    )
+
+
+def show_page(page: str, echo: Callable[[str], None], *, browser: bool) -> None:
+    """Print the address of the login, and open it where there is a browser."""
+    echo(f"log in at: {page}")
+    if browser and has_browser():
+        # in a thread, because some browsers are waited for, and the login needs this one
+        threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()
+
+
+def _given_client(table: ImportTable, own: Mapping[str, str]) -> dict[str, Any] | None:
+    """The client that the person has registered by hand."""
+    from string import Template
+
+    if table.client_id is None:
+        return None
+    found: dict[str, Any] = {"client_id": table.client_id, "token_endpoint_auth_method": "none"}
+    if table.client_secret is not None:
+        secret = Template(table.client_secret).safe_substitute(own)
+        found |= {"client_secret": secret, "token_endpoint_auth_method": "client_secret_basic"}
+    return found
+
+
+async def _may_be_private(url: str, settings: Settings) -> bool:
+    """Whether the addresses that the server names may be private: only if the server's own is."""
+    if not settings.allow_private_urls:
+        return False
+    host = urlsplit(url).hostname or ""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise _refused(f"{host}: {error.strerror or error}") from error
+    return any(find_refusal(str(one[4][0]), allow_private=False) is not None for one in found)
+
+
+def _describe(error: Exception) -> str:
+    """The SDK's message without what a server answered to a token request."""
+    from mcp.client.auth import OAuthTokenError
+
+    text = str(error)
+    if isinstance(error, OAuthTokenError):
+        return f"the authorization server gave no token: {text.partition(':')[0]}"
+    return text.splitlines()[0][:300] if text else type(error).__name__
+
+
+def _refused(problem: str) -> RetinueError:
+    return NotAuthenticatedError(problem, remedy="nothing was stored; try again: retinue imports login NAME")

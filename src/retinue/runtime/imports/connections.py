@@ -1,0 +1,276 @@
+"""Composes the imports of a hub from their configuration, connects them and follows its changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from string import Template
+
+import structlog
+
+from retinue.a2a.client.imports import AgentSpec, ImportedAgents
+from retinue.core.errors import AgentUnreachableError, InvalidSettingError, RetinueError
+from retinue.core.record import Candidate, Health, Listing
+from retinue.hub.imports import ImportState
+from retinue.mcp.client_configs.servers import is_own_hub
+from retinue.mcp.stdio.server_program import ServerProgram
+from retinue.mcp.upstream.http_transport import HttpTransport
+from retinue.mcp.upstream.imports.server import ImportSpec
+from retinue.mcp.upstream.imports.servers import ImportedServers
+from retinue.mcp.upstream.session import Transport
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.sources import Source
+from retinue.mesh.dispatch import Invoker
+from retinue.mesh.health.agent_stats import HealthSink
+from retinue.openapi.imports import ApiSpec, ImportedApis
+from retinue.runtime.factories import card_verifier
+from retinue.runtime.imports.files import find_own_url, open_pins, read_imports, read_pins
+from retinue.runtime.imports.logins import ImportLogin, LoginFile, logins_folder
+from retinue.settings import Settings, environment
+from retinue.settings_tables import ImportTable
+from retinue.storage.state import State
+from retinue.web.http_client import HttpClient
+from retinue.web.transport import TransportError
+
+LOOK_S = 0.5
+"""Seconds between two looks whether the imports of the state have changed."""
+
+DOCUMENT_TIMEOUT_S = 30.0
+
+_log = structlog.get_logger("retinue.imports")
+
+
+def import_specs(
+    tables: Mapping[str, ImportTable],
+    http: HttpClient,
+    own: Mapping[str, str],
+    state: State,
+    own_url: str | None,
+) -> dict[str, ImportSpec]:
+    """The imports as the servers of `ImportedServers`; ``${VAR}`` stands for variables of ``own``.
+
+    ``own_url`` is that of this hub, which is not connected to itself.
+    """
+    return {name: _spec_of(name, table, http, own, state, own_url) for name, table in tables.items()}
+
+
+def _spec_of(
+    name: str,
+    table: ImportTable,
+    http: HttpClient,
+    own: Mapping[str, str],
+    state: State,
+    own_url: str | None,
+) -> ImportSpec:
+    headers = {key: Template(value).safe_substitute(own) for key, value in table.headers.items()}
+    environ = {key: Template(value).safe_substitute(own) for key, value in table.env.items()}
+    command = (table.command, *table.args) if table.command else ()
+
+    problem = _find_missing("headers", table.headers, own) or _find_missing("env", table.env, own)
+    if is_own_hub(table.model_dump(), own_url):
+        problem = f"its {'url' if table.url else 'command'} is that of this hub itself: remove it"
+
+    def connect() -> Transport:
+        if table.url is not None:
+            login = ImportLogin(LoginFile(state, name, table.url), http)
+            return HttpTransport(name, http, table.url, headers, login.authorize)
+        return ServerProgram(name, command, environ, own=own, folder=table.folder)
+
+    return ImportSpec(
+        name,
+        connect,
+        place=table.url or " ".join(command)[:100],
+        visibility=table.visibility,
+        start_s=table.start_s,
+        fingerprint=repr((table, headers, environ)),
+        problem=problem,
+    )
+
+
+def _find_missing(key: str, texts: Mapping[str, str], own: Mapping[str, str]) -> str:
+    """The problem if a text names a variable as ``${NAME}`` that ``own`` lacks; "" if none does."""
+    for name, text in texts.items():
+        for found in Template.pattern.finditer(text):
+            variable = found["braced"]
+            if variable is not None and variable not in own:
+                return (
+                    f"the variable {variable} for its {key} {name} is not set in the hub's environment: "
+                    "set it and start the hub again"
+                )
+    return ""
+
+
+class Imports:
+    """The imports of a hub: MCP servers, HTTP APIs and agents that speak A2A."""
+
+    def __init__(self, settings: Settings, state: State) -> None:
+        self._settings = settings
+        self._state = state
+        pins = open_pins(settings, state)
+        self._servers = ImportedServers(version("retinue"), pins)
+        self._apis = ImportedApis(environment())
+        self._agents = ImportedAgents(pins, card_verifier(settings, state))
+
+    @property
+    def servers(self) -> ImportedServers:
+        """The MCP servers."""
+        return self._servers
+
+    def list_states(self) -> list[tuple[str, bool, str]]:
+        """Each MCP server: its name, whether it is connected, and the reason if not."""
+        return [(one.spec.name, one.is_ready, one.reason) for one in self._servers.list_members()]
+
+    def list_imports(self) -> list[ImportState]:
+        """Every import: whether it is connected, and its tools that wait to be accepted."""
+        pins = self._servers.pins
+        servers = [
+            ImportState(one.spec.name, "mcp", one.is_ready, one.reason, pins.list_changes(one.spec.name))
+            for one in self._servers.list_members()
+        ]
+        agents = [
+            ImportState(
+                one.spec.name, "a2a", one.client is not None, one.reason, pins.list_changes(one.spec.name)
+            )
+            for one in self._agents.list_members()
+        ]
+        apis = [
+            ImportState(one.spec.name, "openapi", one.client is not None, one.reason)
+            for one in self._apis.list_members()
+        ]
+        return [*servers, *agents, *apis]
+
+    @property
+    def sources(self) -> list[Source]:
+        """The sources for the directory."""
+        return [self._servers, self._apis, self._agents]
+
+    @property
+    def invokers(self) -> dict[str, Invoker]:
+        """The invokers of skills, by source."""
+        return {one.name: one for one in (self._servers, self._apis, self._agents)}
+
+    def health_sink(self, sink: HealthSink) -> HealthSink:
+        """``sink`` for the health that calls find; a server that floods stays degraded while it answers."""
+
+        def record(listing: Candidate, health: Health, reason: str) -> None:
+            server = self._servers.find(listing.key) if listing.source == self._servers.name else None
+            if server is not None and server.complaint and health in ("healthy", "unknown"):
+                health, reason = "degraded", server.complaint
+            sink(listing, health, reason)
+
+        return record
+
+    @asynccontextmanager
+    async def running(self, directory: Directory, http: HttpClient) -> AsyncIterator[None]:
+        """Run the imports, and take up changes of the files in the state."""
+
+        def on_change(listing: Listing, health: Health, reason: str) -> None:
+            directory.upsert(listing)
+            if health == "unknown":
+                directory.mark_unknown(listing, reason)
+            else:
+                directory.record_health(listing, health, reason)
+
+        self._servers.subscribe(on_change)
+        self._apis.subscribe(on_change)
+        self._agents.subscribe(on_change)
+        await self._configure(http)
+        watching = asyncio.create_task(self._watch(directory, http), name="imports")
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            await asyncio.gather(self._servers.aclose(), self._apis.aclose(), self._agents.aclose())
+
+    async def _configure(self, http: HttpClient) -> None:
+        tables, own = read_imports(self._settings, self._state), environment()
+        apis = {name: table for name, table in tables.items() if table.openapi is not None}
+        agents = {name: _agent_of(name, table, own) for name, table in tables.items() if table.a2a}
+        servers = {name: table for name, table in tables.items() if name not in apis and name not in agents}
+        own_url = find_own_url(self._settings, self._state)
+        await self._servers.configure(import_specs(servers, http, own, self._state, own_url))
+        await self._apis.configure({name: _api_of(name, table, http) for name, table in apis.items()}, http)
+        await self._agents.configure(agents, http)
+
+    async def _watch(self, directory: Directory, http: HttpClient) -> None:
+        files = self._state.imports, self._state.pins, logins_folder(self._state)
+        configured, accepted, logged_in = map(_stamp_of, files)
+        while True:
+            await asyncio.sleep(LOOK_S)
+            before, (configured, accepted, logged_in) = (
+                (configured, accepted, logged_in),
+                map(_stamp_of, files),
+            )
+            try:
+                if configured != before[0]:
+                    await self._configure(http)
+                    await directory.ensure_fresh()
+                if accepted != before[1]:
+                    self._servers.accept(read_pins(self._state))
+                    self._agents.review()
+                if logged_in != before[2]:
+                    self._servers.retry()
+            except RetinueError as error:
+                _log.warning("imports not read", error=error.message)
+
+
+def _agent_of(name: str, table: ImportTable, own: Mapping[str, str]) -> AgentSpec:
+    headers = {key: Template(value).safe_substitute(own) for key, value in table.headers.items()}
+    return AgentSpec(
+        name,
+        table.a2a or "",
+        headers,
+        visibility=table.visibility,
+        fingerprint=repr((table, headers)),
+        problem=_find_missing("headers", table.headers, own),
+    )
+
+
+def _api_of(name: str, table: ImportTable, http: HttpClient) -> ApiSpec:
+    place = table.openapi or ""
+    is_url = "://" in place
+
+    async def load() -> bytes:
+        if is_url:
+            return await _fetch(name, place, http)
+        try:
+            return await asyncio.to_thread(Path(place).read_bytes)
+        except OSError as error:
+            problem = f"{place}: {error.strerror or error}"
+            raise InvalidSettingError(
+                f"imports.{name}.openapi", problem, remedy="name another file"
+            ) from error
+
+    return ApiSpec(
+        name,
+        place,
+        load,
+        url=place if is_url else None,
+        server=table.server,
+        strict=table.strict,
+        visibility=table.visibility,
+        fingerprint=repr(table),
+    )
+
+
+async def _fetch(name: str, url: str, http: HttpClient) -> bytes:
+    """The document at a url. Raises AgentUnreachableError and CallTimedOutError."""
+    try:
+        reply = await http.request("GET", url, timeout_s=DOCUMENT_TIMEOUT_S, what=f"the document of {name}")
+    except TransportError as error:
+        raise AgentUnreachableError(name, url, error.cause, sent=False) from error
+    if reply.status != 200:
+        raise AgentUnreachableError(name, url, f"it answers with status {reply.status}")
+    return reply.body
+
+
+def _stamp_of(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
