@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from retinue.authoring.agent import Agent
 from retinue.cards.pallet_card import encode_card, parse_card, render_card
 from retinue.hub.mesh_map import MeshParts
-from retinue.mesh.events import EventBus, Observer
+from retinue.mesh.observing.events import EventBus, Observer
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_card
 from retinue.parts.opening import open_parts

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from playwright.async_api import Browser, Page, expect
 
-from retinue.runtime.importing.imports import open_pins, write_import
+from retinue.runtime.imports.files import open_pins, write_import
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State

@@ -25,7 +25,7 @@ from click.testing import CliRunner
 
 from retinue.cards.signatures import SigningKey
 from retinue.cli.program import TABLE, program
-from retinue.runtime.importing.imports import open_pins, write_import
+from retinue.runtime.imports.files import open_pins, write_import
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State

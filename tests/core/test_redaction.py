@@ -9,7 +9,7 @@ from joserfc import jwt
 from joserfc.jwk import OctKey
 
 from retinue.core.text import HIDDEN, hide_tokens
-from retinue.mesh.events import ToolCallEvent, now, record_calls
+from retinue.mesh.observing.events import ToolCallEvent, now, record_calls
 from retinue.storage.mesh_key import Join, render_join
 from tests.support.memory_audit import MemoryAudit
 

@@ -17,7 +17,7 @@ import pytest
 import urllib3
 from ruamel.yaml import YAML
 
-from retinue.mesh.metrics import METRICS
+from retinue.mesh.observing.metrics import METRICS
 from scripts.grafana_dashboard import PAGE, render_dashboard
 from tests.llm.programs import answer, write_program
 from tests.ports import reserve_port

@@ -26,7 +26,7 @@ from retinue.core import json_values
 from retinue.core.call import Status
 from retinue.core.errors import SkillNotOfferedError
 from retinue.core.record import Visibility
-from retinue.mesh.metrics import METRICS
+from retinue.mesh.observing.metrics import METRICS
 from retinue.mesh.schema import checks as schema
 from retinue.mesh.schema import cost as schema_cost
 from retinue.rpc import server as execute

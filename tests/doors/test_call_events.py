@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.mesh.events import Event, EventBus, ToolCallEvent, record_calls
+from retinue.mesh.observing.events import Event, EventBus, ToolCallEvent, record_calls
 from tests.doors.office import Office
 from tests.requirements import requirement
 from tests.support.memory_audit import MemoryAudit

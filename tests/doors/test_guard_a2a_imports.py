@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from retinue.a2a.client import imported
+from retinue.a2a.client import imports
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.a2a_card import CARD_PATH, render_agent_card
@@ -68,7 +68,7 @@ async def test_a_loop_through_an_imported_agent_ends(
     system: System, wire: Wire, forwards: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # each round goes through four endpoints, and two hundred of them take seconds
-    monkeypatch.setattr(imported, "MAX_IN_FLIGHT", 20)
+    monkeypatch.setattr(imports, "MAX_IN_FLIGHT", 20)
     depths: list[int] = []
     agent = Agent("agent-a")
 

@@ -17,7 +17,7 @@ from retinue.hub.search import add_search_skills
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.health.agent_stats import AgentStatsTable
-from retinue.mesh.health.call_figures import CallFigures, TrackRecord
+from retinue.mesh.observing.call_figures import CallFigures, TrackRecord
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.mesh.search import agents as agent_ranking
 from retinue.mesh.search import ranking

@@ -19,7 +19,7 @@ import orjson
 import pytest
 from mcp import Client
 
-from retinue.runtime.importing.imports import write_import
+from retinue.runtime.imports.files import write_import
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
 from scripts.conformance import NODE, InstallFailedError, install

@@ -21,7 +21,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Part
 from retinue.core.record import Trait
-from retinue.mesh.events import record_calls
+from retinue.mesh.observing.events import record_calls
 from retinue.mesh.reading import Message
 from tests.mcp.clients import MODES, connect
 from tests.requirements import requirement

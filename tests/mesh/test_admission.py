@@ -9,8 +9,8 @@ import pytest
 from retinue.core.call import ANONYMOUS, Call, TraceContext
 from retinue.core.errors import BusyError, CallTooDeepError, RemoteFaultError
 from retinue.mesh.admission import Admission, Limits, LimitSettings
-from retinue.mesh.events import CallEndedEvent, Event, EventBus
 from retinue.mesh.guard.trace_guard import TraceGuard
+from retinue.mesh.observing.events import CallEndedEvent, Event, EventBus
 
 
 def _admission(max_in_flight: int = 10) -> tuple[Admission, list[Event]]:

@@ -22,8 +22,8 @@ from retinue.core.errors import (
 )
 from retinue.mesh.admission import Limits, LimitSettings
 from retinue.mesh.dispatch import TimeoutSettings
-from retinue.mesh.events import EventBus
 from retinue.mesh.guard.trace_guard import GuardSettings, TraceGuard
+from retinue.mesh.observing.events import EventBus
 from tests.mesh.scripted import (
     make_call,
     make_dispatcher,

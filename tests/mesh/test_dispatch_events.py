@@ -9,7 +9,7 @@ import pytest
 
 from retinue.core.call import LOCAL, Call, Hop, Principal, TraceContext
 from retinue.mesh.dispatch import Dispatcher
-from retinue.mesh.events import CallEndedEvent, Event, ToolCallEvent
+from retinue.mesh.observing.events import CallEndedEvent, Event, ToolCallEvent
 from tests.mesh.scripted import (
     make_call,
     make_dispatcher,

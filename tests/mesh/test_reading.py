@@ -17,8 +17,8 @@ from retinue.core.errors import (
 )
 from retinue.mesh.admission import Admission, Limits, LimitSettings
 from retinue.mesh.channel import Channel, NullChannel
-from retinue.mesh.events import CallEndedEvent, Event
 from retinue.mesh.guard.trace_guard import AdmittedCall, TraceGuard
+from retinue.mesh.observing.events import CallEndedEvent, Event
 from retinue.mesh.reading import Read, Reader, ReadRequest
 
 CLIENT = Principal("client", "anonymous")

@@ -29,7 +29,7 @@ from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.schema.checks import compile_schema
 from retinue.openapi.client import ApiClient
 from retinue.openapi.codec.api import Api, parse_api
-from retinue.openapi.imported import ApiSpec, ImportedApis
+from retinue.openapi.imports import ApiSpec, ImportedApis
 from retinue.web.http_client import HttpClient
 from tests.mesh.scripted import ScriptedLookup, make_call
 from tests.openapi.documents import document

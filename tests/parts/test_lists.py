@@ -21,7 +21,7 @@ from retinue.runtime.agent_process import ServeOptions, agent_parts
 from retinue.runtime.configuration_reload import tables_of
 from retinue.runtime.hub_process import HubOptions, hub_parts, open_hub
 from retinue.runtime.loading.targets import Target
-from retinue.runtime.process_state import ProcessState
+from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import Stop
 from retinue.runtime.start import Start
 from retinue.runtime.stdio.agent import stdio_parts

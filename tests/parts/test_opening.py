@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from retinue.core.call import LOCAL
 from retinue.core.errors import InvalidSettingError
-from retinue.mesh.metrics import METRICS, Figures, Metric
+from retinue.mesh.observing.metrics import METRICS, Figures, Metric
 from retinue.parts.kinds import Kind
 from retinue.parts.opening import SLOW_S, OpenParts, in_order, open_parts
 from retinue.parts.part import LivePart, Opened, Part

@@ -16,7 +16,7 @@ from retinue.core.record import AgentRecord, Endpoint
 from retinue.dashboard.sessions import Sessions
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.card_publication import CardPublication
-from retinue.runtime.importing.logins import ImportLogin, Login, LoginFile
+from retinue.runtime.imports.logins import ImportLogin, Login, LoginFile
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.jwt_tokens import CLOCK_SKEW_S, JwtReader, JwtSettings

@@ -17,15 +17,15 @@ from retinue.core.errors import AgentUnreachableError, NotAuthenticatedError, St
 from retinue.core.record import Listing
 from retinue.mcp.codec.foreign import Requests
 from retinue.mcp.upstream.http_transport import HttpTransport
-from retinue.mcp.upstream.imported_server import ImportSpec
-from retinue.runtime.importing.browser_login import log_in
-from retinue.runtime.importing.logins import ImportLogin, Login, LoginFile, logins_folder
+from retinue.mcp.upstream.imports.server import ImportSpec
+from retinue.runtime.imports.browser_login import log_in
+from retinue.runtime.imports.logins import ImportLogin, Login, LoginFile, logins_folder
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from tests.mcp.upstream.foreign_server import make_server
-from tests.mcp.upstream.test_imported import running
+from tests.mcp.upstream.test_imports import running
 from tests.runtime.authorization_server import AuthorizationServer, browse, serve_with_login
 from tests.serving import serve_app
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import InvalidSettingError
-from retinue.runtime.importing.imports import open_pins, read_imports, write_import
+from retinue.runtime.imports.files import open_pins, read_imports, write_import
 from retinue.settings import Settings
 from retinue.settings_tables import ImportsTable, ImportTable
 from retinue.storage.state import State

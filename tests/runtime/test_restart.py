@@ -11,7 +11,7 @@ from retinue.mesh.directory.directory import MESH_VIEW, Directory
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.skill_texts import ListingText
 from retinue.parts.opening import open_parts
-from retinue.runtime.importing.imports import Imports
+from retinue.runtime.imports.connections import Imports
 from retinue.runtime.mesh import Mesh, open_mesh
 from retinue.runtime.mesh_process import mesh_process
 from retinue.runtime.parts.imports import ImportsPart

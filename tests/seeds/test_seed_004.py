@@ -12,7 +12,7 @@ import orjson
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from retinue.mesh.events import Event, ToolCallEvent, record_calls
+from retinue.mesh.observing.events import Event, ToolCallEvent, record_calls
 from tests.mcp.clients import MODES, connect, connect_stdio
 from tests.requirements import requirement
 from tests.seeds.seed_004 import (

@@ -55,7 +55,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "call": ("calling.skills:call", "Call a skill on any agent that offers it."),
         "ask": ("calling.ask:ask", "Ask agents what they can do now."),
         "connect": ("managing.connect:connect", "Connect an MCP client to the hub."),
-        "import": ("managing.importing:import_", "Import an MCP server, an HTTP API or an A2A agent."),
+        "import": ("managing.add_imports:import_", "Import an MCP server, an HTTP API or an A2A agent."),
         "imports": (
             "managing.imports:imports",
             "List the imported servers, accept their changes, remove them.",

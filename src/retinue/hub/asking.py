@@ -12,7 +12,7 @@ from retinue.core.record import HUB_NAME, QUERY_CAPABILITIES
 from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, MAX_ASKED
 from retinue.mesh.asking.query import answer_query, parse_query
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.health.call_figures import TrackRecord
+from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access
 from retinue.mesh.search.agents import AgentSearch
 

@@ -32,7 +32,7 @@ from retinue.hub.runs import add_run_skills
 from retinue.hub.search import add_search_skills
 from retinue.hub.workflows import RunStarter, add_start_skill
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.health.call_figures import TrackRecord
+from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access
 from retinue.mesh.reading import Change
 from retinue.mesh.search.agents import AgentSearch

@@ -15,9 +15,9 @@ from cachetools import LRUCache
 
 from retinue.core.call import Call, Outcome
 from retinue.core.errors import BusyError, CallCancelledError, RetinueError
-from retinue.mesh.events import CallEndedEvent, EventBus, now
 from retinue.mesh.guard.trace_guard import AdmittedCall, TraceGuard
 from retinue.mesh.health.failure_policy import status_of
+from retinue.mesh.observing.events import CallEndedEvent, EventBus, now
 
 Clock = Callable[[], float]
 

@@ -35,10 +35,10 @@ from retinue.mesh.admission import Admission
 from retinue.mesh.asking.query import QUERY_SKILL
 from retinue.mesh.channel import Channel, NullChannel, PausingChannel
 from retinue.mesh.directory.routing import Strategy, first, order_candidates
-from retinue.mesh.events import CallEndedEvent, OpenSpan, Span, ToolCallEvent, now
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.health.agent_stats import AgentStats, AgentStatsTable, HealthSink, report_health
 from retinue.mesh.health.failure_policy import is_stale_input, may_fail_over, record_failure, status_of
+from retinue.mesh.observing.events import CallEndedEvent, OpenSpan, Span, ToolCallEvent, now
 from retinue.mesh.permissions import Access, AgentView, check_scopes, is_seen
 from retinue.mesh.schema.checks import check_input, check_output
 from retinue.mesh.time_limit import TimeLimit

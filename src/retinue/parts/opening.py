@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.metrics import METRICS, Figures, Metric
+from retinue.mesh.observing.metrics import METRICS, Figures, Metric
 from retinue.parts.part import LivePart, Opened, Part
 from retinue.parts.process import Process
 from retinue.parts.readiness import Problem

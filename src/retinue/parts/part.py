@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from retinue.core.call import Principal
     from retinue.mesh.directory.sources import Source
     from retinue.mesh.dispatch import Invoker
-    from retinue.mesh.metrics import Figures, Metric
+    from retinue.mesh.observing.metrics import Figures, Metric
     from retinue.parts.process import Process
     from retinue.parts.readiness import Check, Problem
     from retinue.parts.tables import Tables

@@ -9,8 +9,8 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
 from retinue.mesh.admission import Admission, Limits
 from retinue.mesh.dispatch import Dispatcher
-from retinue.mesh.events import EventBus, log_lines
 from retinue.mesh.guard.trace_guard import Signer, TraceGuard
+from retinue.mesh.observing.events import EventBus, log_lines
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.parts.kinds import Kind

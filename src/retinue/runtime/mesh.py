@@ -34,10 +34,10 @@ from retinue.mesh.directory.listing_cache import ExposeOverride
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.routing import make_strategy
 from retinue.mesh.dispatch import Dispatcher
-from retinue.mesh.events import EventBus
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.health.agent_stats import AgentStatsTable
-from retinue.mesh.health.call_figures import CallFigures, TrackRecord
+from retinue.mesh.observing.call_figures import CallFigures, TrackRecord
+from retinue.mesh.observing.events import EventBus
 from retinue.mesh.permissions import Access
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex

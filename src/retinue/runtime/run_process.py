@@ -32,7 +32,7 @@ from retinue.runtime.access import (
 )
 from retinue.runtime.configuration_reload import ConfigurationReload, dispatcher_parts, endpoint_part
 from retinue.runtime.factories import http_limits
-from retinue.runtime.process_state import ProcessState
+from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import Stop, bind, end_task, serving, url_of
 from retinue.runtime.start import Start
 from retinue.runtime.supervisor import report_ready

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from retinue.core.errors import InvalidSettingError
 from retinue.mesh.directory.listings import MemoryListings
-from retinue.mesh.events import log_lines
+from retinue.mesh.observing.events import log_lines
 from retinue.parts.installed import list_parts_of
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Echo, Process

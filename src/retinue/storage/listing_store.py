@@ -26,7 +26,7 @@ from retinue.cards.pallet_card import encode_card, parse_card, parse_skill, rend
 from retinue.core.errors import MalformedArtifactError, StateError
 from retinue.core.record import Listing, ListingKey, SignatureState, Skill
 from retinue.mesh.entry import Entry, entry_of, make_entry
-from retinue.mesh.health.call_figures import CallSummary
+from retinue.mesh.observing.call_figures import CallSummary
 from retinue.storage.database import Database
 
 _log = structlog.get_logger("retinue.store")

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retinue.core.call import Principal
-from retinue.mesh.metrics import Figures, Histogram
+from retinue.mesh.observing.metrics import Figures, Histogram
 from retinue.web.security import identity_of
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from retinue.mesh.directory.routing import (
 from retinue.mesh.directory.versions import is_same_repository, mark_standby, name_version
 from retinue.mesh.dispatch import Calls, Lookup
 from retinue.mesh.guard.trace_guard import OutgoingCall, TraceGuard, new_trace, next_hop
-from retinue.mesh.health.call_figures import TrackRecord
+from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access, AgentView, is_seen, may_call
 from retinue.workflows.caller import Choice, Wanted
 from retinue.workflows.runs.records import RUN_CALLER, Origin

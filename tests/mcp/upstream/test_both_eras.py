@@ -16,10 +16,10 @@ from starlette.types import Receive, Scope, Send
 from retinue.core.errors import CannotAskError
 from retinue.mcp.server.channel import DeafChannel
 from retinue.mcp.upstream.http_transport import HttpTransport
-from retinue.mcp.upstream.imported_server import ImportSpec
+from retinue.mcp.upstream.imports.server import ImportSpec
 from retinue.mesh.channel import Capability, NullChannel, Root
 from retinue.web.http_client import HttpClient
-from tests.mcp.upstream.test_imported import Imports, Person, is_ready, running
+from tests.mcp.upstream.test_imports import Imports, Person, is_ready, running
 from tests.serving import serve_app
 
 pytestmark = pytest.mark.timeout(60)

@@ -14,10 +14,10 @@ import pytest
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream import flood
 from retinue.mcp.upstream.flood import FLOOD_BYTES, FloodMeter
-from retinue.mcp.upstream.imported_server import ImportSpec
+from retinue.mcp.upstream.imports.server import ImportSpec
 from retinue.mcp.upstream.session import Transport
 from retinue.mesh.pins import Pins
-from tests.mcp.upstream.test_imported import running
+from tests.mcp.upstream.test_imports import running
 
 PLACES = {
     "stderr": "it floods standard error",

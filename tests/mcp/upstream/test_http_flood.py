@@ -15,14 +15,14 @@ import pytest
 from retinue.core.record import Listing
 from retinue.mcp.upstream import flood
 from retinue.mcp.upstream.http_transport import HttpTransport
-from retinue.mcp.upstream.imported_server import ImportSpec
+from retinue.mcp.upstream.imports.server import ImportSpec
 from retinue.settings import Settings
 from retinue.settings_tables import ImportsTable, ImportTable
 from retinue.web.http_client import HttpClient
 from tests.mcp.clients import connect, texts
 from tests.mcp.upstream.flooding_http_server import PIECES
 from tests.mcp.upstream.foreign_server import make_server
-from tests.mcp.upstream.test_imported import running
+from tests.mcp.upstream.test_imports import running
 from tests.serving import serve_app
 from tests.system import Hub, System
 

@@ -17,10 +17,10 @@ from starlette.routing import Route
 from retinue.core.record import Listing
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
-from retinue.mcp.upstream.imported_server import ImportSpec
+from retinue.mcp.upstream.imports.server import ImportSpec
 from retinue.mcp.upstream.session import Transport
 from retinue.web.http_client import HttpClient
-from tests.mcp.upstream.test_imported import is_ready, running
+from tests.mcp.upstream.test_imports import is_ready, running
 from tests.serving import serve_app
 
 pytestmark = pytest.mark.timeout(60)

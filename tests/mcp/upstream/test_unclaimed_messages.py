@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.flood import MAX_LINES
-from retinue.mcp.upstream.imported_server import ImportSpec
+from retinue.mcp.upstream.imports.server import ImportSpec
 from retinue.mesh.channel import NullChannel
-from tests.mcp.upstream.test_imported import Imports, Person, running
+from tests.mcp.upstream.test_imports import Imports, Person, running
 
 pytestmark = pytest.mark.timeout(60)
 

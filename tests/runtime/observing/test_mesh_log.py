@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from retinue.core.errors import StateError
-from retinue.runtime.commands.logs import LogFilter, MeshLog, Row
 from retinue.runtime.observing.log_files import log_name, rotate
+from retinue.runtime.observing.mesh_log import LogFilter, MeshLog, Row
 from retinue.storage.listing_store import SqliteAudit
 from retinue.storage.state import State
 

@@ -16,11 +16,11 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from retinue.core.call import Outcome
 from retinue.mesh.admission import Admission
-from retinue.mesh.events import CallEndedEvent, EventBus, now
-from retinue.mesh.metrics import METRICS
+from retinue.mesh.observing.events import CallEndedEvent, EventBus, now
+from retinue.mesh.observing.metrics import METRICS
 from retinue.mesh.permissions import Access
 from retinue.runtime.observing.otel_metrics import MetricExport, otel_name
-from retinue.runtime.process_state import ProcessState
+from retinue.runtime.observing.process_state import ProcessState
 from tests.mesh.scripted import make_call
 from tests.processes.running import execute, program, write_agent
 from tests.serving import serve_app

@@ -16,7 +16,8 @@ from retinue.cli.output import clean, print_json, print_table
 from retinue.cli.session import Session, open_session, render_call, run_command
 
 if TYPE_CHECKING:
-    from retinue.runtime.commands.top import Listed, Traffic
+    from retinue.runtime.commands.top import Listed
+    from retinue.runtime.observing.traffic import Traffic
 
 _ASK_EVERY_S = 5.0
 
@@ -58,7 +59,8 @@ def top(interval_s: float, as_json: bool) -> None:
 
 
 async def _show_once(session: Session, url: str, as_json: bool) -> None:
-    from retinue.runtime.commands.top import ask_hub, read_traffic
+    from retinue.runtime.commands.top import ask_hub
+    from retinue.runtime.observing.traffic import read_traffic
     from retinue.storage.audit_log import AuditLog
 
     listed = await ask_hub(session.settings, session.state, url)
@@ -81,7 +83,8 @@ async def _show_live(session: Session, url: str, interval_s: float) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from retinue.runtime.commands.top import ask_hub, read_traffic
+    from retinue.runtime.commands.top import ask_hub
+    from retinue.runtime.observing.traffic import read_traffic
     from retinue.storage.audit_log import AuditLog
 
     log = AuditLog(session.state.database)

@@ -17,7 +17,7 @@ def dashboard(no_browser: bool) -> None:
     import webbrowser
 
     from retinue.runtime.commands.dashboard import make_dashboard_link
-    from retinue.runtime.importing.browser_login import has_browser
+    from retinue.runtime.imports.browser_login import has_browser
 
     session = open_session()
     link = run_command(make_dashboard_link(session.settings, session.state))

@@ -14,7 +14,7 @@ from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
     from retinue.cli.session import Session
-    from retinue.runtime.commands.importing import Outcome
+    from retinue.runtime.commands.imports import Outcome
     from retinue.settings_tables import ImportTable
 
 _SHOWN_LINES = 400
@@ -36,8 +36,8 @@ def imports(context: click.Context, as_json: bool) -> None:
 def accept(name: str, show: bool) -> None:
     """Accept the tools of NAME that have changed or are new."""
     from retinue.mesh.pins import describe_change
-    from retinue.runtime.commands.importing import unknown_import
-    from retinue.runtime.importing.imports import open_pins, read_imports
+    from retinue.runtime.commands.imports import unknown_import
+    from retinue.runtime.imports.files import open_pins, read_imports
 
     session = open_session()
     if name not in read_imports(session.settings, session.state):
@@ -70,10 +70,10 @@ def login(name: str, no_browser: bool, timeout: float, scope: str | None) -> Non
     The address of the login is printed, and opened where there is a browser. The browser comes back to a
     port of this machine; on a remote machine, forward it: ssh -L PORT:127.0.0.1:PORT
     """
-    from retinue.runtime.commands.importing import unknown_import
-    from retinue.runtime.importing.browser_login import log_in, show_page
-    from retinue.runtime.importing.imports import read_imports
-    from retinue.runtime.importing.logins import LoginFile
+    from retinue.runtime.commands.imports import unknown_import
+    from retinue.runtime.imports.browser_login import log_in, show_page
+    from retinue.runtime.imports.files import read_imports
+    from retinue.runtime.imports.logins import LoginFile
     from retinue.settings import environment
     from retinue.storage.state import find_hub_url
 
@@ -105,7 +105,7 @@ def login(name: str, no_browser: bool, timeout: float, scope: str | None) -> Non
         return
 
     async def keep() -> None:
-        from retinue.runtime.commands.importing import list_rows, wait_for_hub
+        from retinue.runtime.commands.imports import list_rows, wait_for_hub
 
         async with session.client() as client:
             before = await list_rows(client)
@@ -119,7 +119,7 @@ def login(name: str, no_browser: bool, timeout: float, scope: str | None) -> Non
 @click.argument("name")
 def remove(name: str) -> None:
     """Remove an import; its program is stopped."""
-    from retinue.runtime.commands.importing import remove_import
+    from retinue.runtime.commands.imports import remove_import
 
     session = open_session()
     remove_import(session.settings, session.state, name)
@@ -127,7 +127,7 @@ def remove(name: str) -> None:
 
 
 def _list(as_json: bool) -> None:
-    from retinue.runtime.importing.imports import open_pins, read_imports
+    from retinue.runtime.imports.files import open_pins, read_imports
     from retinue.storage.state import find_hub_url
 
     session = open_session()
@@ -164,7 +164,7 @@ def _list(as_json: bool) -> None:
 
 async def _read_states(session: Session) -> dict[str, tuple[str, str]]:
     """Status and problem of every agent, as the running hub knows them."""
-    from retinue.runtime.commands.importing import list_rows
+    from retinue.runtime.commands.imports import list_rows
 
     async with session.client() as client:
         rows = await list_rows(client)
@@ -173,7 +173,7 @@ async def _read_states(session: Session) -> dict[str, tuple[str, str]]:
 
 def say_outcomes(session: Session, outcomes: Sequence[Outcome]) -> None:
     """Print the tools of each import, or why it has none, and what waits to be accepted."""
-    from retinue.runtime.importing.imports import open_pins
+    from retinue.runtime.imports.files import open_pins
 
     pins = open_pins(session.settings, session.state)
     for one in outcomes:

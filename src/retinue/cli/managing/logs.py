@@ -53,7 +53,7 @@ def logs(
     state, the calls made directly to an agent that it started, and the output of those agents; that of the
     hub only if it has no terminal of its own. Arguments and results are not logged.
     """
-    from retinue.runtime.commands.logs import LogFilter, MeshLog
+    from retinue.runtime.observing.mesh_log import LogFilter, MeshLog
 
     if as_json is None:
         as_json = not sys.stdout.isatty()

@@ -1,7 +1,7 @@
 """Renders agents for the tools of seed 002: status, capabilities, metrics, fitness for a task.
 
 Reported scores are the configured ones. The figures of an agent's calls are in ``metrics``, ``proven`` and
-the reasons, and take part in the automatic choice (`mesh.health.call_figures`).
+the reasons, and take part in the automatic choice (`mesh.observing.call_figures`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from retinue.core.record import Listing, Skill
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import CAPABILITIES, find_role_skill, parse_role
 from retinue.mesh.directory.versions import mark_standby
-from retinue.mesh.health.call_figures import TrackRecord
+from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access, is_seen, may_call
 
 Json = dict[str, Any]

@@ -18,7 +18,7 @@ from retinue.core.record import AgentRecord, Prompt, Resource, Skill, Visibility
 from retinue.mcp.codec.tools import Names
 from retinue.mcp.server.offer import ServerFacts, ToolCatalog
 from retinue.mcp.server.search_only_catalog import SearchOnlyCatalog, VisibilityKey
-from retinue.mcp.upstream.imported_reads import (
+from retinue.mcp.upstream.imports.reads import (
     AGENT_URI,
     Named,
     ServersInHub,

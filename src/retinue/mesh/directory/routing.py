@@ -36,7 +36,7 @@ from retinue.mesh.directory.versions import (
 from retinue.mesh.entry import Entry, Scopes
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.health.breaker import UNREACHABLE_TIER, health_tier
-from retinue.mesh.health.call_figures import TrackRecord
+from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import AgentView, is_seen
 
 C = TypeVar("C", bound=Candidate)

@@ -36,10 +36,10 @@ from retinue.runtime.checks.state import (
     check_token,
 )
 from retinue.runtime.commands.client import open_client
-from retinue.runtime.commands.importing import list_rows
+from retinue.runtime.commands.imports import list_rows
 from retinue.runtime.configuration_reload import tables_of
 from retinue.runtime.factories import configured_registry
-from retinue.runtime.importing.imports import open_pins, read_imports
+from retinue.runtime.imports.files import open_pins, read_imports
 from retinue.runtime.models import list_model_states
 from retinue.settings import Settings, find_missing_parts
 from retinue.storage.state import HUB_VARIABLE, State

@@ -30,8 +30,8 @@ from retinue.runtime.commands.connect import (
     moves_file,
     read_servers,
 )
-from retinue.runtime.commands.importing import Outcome, choose_name, keep_and_wait, list_rows, remove_import
-from retinue.runtime.importing.imports import find_own_url, read_imports
+from retinue.runtime.commands.imports import Outcome, choose_name, keep_and_wait, list_rows, remove_import
+from retinue.runtime.imports.files import find_own_url, read_imports
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
 from retinue.storage.files import replace_file, storage_errors

@@ -15,7 +15,7 @@ from retinue.dashboard.server import Dashboard
 from retinue.dashboard.sessions import SessionMiddleware, Sessions
 from retinue.mesh.admission import Admission
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.events import EventBus
+from retinue.mesh.observing.events import EventBus
 from retinue.parts.process import Process
 from retinue.settings import Settings
 from retinue.web.security import SecurityMiddleware

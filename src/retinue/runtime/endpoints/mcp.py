@@ -24,8 +24,8 @@ from retinue.mcp.server.lazy_server import lazy_server, mcp_route
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, RecordOffer
 from retinue.mcp.upstream.client import AgentClient
-from retinue.mcp.upstream.imported_reads import HubReads, ServerReads, ServersInHub
-from retinue.mcp.upstream.imported_server import IMPORTS
+from retinue.mcp.upstream.imports.reads import HubReads, ServerReads, ServersInHub
+from retinue.mcp.upstream.imports.server import IMPORTS
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange

@@ -1,1 +1,1 @@
-"""Observes a process: spans, metrics over OpenTelemetry, log files."""
+"""Observes processes: readiness, metrics, spans, log files, and the traffic of a hub."""

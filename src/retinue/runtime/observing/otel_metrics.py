@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from retinue.mesh.health.call_metrics import CallMetrics
-from retinue.mesh.metrics import LATENCY_BOUNDS_S, METRICS, Figures, Metric
+from retinue.mesh.observing.call_metrics import CallMetrics
+from retinue.mesh.observing.metrics import LATENCY_BOUNDS_S, METRICS, Figures, Metric
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation

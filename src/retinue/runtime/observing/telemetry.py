@@ -18,7 +18,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from retinue.core.call import Call, Outcome, TraceContext
-from retinue.mesh.events import OpenSpan
+from retinue.mesh.observing.events import OpenSpan
 
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 """Environment variables of OpenTelemetry; either enables the export of spans to its endpoint."""

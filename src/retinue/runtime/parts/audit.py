@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from retinue.hub.calls import CallFilter, add_call_skills
-from retinue.mesh.events import EventBus, OncePerMinute, log_lines, record_calls
-from retinue.mesh.health.call_figures import CallFigures
+from retinue.mesh.observing.call_figures import CallFigures
+from retinue.mesh.observing.events import EventBus, OncePerMinute, log_lines, record_calls
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.storage.listing_store import SqliteAudit

@@ -9,7 +9,7 @@ from functools import partial
 
 from retinue.core.errors import ChildFailedError
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.metrics import Figures
+from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, LivePart, Opened, Part
 from retinue.parts.process import Echo, Process
 from retinue.parts.readiness import Problem

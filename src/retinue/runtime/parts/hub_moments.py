@@ -11,7 +11,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.parts.part import AgentsStarted, FirstReading, HubFile, Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.background_tasks import watch_folder
-from retinue.runtime.importing.imports import Imports
+from retinue.runtime.imports.connections import Imports
 from retinue.runtime.mesh import LazyRuns
 from retinue.runtime.models import Models
 from retinue.runtime.observing.log_files import writes_to

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from retinue.ard.codec.catalog import Publisher
 from retinue.ard.federation import Upstreams
 from retinue.ard.server import DiscoveryEndpoint
-from retinue.mcp.upstream.imported_reads import ServersInHub
+from retinue.mcp.upstream.imports.reads import ServersInHub
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.oci.server import pull as oci
@@ -20,7 +20,7 @@ from retinue.runtime.endpoints.agent_mcp import McpEndpoints
 from retinue.runtime.endpoints.dashboard import make_dashboard
 from retinue.runtime.endpoints.mcp import open_hub_mcp
 from retinue.runtime.endpoints.registry import hook_tokens, shown_repositories
-from retinue.runtime.importing.imports import Imports
+from retinue.runtime.imports.connections import Imports
 from retinue.runtime.mesh import Registries
 from retinue.runtime.parts.mcp import MCP_RANK
 from retinue.settings import Settings

@@ -8,11 +8,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from retinue.authoring.agent import Agent
 from retinue.hub.imports import add_import_skill
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.metrics import Figures
+from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import HubFile, Opened, Part
 from retinue.parts.process import Process
 from retinue.parts.readiness import Problem
-from retinue.runtime.importing.imports import Imports
+from retinue.runtime.imports.connections import Imports
 from retinue.settings import Settings
 
 

@@ -15,7 +15,7 @@ from retinue.runtime.endpoints.a2a import open_a2a
 from retinue.runtime.endpoints.cards import card_routes
 from retinue.runtime.factories import public_card_key
 from retinue.runtime.messages import Messages
-from retinue.runtime.process_state import ProcessState
+from retinue.runtime.observing.process_state import ProcessState
 from retinue.settings import Settings
 from retinue.settings_tables import ExecuteTable
 from retinue.web.rejections import keys_route, metadata_routes

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from retinue.mesh.metrics import Figures
+from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part
 from retinue.parts.process import Process
 from retinue.parts.readiness import Problem
 from retinue.runtime.mesh import LazyRuns
-from retinue.runtime.process_state import ProcessState
+from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
 

@@ -13,7 +13,7 @@ from retinue.hub.mesh_map import MeshParts, add_mesh_skill
 from retinue.hub.resources import WorkflowPrompts
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.health.agent_stats import AgentStatsTable
-from retinue.mesh.metrics import BoundedNames, Figures
+from retinue.mesh.observing.metrics import BoundedNames, Figures
 from retinue.parts.part import FirstReading, Opened, Part
 from retinue.parts.process import Process
 from retinue.parts.readiness import Problem

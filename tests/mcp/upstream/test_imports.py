@@ -16,8 +16,8 @@ from retinue.core.errors import AgentUnreachableError, CallTimedOutError, Execut
 from retinue.core.record import Health, Listing
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
-from retinue.mcp.upstream.imported import ImportedServers
-from retinue.mcp.upstream.imported_server import INSTRUCTIONS, ImportSpec
+from retinue.mcp.upstream.imports.server import INSTRUCTIONS, ImportSpec
+from retinue.mcp.upstream.imports.servers import ImportedServers
 from retinue.mcp.upstream.session import Transport
 from retinue.mesh.channel import Capability, LogLevel, NullChannel
 from retinue.mesh.directory.directory import Directory

@@ -12,8 +12,8 @@ from retinue.core.errors import InvalidSettingError
 from retinue.core.record import HUB_NAME
 from retinue.mcp.client_configs.servers import is_own_hub
 from retinue.runtime.commands.client import Client
-from retinue.runtime.importing.imports import find_own_url, open_pins, read_imports, write_import
-from retinue.runtime.importing.logins import LoginFile
+from retinue.runtime.imports.files import find_own_url, open_pins, read_imports, write_import
+from retinue.runtime.imports.logins import LoginFile
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State

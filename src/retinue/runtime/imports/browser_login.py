@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from retinue.core.errors import NotAuthenticatedError, RetinueError
-from retinue.runtime.importing.logins import CLIENT_NAME, Login, Memory, drive, login_of, probe_request
+from retinue.runtime.imports.logins import CLIENT_NAME, Login, Memory, drive, login_of, probe_request
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
 from retinue.web.addresses import find_refusal, is_loopback_url

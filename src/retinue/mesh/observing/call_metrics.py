@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from retinue.core.errors import LookupFailedError
-from retinue.mesh.events import CallEndedEvent, Event
-from retinue.mesh.metrics import MAX_NAMES, OTHER, BoundedNames, Figures, Histogram, Labels
+from retinue.mesh.observing.events import CallEndedEvent, Event
+from retinue.mesh.observing.metrics import MAX_NAMES, OTHER, BoundedNames, Figures, Histogram, Labels
 
 NONE = ""
 """The agent and skill of a call that reached no agent."""

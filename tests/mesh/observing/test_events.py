@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 from retinue.core.call import Attempt, Outcome, TraceContext
 from retinue.core.errors import ExecutionFailedError, RemoteFaultError, UnknownSkillError
 from retinue.core.log_lines import JsonLines, render_json_line
-from retinue.mesh import events
-from retinue.mesh.events import (
+from retinue.mesh.observing import events
+from retinue.mesh.observing.events import (
     CallEndedEvent,
     Event,
     EventBus,

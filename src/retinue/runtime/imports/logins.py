@@ -2,7 +2,7 @@
 
 One file for each import, in the folder of keys and readable for its owner only, holds the tokens, their
 client and the facts of the authorization server. `retinue imports login` writes it
-(`runtime.importing.browser_login`), the hub reads and renews it. The SDK makes the requests of the OAuth
+(`runtime.imports.browser_login`), the hub reads and renews it. The SDK makes the requests of the OAuth
 flow; they are sent by this program's own HTTP client, with its checks of addresses and sizes.
 """
 

@@ -177,8 +177,8 @@ for _client in CLIENTS:
 
 def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
     """Keep imports, and show what a running hub makes of them."""
-    from retinue.runtime.commands.importing import check_names
-    from retinue.runtime.importing.imports import read_imports, write_import
+    from retinue.runtime.commands.imports import check_names
+    from retinue.runtime.imports.files import read_imports, write_import
     from retinue.storage.state import find_hub_url
 
     session = open_session()
@@ -211,7 +211,7 @@ def _read_table(name: str, found: Mapping[str, Any]) -> ImportTable:
 
 def _list_agents(session: Session) -> set[str]:
     """The agents of the running hub, imports included; none if no hub runs."""
-    from retinue.runtime.commands.importing import list_rows
+    from retinue.runtime.commands.imports import list_rows
     from retinue.storage.state import find_hub_url
 
     async def read() -> set[str]:
@@ -223,7 +223,7 @@ def _list_agents(session: Session) -> set[str]:
 
 async def _keep_and_wait(session: Session, tables: Mapping[str, ImportTable]) -> None:
     """Keep new imports in the state, and print the tools of each, or why there are none."""
-    from retinue.runtime.commands.importing import keep_and_wait
+    from retinue.runtime.commands.imports import keep_and_wait
 
     async with session.client() as client:
         say_outcomes(session, await keep_and_wait(client, session.state, tables, say_slow(tables)))
@@ -231,7 +231,7 @@ async def _keep_and_wait(session: Session, tables: Mapping[str, ImportTable]) ->
 
 def _import_from(client: str, names: Sequence[str], project: Path | None, *, every: bool) -> None:
     from retinue.runtime.commands.connect import list_servers
-    from retinue.runtime.importing.imports import find_own_url
+    from retinue.runtime.imports.files import find_own_url
 
     session = open_session()
     found = list_servers(client, project, find_own_url(session.settings, session.state))
@@ -263,8 +263,8 @@ def _choose_names(
     session: Session, client: str, chosen: Sequence[FoundServer]
 ) -> dict[str, Mapping[str, Any]]:
     """The new imports by name; says where a name is not that of the server, and what is imported already."""
-    from retinue.runtime.commands.importing import choose_name, import_name_of
-    from retinue.runtime.importing.imports import read_imports
+    from retinue.runtime.commands.imports import choose_name, import_name_of
+    from retinue.runtime.imports.files import read_imports
 
     imports = dict(read_imports(session.settings, session.state))
     agents = _list_agents(session) - imports.keys() if chosen else set()
@@ -312,7 +312,7 @@ def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
 
 def _name_for(place: str, text: str) -> str:
     """The default name of an import of ``place``. Raises InvalidSettingError if another import has it."""
-    from retinue.runtime.importing.imports import read_imports
+    from retinue.runtime.imports.files import read_imports
 
     name = re.sub(r"[^a-z0-9_-]+", "-", text).strip("-")[:40]
     session = open_session()

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from retinue.core.call import Outcome, Status
 from retinue.core.errors import AgentUnreachableError, RetinueError, UnknownSkillError
-from retinue.mesh.events import CallEndedEvent, now
-from retinue.mesh.health.call_metrics import MAX_PAIRS, MAX_SERIES, CallMetrics
-from retinue.mesh.metrics import LATENCY_BOUNDS_S, METRICS, OTHER, Figures, Histogram
+from retinue.mesh.observing.call_metrics import MAX_PAIRS, MAX_SERIES, CallMetrics
+from retinue.mesh.observing.events import CallEndedEvent, now
+from retinue.mesh.observing.metrics import LATENCY_BOUNDS_S, METRICS, OTHER, Figures, Histogram
 from tests.mesh.scripted import make_call
 
 

@@ -16,8 +16,8 @@ from starlette.routing import Route
 
 from retinue.core.call import Principal
 from retinue.mesh.admission import Admission
-from retinue.mesh.health.call_metrics import CallMetrics
-from retinue.mesh.metrics import METRICS, Figures, Metric
+from retinue.mesh.observing.call_metrics import CallMetrics
+from retinue.mesh.observing.metrics import METRICS, Figures, Metric
 from retinue.mesh.permissions import Access, is_seen
 from retinue.parts.opening import OpenParts
 from retinue.parts.readiness import Problem

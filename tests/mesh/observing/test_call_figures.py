@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from retinue.core.record import Stats
-from retinue.mesh.health.call_figures import CallFigures, CallSummary
+from retinue.mesh.observing.call_figures import CallFigures, CallSummary
 
 
 def test_figures_of_an_earlier_process_are_added() -> None:

@@ -12,7 +12,7 @@ from retinue.core.call import Answer, Call
 from retinue.core.errors import AgentUnreachableError
 from retinue.core.record import Listing, Skill
 from retinue.mcp.codec.foreign import trace_for
-from retinue.mcp.upstream.imported_server import IMPORTS, ImportedServer, ImportSpec, OnResource
+from retinue.mcp.upstream.imports.server import IMPORTS, ImportedServer, ImportSpec, OnResource
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.sources import LiveSource
 from retinue.mesh.guard.trace_guard import AdmittedCall

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from retinue.a2a.client import imported
-from retinue.a2a.client.imported import ENDPOINT, AgentSpec, ImportedAgents
+from retinue.a2a.client import imports
+from retinue.a2a.client.imports import ENDPOINT, AgentSpec, ImportedAgents
 from retinue.cards.a2a_card import CARD_PATH, render_agent_card
 from retinue.cards.signatures import CardVerifier, Policy, Signer, SigningKey, TrustedKeys
 from retinue.core.errors import AgentUnreachableError, ExecutionFailedError
@@ -107,8 +107,8 @@ SAY = Skill("say", "Says it")
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imported, "RELIST_S", 0.02)
-    monkeypatch.setattr(imported, "FIRST_BACK_OFF_S", 0.02)
+    monkeypatch.setattr(imports, "RELIST_S", 0.02)
+    monkeypatch.setattr(imports, "FIRST_BACK_OFF_S", 0.02)
 
 
 async def test_the_skills_of_a_card_are_listed_under_the_name_of_the_import() -> None:

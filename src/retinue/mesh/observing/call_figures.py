@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from retinue.core.record import QUERY_CAPABILITIES, Candidate, Stats
-from retinue.mesh.events import CallEndedEvent, Event
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.mesh.observing.events import CallEndedEvent, Event
 
 _PRIOR_CALLS = 10
 """Calls that are assumed to have succeeded, because a new agent is trusted, and one failure does not condemn

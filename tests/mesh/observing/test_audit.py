@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from retinue.core.call import TraceContext
-from retinue.mesh.events import EventBus, record_calls
+from retinue.mesh.observing.events import EventBus, record_calls
 from tests.mesh.scripted import make_call, make_dispatcher
 from tests.requirements import requirement
 from tests.support.memory_audit import MemoryAudit

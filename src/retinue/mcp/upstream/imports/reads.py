@@ -23,8 +23,8 @@ from retinue.mcp.codec.foreign import (
     trace_for,
 )
 from retinue.mcp.codec.tools import list_spellings, safe_names, tool_id
-from retinue.mcp.upstream.imported import ImportedServers
-from retinue.mcp.upstream.imported_server import IMPORTS, ImportedServer
+from retinue.mcp.upstream.imports.server import IMPORTS, ImportedServer
+from retinue.mcp.upstream.imports.servers import ImportedServers
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.guard.trace_guard import AdmittedCall

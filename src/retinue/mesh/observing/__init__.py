@@ -1,0 +1,1 @@
+"""Events of calls, and the figures counted from them."""
