@@ -9,7 +9,7 @@ from starlette.routing import Route
 from retinue.cards.pallet_card import render_card
 from retinue.core.call import Call, TraceContext, new_id
 from retinue.mesh.dispatch import Calls
-from retinue.mesh.metrics import Figures, Metric
+from retinue.mesh.observing.metrics import Figures, Metric
 from retinue.parts.shown_agents import ShownAgents
 from retinue.web.codec.trace import CALLS_USED_KEY, parse_trace_headers
 from retinue.web.error_table import rest_fault
