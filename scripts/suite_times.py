@@ -37,6 +37,18 @@ LONG = (
     "tests/mcp/upstream/test_http_flood.py",
     "tests/mcp/upstream/test_imports.py",
     "tests/cli/test_full_disk.py",
+    "tests/crash/test_kills.py",
+    "tests/processes/test_moved_servers.py",
+    "tests/docs/sessions/test_guides.py",
+    "tests/docs/sessions/test_readme.py",
+    "tests/crash/test_clock_steps.py",
+    "tests/conformance/test_conformance.py",
+    "packages/retinue-testwriter/tests/testwriter/test_job_quality.py",
+    "tests/packages/test_release.py",
+    "tests/processes/test_import_process.py",
+    "tests/processes/test_hub_in_background.py",
+    "tests/crash/test_clock_logins.py",
+    "tests/processes/test_a2a_process.py",
 )
 """Files that take longest, begun first: otherwise one worker would end long after the others."""
 SUITES = (UNIT, *FAST.values(), *SLOW.values())

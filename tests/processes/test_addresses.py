@@ -10,6 +10,7 @@ import pytest
 import urllib3
 
 from retinue.storage.state import State
+from tests.processes.commands import run_command
 from tests.processes.proxying import Proxy, make_certificate, proxying
 from tests.processes.running import execute, program, write_agent
 from tests.processes.test_access_process import CLOSED, retinue
@@ -156,20 +157,20 @@ def test_a_worker_without_a_port_refuses_an_address_to_advertise(tmp_path: Path,
     url = "https://worker.example"
     given = ("--advertise", url) if by == "option" else ()
     environment = {} if by == "option" else {"RETINUE_WORKER__ADVERTISE": url}
-    with program("worker", *given, cwd=tmp_path, environment=environment) as worker:
-        assert worker.wait() != 0
-        assert "serves nothing" in worker.output
-        assert "--port" in worker.output
+    refused = run_command("worker", *given, cwd=tmp_path, environment=environment)
+    assert refused.returncode != 0
+    assert "serves nothing" in refused.stderr
+    assert "--port" in refused.stderr
 
 
 @pytest.mark.parametrize(
     "text", ["mesh.example", "ftp://mesh.example", "https://", "https://u:p@mesh.example", "http://0.0.0.0:1"]
 )
 def test_an_address_that_nobody_can_use_is_refused_before_anything_starts(tmp_path: Path, text: str) -> None:
-    with program("hub", "--bare", "--advertise", text, cwd=tmp_path) as hub:
-        assert hub.wait() != 0
-        assert "--advertise" in hub.output
-        assert len(hub.lines) <= 2
-    with program("hub", "--bare", cwd=tmp_path, environment={"RETINUE_HUB__ADVERTISE": text}) as hub:
-        assert hub.wait() != 0
-        assert "RETINUE_HUB__ADVERTISE" in hub.output
+    refused = run_command("hub", "--bare", "--advertise", text, cwd=tmp_path)
+    assert refused.returncode != 0
+    assert "--advertise" in refused.stderr
+    assert len(refused.stdout.splitlines() + refused.stderr.splitlines()) <= 2
+    refused = run_command("hub", "--bare", cwd=tmp_path, environment={"RETINUE_HUB__ADVERTISE": text})
+    assert refused.returncode != 0
+    assert "RETINUE_HUB__ADVERTISE" in refused.stderr

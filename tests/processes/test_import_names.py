@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.processes.commands import run_command
 from tests.processes.running import program, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,15 +25,7 @@ def run(tmp_path: Path) -> Run:
     """Runs ``retinue`` for a person whose home is empty."""
 
     def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "retinue", *arguments],
-            cwd=cwd,
-            env={**os.environ, "HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        return run_command(*arguments, cwd=cwd, environment={"HOME": str(tmp_path)})
 
     return run
 

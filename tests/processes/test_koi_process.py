@@ -222,7 +222,7 @@ def test_a_wrong_configuration_is_one_line_with_the_remedy(
 ) -> None:
     command, *rest = arguments
     done = subprocess.run(
-        [sys.executable, "-c", f"from retinue_koi.command import {command}_main; {command}_main()", *rest],
+        [sys.executable, "-c", f"from retinue.cli.koi_programs import {command}; {command}()", *rest],
         cwd=tmp_path,
         env={"RETINUE_HOME": str(tmp_path / "state"), "PATH": "/usr/bin:/bin"},
         capture_output=True,
@@ -262,4 +262,4 @@ def test_the_programs_of_the_seed_are_installed() -> None:
     scripts = tomllib.loads(_PYPROJECT.read_text("utf-8"))["project"]["scripts"]
     assert scripts.keys() >= {"koi-mcp-coordinator", "koi-mcp-agent", "koi-mcp-demo"}
     for name in ("coordinator", "agent", "demo"):
-        assert scripts[f"koi-mcp-{name}"] == f"retinue_koi.command:{name}_main"
+        assert scripts[f"koi-mcp-{name}"] == f"retinue.cli.koi_programs:{name}"

@@ -20,6 +20,7 @@ from retinue.mcp.client_configs.jsonc import set_value
 from retinue.mcp.client_configs.toml import set_table
 from retinue.storage.state import State
 from tests.mcp.client_configs.samples import BY_CLIENT
+from tests.processes.commands import run_command
 from tests.processes.running import program, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,15 +45,8 @@ def run(home: Path) -> Run:
     """Runs ``retinue`` for a person with this home."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "retinue", *arguments],
-            cwd=ROOT,
-            env={**os.environ, "HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config")},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        places = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config")}
+        return run_command(*arguments, cwd=ROOT, environment=places)
 
     return run
 

@@ -126,6 +126,12 @@ def test_functions_of_the_demo_answer_for_its_callable_traits() -> None:
             functions["calculate"](refused)
 
 
+def test_the_functions_of_the_demo_are_found_by_the_name_that_earlier_configurations_have() -> None:
+    former = load_functions("retinue.runtime.koi.demo_functions", ["calculate"], CONFIGS)
+    assert former == load_functions("retinue_koi.programs.demo_functions", ["calculate"], CONFIGS)
+    assert former.keys() == {"calculate"}
+
+
 def test_functions_come_from_a_file_beside_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "own_tools.py").write_text("def double(x: int) -> int:\n    return 2 * x\n")
     functions = load_functions("own_tools.py", ["double", "mood"], tmp_path)
