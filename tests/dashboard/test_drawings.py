@@ -9,7 +9,7 @@ from retinue.dashboard.drawings import (
     MAX_NODES,
     NODE_HEIGHT,
     NODE_WIDTH,
-    Node,
+    Box,
     draw_sparkline,
     place_bars,
     place_layers,
@@ -24,7 +24,7 @@ def test_no_two_boxes_overlap_and_lines_lead_to_the_right_where_there_is_no_cycl
     ids: list[str], edges: list[tuple[str, str]]
 ) -> None:
     forward = [(a, b) for a, b in edges if int(a) < int(b)]
-    graph = place_layers([Node(name, name) for name in ids], forward)
+    graph = place_layers([Box(name, name) for name in ids], forward)
     assert {node.id for node in graph.nodes} == set(ids)
     places = {node.id: (node.x, node.y) for node in graph.nodes}
     for a, (x1, y1) in places.items():
@@ -37,9 +37,9 @@ def test_no_two_boxes_overlap_and_lines_lead_to_the_right_where_there_is_no_cycl
 
 
 def test_a_cycle_and_too_many_nodes_are_drawn() -> None:
-    graph = place_layers([Node("a", "a"), Node("b", "b")], [("a", "b"), ("b", "a")])
+    graph = place_layers([Box("a", "a"), Box("b", "b")], [("a", "b"), ("b", "a")])
     assert len(graph.nodes) == 2
-    assert len(place_layers([Node(str(n), "") for n in range(500)], []).nodes) == MAX_NODES
+    assert len(place_layers([Box(str(n), "") for n in range(500)], []).nodes) == MAX_NODES
 
 
 def test_bars_stand_where_their_calls_ran() -> None:

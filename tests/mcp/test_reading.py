@@ -22,7 +22,7 @@ from retinue.authoring.context import Context
 from retinue.core.call import Part
 from retinue.core.record import Trait
 from retinue.mesh.observing.events import record_calls
-from retinue.mesh.reading import Message
+from retinue.mesh.reading import PromptMessage
 from tests.mcp.clients import MODES, connect
 from tests.requirements import requirement
 from tests.support.memory_audit import MemoryAudit
@@ -68,9 +68,9 @@ def library_agent() -> Agent:
         raise ValueError("torn")
 
     @agent.prompt(expose=True, title="Review")
-    async def review(book: str, tone: Literal["kind", "keen", "harsh"] = "kind") -> list[Message | str]:
+    async def review(book: str, tone: Literal["kind", "keen", "harsh"] = "kind") -> list[PromptMessage | str]:
         """Asks for a review."""
-        return [f"Review {book}, {tone}.", Message("assistant", Part.text("Gladly."))]
+        return [f"Review {book}, {tone}.", PromptMessage("assistant", Part.text("Gladly."))]
 
     @agent.completes("review", "book")
     async def books(value: str, tone: str = "") -> list[str]:

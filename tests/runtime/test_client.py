@@ -9,7 +9,7 @@ import pytest
 
 from retinue.core.call import Call, Outcome
 from retinue.core.errors import StepFailedError
-from retinue.runtime.commands.client import Client, RunFollower
+from retinue.runtime.commands.client import MeshClient, RunFollower
 
 CAUSE = {"message": "no module x", "remedy": "name one", "type": "execution_error"}
 
@@ -37,7 +37,7 @@ async def _follow(*replies: Mapping[str, Any]) -> tuple[Any, list[str]]:
 async def _follow_closely(*replies: Mapping[str, Any]) -> tuple[Any, list[str], list[str]]:
     said: list[str] = []
     began: list[str] = []
-    follower = RunFollower(Client(Hub(*replies), None), said.append, began.append)
+    follower = RunFollower(MeshClient(Hub(*replies), None), said.append, began.append)
     try:
         output: Any = await follower.run("w", {})
     except StepFailedError as error:

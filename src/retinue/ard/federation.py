@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import orjson
 import structlog
 
-from retinue.ard.codec.catalog import CATALOG_TYPE, Entry, as_listing, is_catalog_url, iterate_catalog
+from retinue.ard.codec.catalog import CATALOG_TYPE, CatalogEntry, as_listing, is_catalog_url, iterate_catalog
 from retinue.ard.codec.search import (
     VISITED_HEADER,
     Federation,
@@ -42,7 +42,7 @@ _log = structlog.get_logger("retinue.ard")
 class Answers:
     """The answers of others, and by URL the reasons of missing ones."""
 
-    parts: list[list[Entry]] = field(default_factory=list)
+    parts: list[list[CatalogEntry]] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
 
 
@@ -100,7 +100,7 @@ class Upstreams:
             _log.warning("registry not searched", source=url, reason=reason)
         return answers
 
-    async def _ask_one(self, url: str, search: Search, visited: Sequence[str]) -> list[Entry]:
+    async def _ask_one(self, url: str, search: Search, visited: Sequence[str]) -> list[CatalogEntry]:
         if is_catalog_url(url):
             return await self._search_catalog(url, search)
         passed = [*visited, self.own_id]
@@ -119,17 +119,17 @@ class Upstreams:
             raise ValueError(f"it answers with status {reply.status}")
         return parse_results(reply.body, url)
 
-    async def _search_catalog(self, url: str, search: Search) -> list[Entry]:
+    async def _search_catalog(self, url: str, search: Search) -> list[CatalogEntry]:
         entries = await self._read_catalog(url)
         wanted = [one for one in entries if matches(one, search.filter)]
         return [
             {**entry, "score": score, "source": url} for entry, score in rank_entries(search.text, wanted)
         ]
 
-    async def _read_catalog(self, url: str) -> list[Entry]:
+    async def _read_catalog(self, url: str) -> list[CatalogEntry]:
         """The entries of a catalog and of the catalogs that it names, each document once."""
         seen: set[str] = set()
-        waiting, entries = [url], list[Entry]()
+        waiting, entries = [url], list[CatalogEntry]()
         while waiting and len(seen) < MAX_CATALOGS:
             place = waiting.pop(0)
             if place in seen:
@@ -150,7 +150,7 @@ class Upstreams:
         return entries
 
 
-def rank_entries(text: str, entries: Sequence[Entry]) -> list[tuple[Entry, int]]:
+def rank_entries(text: str, entries: Sequence[CatalogEntry]) -> list[tuple[CatalogEntry, int]]:
     """The entries that match a text, best first, with scores from 0 to 100."""
     held = {(listing := as_listing(entry)).id: (listing, entry) for entry in entries}
     index = MemoryTextIndex([render_text(listing) for listing, _ in held.values()])

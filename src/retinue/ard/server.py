@@ -15,7 +15,7 @@ from starlette.routing import Route
 from retinue.ard.codec.catalog import (
     A2A_TYPE,
     CATALOG_PATH,
-    Entry,
+    CatalogEntry,
     Publisher,
     referral_entry,
     render_catalog,
@@ -35,7 +35,7 @@ from retinue.ard.federation import Answers, Upstreams, scale
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidParametersError, RetinueError
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.entry import Entry as IndexEntry
+from retinue.mesh.entry import Entry
 from retinue.mesh.permissions import Access, is_seen
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.web.error_table import rest_fault
@@ -95,10 +95,10 @@ class DiscoveryEndpoint:
             headers[INCOMPLETE_HEADER] = orjson.dumps(missing).decode().encode("ascii", "replace").decode()
         return JSONResponse(reply, headers=headers)
 
-    async def list_entries(self, caller: Principal) -> list[Entry]:
+    async def list_entries(self, caller: Principal) -> list[CatalogEntry]:
         """The entries of the agents that a caller sees, at most those of `MAX_CATALOG` agents."""
         await self._directory.ensure_fresh()
-        view, entries, count = self._access.view_of(caller), list[Entry](), 0
+        view, entries, count = self._access.view_of(caller), list[CatalogEntry](), 0
         async for page in self._directory.iterate_pages():
             seen = [one for one in page if one.enabled and is_seen(view, one.name)]
             for listing in self._directory.open_all(seen[: MAX_CATALOG - count]):
@@ -121,11 +121,11 @@ class DiscoveryEndpoint:
             referrals = [referral_entry(url) for url in self._upstreams.urls]
         return render_results(search, merge([own, *answers.parts]), referrals), answers
 
-    async def _search_own(self, search: Search, caller: Principal) -> list[Entry]:
+    async def _search_own(self, search: Search, caller: Principal) -> list[CatalogEntry]:
         await self._directory.ensure_fresh()
         view = self._access.view_of(caller)
 
-        def is_shown(entry: IndexEntry) -> bool:
+        def is_shown(entry: Entry) -> bool:
             return entry.enabled and is_seen(view, entry.name) and self._directory.represents_agent(entry)
 
         found = self._search.find_skills(search.text, caller.scopes, limit=MAX_HITS, accept=is_shown)

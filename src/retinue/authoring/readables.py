@@ -28,7 +28,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import AgentRecord, Prompt, PromptArgument, Resource, is_visible
 from retinue.core.uri_template import UriTemplate, UriTemplateError, is_template, parse_template
-from retinue.mesh.reading import Completion, Message, PromptText, Read, ReadRequest
+from retinue.mesh.reading import Completion, PromptMessage, PromptText, Read, ReadRequest
 
 PROFILE = "profile"
 """Name of the resource with the agent's whole card; its URI is ``agent:<name>``."""
@@ -252,15 +252,15 @@ def _as_contents(uri: str, mime: str, value: Any) -> tuple[Part, ...]:
     return (Part.resource(uri, orjson.dumps(encode_result(uri, value)).decode(), mime),)
 
 
-def _as_messages(name: str, value: Any) -> tuple[Message, ...]:
+def _as_messages(name: str, value: Any) -> tuple[PromptMessage, ...]:
     """A text, a part, a message or a list of these; texts and parts become messages of the user."""
     several: Iterable[Any] = value if isinstance(value, list | tuple) else (value,)
     messages = []
     for item in several:
-        if isinstance(item, Message):
+        if isinstance(item, PromptMessage):
             messages.append(item)
         elif isinstance(item, str | Part):
-            messages.append(Message("user", item if isinstance(item, Part) else Part.text(item)))
+            messages.append(PromptMessage("user", item if isinstance(item, Part) else Part.text(item)))
         else:
             problem = f"not a message: {type(item).__name__}; return texts, parts or messages"
             raise OutputInvalidError(f"prompt {name}", [Problem("", problem)])

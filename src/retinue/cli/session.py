@@ -21,7 +21,7 @@ from retinue.core.log_lines import JsonLines, hide_tokens_in_line, render_json_l
 from retinue.core.text import hide_tokens
 
 if TYPE_CHECKING:
-    from retinue.runtime.commands.client import Client
+    from retinue.runtime.commands.client import MeshClient
     from retinue.settings import Settings
     from retinue.storage.state import State
 
@@ -45,7 +45,7 @@ class Session:
     """Reloads the settings, with the options of this command over them; raises InvalidSettingError."""
 
     @asynccontextmanager
-    async def client(self, *, is_interactive: bool = False) -> AsyncIterator[Client]:
+    async def client(self, *, is_interactive: bool = False) -> AsyncIterator[MeshClient]:
         """Open a client of the running hub; without a hub, of the same skills in this process.
 
         An interactive one passes progress and questions of a call on.

@@ -21,7 +21,7 @@ _LABEL_PX, _DETAIL_PX = 7.4, 6.2
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Box:
     """A box of a drawing; its place is that of the upper left corner."""
 
     id: str
@@ -38,7 +38,7 @@ class Node:
 class Graph:
     """Placed nodes, each `node_width` wide, and the paths of the lines between them; lengths in pixels."""
 
-    nodes: Sequence[Node]
+    nodes: Sequence[Box]
     lines: Sequence[str]
     width: float
     height: float
@@ -57,7 +57,7 @@ class Graph:
 
 
 def place_layers(
-    nodes: Sequence[Node], edges: Iterable[tuple[str, str]], node_width: int = NODE_WIDTH
+    nodes: Sequence[Box], edges: Iterable[tuple[str, str]], node_width: int = NODE_WIDTH
 ) -> Graph:
     """Nodes from left to right: each right of all that lead to it, in an order with few crossings."""
     by_id = {node.id: node for node in nodes[:MAX_NODES]}
@@ -65,7 +65,7 @@ def place_layers(
     layers = _make_layers(list(by_id), links)
     _order(layers, links)
     tallest = max(map(len, layers), default=0)
-    placed: dict[str, Node] = {}
+    placed: dict[str, Box] = {}
     for column, layer in enumerate(layers):
         top = (tallest - len(layer)) * (NODE_HEIGHT + GAP_Y) / 2
         for row, name in enumerate(layer):
@@ -114,7 +114,7 @@ def _order(layers: list[list[str]], links: Sequence[tuple[str, str]]) -> None:
             layer.sort(key=means.__getitem__)
 
 
-def _line(a: Node, b: Node, node_width: int) -> str:
+def _line(a: Box, b: Box, node_width: int) -> str:
     x1, y1 = a.x + node_width, a.y + NODE_HEIGHT / 2
     x2, y2 = b.x, b.y + NODE_HEIGHT / 2
     bend = (x2 - x1) / 2 if x2 > x1 else GAP_X

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from retinue.dashboard.asking import Json
-from retinue.dashboard.drawings import Graph, Node, draw_sparkline, place_layers
+from retinue.dashboard.drawings import Box, Graph, draw_sparkline, place_layers
 from retinue.dashboard.step_levels import Step, unfold, write_counts
 
 RECENT_CALLS = 1_000
@@ -51,7 +51,7 @@ def flatten(steps: list[Json], depth: int = 0) -> Iterator[tuple[Json, int]]:
 
 def draw_steps(steps: Sequence[Step]) -> Graph:
     """The steps of a page from left to right, those below each in a column of their own."""
-    nodes: list[Node] = []
+    nodes: list[Box] = []
     edges: list[tuple[str, str]] = []
     before: list[str] = []
     for step in steps:
@@ -66,13 +66,13 @@ def draw_steps(steps: Sequence[Step]) -> Graph:
     return place_layers(nodes, edges)
 
 
-def _step_node(step: Step) -> Node:
+def _step_node(step: Step) -> Box:
     facts = step.facts
     detail = facts.get("agent") or facts.get("skill") or facts.get("kind") or ""
     if step.counts:
         detail = write_counts(step.counts)
     is_folded = bool(step.counts)
-    return Node(step.path, step.path.rpartition("/")[2], str(detail), step.status, is_folded=is_folded)
+    return Box(step.path, step.path.rpartition("/")[2], str(detail), step.status, is_folded=is_folded)
 
 
 def draw_definition(steps: list[Json]) -> Graph:

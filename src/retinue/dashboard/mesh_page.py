@@ -11,8 +11,8 @@ from starlette.responses import Response
 from retinue.core.call import Principal
 from retinue.dashboard.asking import Hub, Json
 from retinue.dashboard.drawings import (
+    Box,
     Graph,
-    Node,
     draw_dots,
     place_layers,
     place_spiral,
@@ -67,14 +67,14 @@ class MeshPage:
 
 def draw_mesh(mesh: Json, imports: Sequence[Json]) -> Graph:
     """The hub in the middle: who shares its network and database on the left, what it reads on the right."""
-    hub = Node("hub", "this hub", str(mesh["hub"]["url"] or "").partition("://")[2], "done")
+    hub = Box("hub", "this hub", str(mesh["hub"]["url"] or "").partition("://")[2], "done")
     others = [one for one in mesh["nodes"] if not one["is_own"]]
     # most hubs have no imports, APIs or models: their sources are in the table only
     sources = [one for one in mesh["sources"] if _is_used(one) or not one["connected"]]
     left = [
         *_limit("node", "nodes", (_node_box(one) for one in others)),
         *_limit("koi", "KOI edges", map(_koi_box, mesh["koi"])),
-        *_limit("peer", "peers", (Node(f"peer {url}", _host(url), "search peer") for url in mesh["peers"])),
+        *_limit("peer", "peers", (Box(f"peer {url}", _host(url), "search peer") for url in mesh["peers"])),
     ]
     right = [
         *_limit("source", "sources", map(_source_box, sources)),
@@ -90,7 +90,7 @@ def _is_used(source: Json) -> bool:
     return bool(source["agents"]) or source["kind"] == "registry"
 
 
-def _targets(right: Iterable[Node]) -> Iterable[Json]:
+def _targets(right: Iterable[Box]) -> Iterable[Json]:
     """The boxes on the right; an import hangs at the source of all imports."""
     nodes = list(right)
     has_source = any(one.id == "source imports" for one in nodes)
@@ -98,34 +98,34 @@ def _targets(right: Iterable[Node]) -> Iterable[Json]:
         yield {"id": one.id, "via": "imports" if has_source and one.id.startswith("import ") else None}
 
 
-def _limit(kind: str, plural: str, boxes: Iterable[Node]) -> list[Node]:
+def _limit(kind: str, plural: str, boxes: Iterable[Box]) -> list[Box]:
     """At most `MAX_BOXES`, silent ones first; the rest is one box with their number."""
     ordered = sorted(boxes, key=lambda one: one.status != "failed")
     if len(ordered) <= MAX_BOXES:
         return ordered
     rest = len(ordered) - MAX_BOXES + 1
-    return [*ordered[: MAX_BOXES - 1], Node(f"{kind} …", f"{rest} more {plural}", "in the table below")]
+    return [*ordered[: MAX_BOXES - 1], Box(f"{kind} …", f"{rest} more {plural}", "in the table below")]
 
 
-def _node_box(one: Json) -> Node:
-    return Node(f"node {one['name']}", str(one["name"]), f"node, {one['running']} runs", "done")
+def _node_box(one: Json) -> Box:
+    return Box(f"node {one['name']}", str(one["name"]), f"node, {one['running']} runs", "done")
 
 
-def _koi_box(one: Json) -> Node:
+def _koi_box(one: Json) -> Box:
     arrow = "subscribed to" if one["direction"] == "in" else "subscriber"
     status = "done" if one["status"] == "approved" else "waiting"
-    return Node(f"koi {one['name']} {one['direction']}", str(one["name"]), f"KOI, {arrow}", status)
+    return Box(f"koi {one['name']} {one['direction']}", str(one["name"]), f"KOI, {arrow}", status)
 
 
-def _source_box(one: Json) -> Node:
+def _source_box(one: Json) -> Box:
     detail = write_counts(one["agents"]) or "no agents"
-    return Node(f"source {one['name']}", _host(one["name"]), detail, "done" if one["connected"] else "failed")
+    return Box(f"source {one['name']}", _host(one["name"]), detail, "done" if one["connected"] else "failed")
 
 
-def _import_box(one: Json) -> Node:
+def _import_box(one: Json) -> Box:
     status = "failed" if not one["connected"] else "waiting" if one.get("waiting") else "done"
     detail = {"failed": "import, not connected", "waiting": "import, changed tools"}.get(status, "import")
-    return Node(f"import {one['name']}", str(one["name"]), detail, status)
+    return Box(f"import {one['name']}", str(one["name"]), detail, status)
 
 
 def _host(name: Any) -> str:

@@ -51,7 +51,7 @@ class ReadRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class PromptMessage:
     """One message of a prompt."""
 
     role: Literal["user", "assistant"]
@@ -62,7 +62,7 @@ class Message:
 class PromptText:
     """A prompt with its arguments inserted."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[PromptMessage, ...]
     description: str = ""
 
 

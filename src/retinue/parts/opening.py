@@ -185,8 +185,8 @@ class OpenParts:
     @contextmanager
     def _naming(self, part: Part, verb: str) -> Iterator[None]:
         """Name a part that takes long."""
-        told = f"{part.name} takes more than {self._slow_s:g} s to {verb}"
-        timer = asyncio.get_running_loop().call_later(self._slow_s, self._process.echo, told)
+        notice = f"{part.name} takes more than {self._slow_s:g} s to {verb}"
+        timer = asyncio.get_running_loop().call_later(self._slow_s, self._process.echo, notice)
         try:
             yield
         finally:

@@ -83,7 +83,7 @@ class PeerInvoker:
             # Exposed by this hub and not by the agent, so it is called with the mesh scope.
             principal = replace(call.principal, scopes=call.principal.scopes | {"mesh"})
             call = replace(call, principal=principal)
-        target = Target(name, url, name, skill.id, self._token_for(listing.source, url))
+        target = CallTarget(name, url, name, skill.id, self._token_for(listing.source, url))
         with admitted.forward() as outgoing:
             try:
                 notes = ReplyNotes()
@@ -136,7 +136,7 @@ class HubCalls:
         """The outcome as the hub reports it; ``agent`` is None where only the hub knows it."""
         base = self._url.rstrip("/")
         url = base if call.agent is None else f"{base}/agents/{quote(call.agent, safe='')}"
-        target = Target("hub", url, call.agent or "", call.skill, self.token)
+        target = CallTarget("hub", url, call.agent or "", call.skill, self.token)
         outgoing = OutgoingCall(call.trace)
         notes = ReplyNotes()
         try:
@@ -159,7 +159,7 @@ class HubCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CallTarget:
     """The target of a request; ``name`` is used in error texts."""
 
     name: str
@@ -179,7 +179,7 @@ class ReplyNotes:
 
 async def execute(
     http: HttpRequester,
-    target: Target,
+    target: CallTarget,
     call: Call,
     outgoing: OutgoingCall,
     signer: Signer | None = None,
@@ -241,7 +241,7 @@ def _headers_of(call: Call, trace: TraceContext, token: str | None) -> dict[str,
     return headers
 
 
-def _read_reply(reply: HttpResponse, target: Target) -> Any:
+def _read_reply(reply: HttpResponse, target: CallTarget) -> Any:
     if reply.status >= 400:
         check_not_refused(target.name, reply.status)
     try:

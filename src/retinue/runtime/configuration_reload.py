@@ -59,9 +59,9 @@ class ConfigurationReload:
             one()
         waiting = [name for name in list_changes(self._started_with, settings) if not self._is_live(name)]
         self._settings = settings
-        said = [f"now in force: {', '.join(changed)}"] if changed else []
-        said += [f"at the next start: {', '.join(waiting)}"] if waiting else []
-        self._echo(f"settings read again; {'; '.join(said) or 'nothing changed'}")
+        parts = [f"now in force: {', '.join(changed)}"] if changed else []
+        parts += [f"at the next start: {', '.join(waiting)}"] if waiting else []
+        self._echo(f"settings read again; {'; '.join(parts) or 'nothing changed'}")
 
     def _is_live(self, name: str) -> bool:
         return any(_takes(part, name) for part in self._parts)
@@ -134,7 +134,7 @@ def _differences(path: str, old: Any, new: Any) -> list[str]:
     if not (isinstance(old, Mapping) or isinstance(new, Mapping)):
         return [path]
     olds, news = (one if isinstance(one, Mapping) else {} for one in (old, new))
-    found: list[str] = []
+    paths: list[str] = []
     for name in {*olds, *news}:
-        found += _differences(f"{path}.{name}" if path else str(name), olds.get(name), news.get(name))
-    return found or [path]
+        paths += _differences(f"{path}.{name}" if path else str(name), olds.get(name), news.get(name))
+    return paths or [path]

@@ -175,8 +175,8 @@ async def notify_hub(
         _log.warning("hub not told", error=error.message)
         return False
     news = {"withdrawn": withdrawn, "forgotten": forgotten}
-    given = {key: name for key, name in news.items() if name is not None}
-    call = Call(uuid.uuid4().hex, "refresh_agents", given, LOCAL, "agent", new_trace())
+    arguments = {key: name for key, name in news.items() if name is not None}
+    call = Call(uuid.uuid4().hex, "refresh_agents", arguments, LOCAL, "agent", new_trace())
     hub = HubCalls(http, url, token=state.local_token(), joined=joined, signer=MeshSigner.of(state))
     outcome = await hub.dispatch(call)
     if outcome.error is not None:

@@ -53,12 +53,12 @@ def read_models(settings: Settings, *, seeds: bool = True) -> dict[str, ModelSpe
 
     Raises InvalidSettingError.
     """
-    found = dict(SEED_MODELS) if seeds else {}
+    specs = dict(SEED_MODELS) if seeds else {}
     for name, table in settings.llm.items():
-        found.pop(name, None)
+        specs.pop(name, None)
         if table.enabled:
-            found[name] = _spec_of(name, table)
-    return found
+            specs[name] = _spec_of(name, table)
+    return specs
 
 
 def find_models(settings: Settings, environ: Mapping[str, str], *, seeds: bool = True) -> Models:
@@ -66,10 +66,10 @@ def find_models(settings: Settings, environ: Mapping[str, str], *, seeds: bool =
     own = version("retinue")
     available: dict[str, Available] = {}
     missing = {}
-    found = read_models(settings, seeds=seeds)
+    specs = read_models(settings, seeds=seeds)
     if settings.hub.models is not None:
-        found = {name: _choose_model(found, name) for name in settings.hub.models}
-    for name, spec in found.items():
+        specs = {name: _choose_model(specs, name) for name in settings.hub.models}
+    for name, spec in specs.items():
         backend = find_backend(spec, environ)
         if isinstance(backend, Unavailable):
             missing[name] = describe_model(spec, own), backend
@@ -101,21 +101,23 @@ class ModelState:
 
 def list_model_states(settings: Settings, state: State, environ: Mapping[str, str]) -> list[ModelState]:
     """Every model, whether it can be started, and its spending of today. Raises InvalidSettingError."""
-    found = []
+    states = []
     for name, spec in read_models(settings).items():
         backend, is_configured = find_backend(spec, environ), name in settings.llm
         if isinstance(backend, Unavailable):
-            found.append(ModelState(name, backend, is_configured))
+            states.append(ModelState(name, backend, is_configured))
             continue
         ledger = _open_ledger(state, spec, backend)
         try:
             ledger.check_prices()
             spending = render_spending(ledger.read_today(), spec.budget)
         except RetinueError as error:
-            found.append(ModelState(name, backend, is_configured, problem=error.message, remedy=error.remedy))
+            states.append(
+                ModelState(name, backend, is_configured, problem=error.message, remedy=error.remedy)
+            )
         else:
-            found.append(ModelState(name, backend, is_configured, spending))
-    return found
+            states.append(ModelState(name, backend, is_configured, spending))
+    return states
 
 
 def spending_reader(settings: Settings, state: State) -> Callable[[str], Mapping[str, Any] | None]:
@@ -139,8 +141,8 @@ def spending_reader(settings: Settings, state: State) -> Callable[[str], Mapping
 
 
 def _list_limits(table: LlmTable) -> dict[str, Any]:
-    found = table.model_dump(exclude_none=True)
-    return {key: value for key, value in found.items() if key.startswith(("max_tokens_", "max_cost_"))}
+    limits = table.model_dump(exclude_none=True)
+    return {key: value for key, value in limits.items() if key.startswith(("max_tokens_", "max_cost_"))}
 
 
 def answer_as_character(agent: Agent, settings: Settings, state: State, name: str) -> None:
@@ -204,15 +206,15 @@ def _spec_of(name: str, table: LlmTable) -> ModelSpec:
     if name == HUB_NAME:
         raise InvalidSettingError(f"llm.{name}", "the hub has this name", remedy="choose another name")
     seed = SEED_MODELS.get(name, ModelSpec(name))
-    given = table.model_dump(exclude_unset=True, include=_PLAIN)
+    own_values = table.model_dump(exclude_unset=True, include=_PLAIN)
     if table.scores is not None:
-        given["scores"] = {**_MIDDLE, **seed.scores, **table.scores}
+        own_values["scores"] = {**_MIDDLE, **seed.scores, **table.scores}
     if table.prices is not None:
         if len(table.prices) != 2:
             raise InvalidSettingError(
                 f"llm.{name}.prices", "one of two is missing", remedy="write {input = 3.0, output = 15.0}"
             )
-        given["prices"] = Prices(table.prices["input"], table.prices["output"])
+        own_values["prices"] = Prices(table.prices["input"], table.prices["output"])
     if table.folder is not None and not table.folder.is_dir():
         raise InvalidSettingError(
             f"llm.{name}.folder", f"{table.folder} is not a folder", remedy="name a folder that exists"
@@ -225,7 +227,7 @@ def _spec_of(name: str, table: LlmTable) -> ModelSpec:
         table.max_cost_per_run,
         table.max_cost_per_day,
     )
-    return check_spec(replace(seed, **given, budget=budget))
+    return check_spec(replace(seed, **own_values, budget=budget))
 
 
 _MIDDLE = {"planning": 0.5, "execution": 0.5, "review": 0.5}

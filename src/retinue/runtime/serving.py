@@ -68,11 +68,11 @@ def bind(host: str, port: int, *, search: bool = False) -> socket.socket:
 
 def take_listener(host: str, port: int) -> socket.socket | None:
     """The listening socket that the supervisor has opened for this process, if it is at this address."""
-    given = os.environ.get(LISTENER_FD)
-    if given is None:
+    descriptor_text = os.environ.get(LISTENER_FD)
+    if descriptor_text is None:
         return None
     try:
-        listener = socket.socket(fileno=int(given))
+        listener = socket.socket(fileno=int(descriptor_text))
     except (OSError, ValueError):
         return None
     if listener.getsockname()[:2] != (host, port):
@@ -192,10 +192,10 @@ class Stop:
 
         A thread watches, because a skill may block the event loop.
         """
-        given = os.environ.pop(SUPERVISOR_FD, None)
-        if given is None:
+        descriptor_text = os.environ.pop(SUPERVISOR_FD, None)
+        if descriptor_text is None:
             return None
-        descriptor = int(given)
+        descriptor = int(descriptor_text)
         os.set_inheritable(descriptor, False)
         loop = asyncio.get_running_loop()
 

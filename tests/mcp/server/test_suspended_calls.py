@@ -13,7 +13,7 @@ from retinue.core.errors import BusyError
 from retinue.mcp.server.suspended_calls import (
     MAX_SUSPENDED_OF_A_CALLER,
     Conversation,
-    Questions,
+    PendingQuestions,
     SuspendedCalls,
 )
 
@@ -76,11 +76,11 @@ async def test_several_questions_of_one_moment_are_asked_together() -> None:
 
     conversation.start(run())
     asked = await conversation.proceed()
-    assert isinstance(asked, Questions)
+    assert isinstance(asked, PendingQuestions)
     assert list(asked.requests) == ["a", "a+"]
     conversation.answer({"a": YES})
     rest = await conversation.proceed()
-    assert isinstance(rest, Questions)
+    assert isinstance(rest, PendingQuestions)
     assert list(rest.requests) == ["a+"]
     conversation.answer({"a+": YES})
     assert await conversation.proceed() == {"same": True}

@@ -29,7 +29,7 @@ from retinue.core.errors import ChildFailedError, ExecutionFailedError, InvalidS
 from retinue.parts.process import Echo
 from retinue.plugins import AGENTS, list_plugins
 from retinue.rpc.probe import answers
-from retinue.runtime.commands.client import Client, RunFollower, open_client
+from retinue.runtime.commands.client import MeshClient, RunFollower, open_client
 from retinue.runtime.serving import Stop, check_loopback, run_loop
 from retinue.runtime.supervisor import ChildSpec, Ready, Supervisor
 from retinue.settings import load_settings
@@ -177,7 +177,7 @@ def _own_folder(place: Path) -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def _team(home: Path, model: str | None, echo: Echo) -> AsyncIterator[Client]:
+async def _team(home: Path, model: str | None, echo: Echo) -> AsyncIterator[MeshClient]:
     """Start a hub with its agents as child processes; yields a client of the hub."""
     state = State(home)
     settings = load_settings()
@@ -206,7 +206,7 @@ async def _team(home: Path, model: str | None, echo: Echo) -> AsyncIterator[Clie
             echo("The hub and its agents have stopped.")
 
 
-async def _introduce(client: Client, url: str, model: str | None, echo: Echo) -> None:
+async def _introduce(client: MeshClient, url: str, model: str | None, echo: Echo) -> None:
     echo(f"  {'hub':<12} {url}{_moved(url, HUB_PORT)}")
     rows: list[Mapping[str, Any]] = (await client.get("list_agents", {"detailed": True}))["agents"]
     ours = [plugin for plugin in list_plugins(AGENTS) if plugin.target.startswith(f"{__package__}.")]

@@ -30,7 +30,7 @@ from retinue.a2a.codec.requests import (
 from retinue.a2a.codec.tasks import with_history
 from retinue.a2a.server.agents import A2aAgent, AgentOf
 from retinue.a2a.server.service import A2aService
-from retinue.a2a.server.task_table import Caller
+from retinue.a2a.server.task_table import Sender
 from retinue.core.call import MAX_KEY_LENGTH, TraceContext
 from retinue.core.errors import InvalidRequestError, RetinueError
 from retinue.core.record import Skill
@@ -177,7 +177,7 @@ class _Exchange:
         request = read_send(self._params)
         return replace(request, push=replace(request.push, legacy=self._legacy)) if request.push else request
 
-    def _caller(self, *metadata: Any) -> Caller:
+    def _caller(self, *metadata: Any) -> Sender:
         """The caller, with the trace of the headers and of the metadata."""
         headers = self._identity.headers
         trace = parse_raw_trace_headers(headers)
@@ -189,7 +189,7 @@ class _Exchange:
             raise InvalidRequestError(
                 f"Idempotency-Key has {len(key)} characters; give 1 to {MAX_KEY_LENGTH}"
             )
-        return Caller(
+        return Sender(
             self._identity,
             self._agent.name,
             trace or _NO_TRACE,

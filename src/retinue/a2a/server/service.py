@@ -35,7 +35,7 @@ from retinue.a2a.codec.tasks import (
     with_history,
 )
 from retinue.a2a.server.task_run import TaskChannel, TaskRun
-from retinue.a2a.server.task_table import Caller, TaskTable
+from retinue.a2a.server.task_table import Sender, TaskTable
 from retinue.core.call import Call, Outcome, TraceContext, new_id
 from retinue.core.errors import (
     ExecutionFailedError,
@@ -72,7 +72,7 @@ class A2aService:
         self.envelopes = envelopes
         self._calls = calls
 
-    async def send(self, request: SendRequest, caller: Caller) -> Event:
+    async def send(self, request: SendRequest, caller: Sender) -> Event:
         """``SendMessage``: the task when it has ended or asks, or a message."""
         replied = await self._reply_to_envelope(request, caller)
         if replied is not None:
@@ -87,7 +87,7 @@ class A2aService:
             return {"message": agent_message(parts) | {"contextId": run.task["contextId"]}}
         return {"task": with_history(run.task, request.history_length)}
 
-    async def stream(self, request: SendRequest, caller: Caller) -> AsyncIterator[Event]:
+    async def stream(self, request: SendRequest, caller: Sender) -> AsyncIterator[Event]:
         """``SendStreamingMessage``: the task, then its events until it has ended or asks.
 
         An error before the first event is raised by the first step of the iterator.
@@ -110,7 +110,7 @@ class A2aService:
         finally:
             run.unfollow(follower)
 
-    async def subscribe(self, task_id: str, caller: Caller) -> AsyncIterator[Event]:
+    async def subscribe(self, task_id: str, caller: Sender) -> AsyncIterator[Event]:
         """``SubscribeToTask``: the task as it is, then its events until it has ended."""
         run = self.tasks.find_running(task_id, caller)
         if run is None or run.has_ended:
@@ -126,7 +126,7 @@ class A2aService:
         finally:
             run.unfollow(follower)
 
-    async def cancel(self, task_id: str, caller: Caller) -> Task:
+    async def cancel(self, task_id: str, caller: Sender) -> Task:
         """``CancelTask``: cancels the call and waits until it has stopped."""
         run = self.tasks.find_running(task_id, caller)
         if run is None or run.has_ended:
@@ -157,7 +157,7 @@ class A2aService:
         is_done = state_of(run.task) == COMPLETED
         return is_done and codec.wants_message(request.message, request.metadata)
 
-    async def _reply_to_envelope(self, request: SendRequest, caller: Caller) -> Event | None:
+    async def _reply_to_envelope(self, request: SendRequest, caller: Sender) -> Event | None:
         envelope = codec.find_envelope(request.message)
         if envelope is None:
             return None
@@ -170,7 +170,7 @@ class A2aService:
         return {"message": {**reply, "contextId": request.message.context_id or str(uuid.uuid4())}}
 
     async def _start_or_continue(
-        self, request: SendRequest, caller: Caller, *, follow: bool = False
+        self, request: SendRequest, caller: Sender, *, follow: bool = False
     ) -> TaskRun:
         """The running task of a message; returns when it has settled, or after `SETTLE_S`."""
         message = request.message
@@ -195,7 +195,7 @@ class A2aService:
         return run
 
     async def _continue(
-        self, message: Message, request: SendRequest, caller: Caller, *, follow: bool
+        self, message: Message, request: SendRequest, caller: Sender, *, follow: bool
     ) -> TaskRun:
         assert message.task_id is not None
         run = self.tasks.find_running(message.task_id, caller)
@@ -219,7 +219,7 @@ class A2aService:
                 pass
         return run
 
-    async def _make_call(self, request: SendRequest, caller: Caller) -> Call:
+    async def _make_call(self, request: SendRequest, caller: Sender) -> Call:
         message = request.message
         named = codec.read_named(message, request.metadata)
         needs_record = named.skill is None or named.text is not None or bool(named.files)
@@ -238,7 +238,7 @@ class A2aService:
             idempotency_key=caller.idempotency_key,
         )
 
-    async def _work(self, run: TaskRun, call: Call, caller: Caller) -> None:
+    async def _work(self, run: TaskRun, call: Call, caller: Sender) -> None:
         """Run the call to the end of its task."""
         try:
             outcome = await self._calls.dispatch(call, TaskChannel(run))

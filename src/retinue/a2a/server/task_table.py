@@ -52,7 +52,7 @@ FindSkills = Callable[[], Awaitable[Sequence[Skill]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class Sender:
     """Who sends a request, to which agent; ``agent`` None = whichever has the skill.
 
     ``is_named``: the caller named the agent, by the path of its request.
@@ -88,7 +88,7 @@ class TaskTable:
     def running(self) -> Iterable[TaskRun]:
         return list(self._running.values())
 
-    def add(self, task: Task, caller: Caller, push: PushConfig | None) -> TaskRun:
+    def add(self, task: Task, caller: Sender, push: PushConfig | None) -> TaskRun:
         """A task that runs from now on, until `remove`; nobody is shown it yet."""
         run = TaskRun(task, caller.agent or "", caller.owner, self._note, self._check_asking)
         if push is not None:
@@ -100,13 +100,13 @@ class TaskTable:
         """The run of a task has ended."""
         self._running.pop(run.id, None)
 
-    def find_running(self, task_id: str, caller: Caller) -> TaskRun | None:
+    def find_running(self, task_id: str, caller: Sender) -> TaskRun | None:
         run = self._running.get(task_id)
         if run is None or not run.is_shown or (run.agent, run.owner) != (caller.agent or "", caller.owner):
             return None
         return run
 
-    async def find(self, task_id: str, caller: Caller) -> Task:
+    async def find(self, task_id: str, caller: Sender) -> Task:
         """``GetTask``."""
         run = self.find_running(task_id, caller)
         if run is not None:
@@ -117,7 +117,7 @@ class TaskTable:
             raise task_not_found(task_id)
         return task
 
-    async def list_page(self, request: ListRequest, caller: Caller) -> dict[str, Any]:
+    async def list_page(self, request: ListRequest, caller: Sender) -> dict[str, Any]:
         """``ListTasks``: the caller's own tasks, the last changed first."""
         store = await self._open()
         page = store.list_page(
@@ -141,7 +141,7 @@ class TaskTable:
             "totalSize": page.total,
         }
 
-    async def set_push(self, task_id: str, config: PushConfig, caller: Caller) -> tuple[str, PushConfig]:
+    async def set_push(self, task_id: str, config: PushConfig, caller: Sender) -> tuple[str, PushConfig]:
         """``CreateTaskPushNotificationConfig``; returns its id and itself."""
         await self.find(task_id, caller)
         self.check_push(config)
@@ -152,20 +152,20 @@ class TaskTable:
             run.push[config_id] = config
         return config_id, config
 
-    async def find_push(self, task_id: str, config_id: str, caller: Caller) -> PushConfig:
+    async def find_push(self, task_id: str, config_id: str, caller: Sender) -> PushConfig:
         """``GetTaskPushNotificationConfig``."""
         found = dict(await self.list_push(task_id, caller))
         if config_id not in found:
             raise push_config_not_found(task_id, config_id)
         return found[config_id]
 
-    async def list_push(self, task_id: str, caller: Caller) -> list[tuple[str, PushConfig]]:
+    async def list_push(self, task_id: str, caller: Sender) -> list[tuple[str, PushConfig]]:
         """``ListTaskPushNotificationConfigs``: ids and configurations."""
         await self.find(task_id, caller)
         store = await self._open()
         return [(config_id, PushConfig(**body)) for config_id, body in store.list_push(task_id)]
 
-    async def delete_push(self, task_id: str, config_id: str, caller: Caller) -> None:
+    async def delete_push(self, task_id: str, config_id: str, caller: Sender) -> None:
         """``DeleteTaskPushNotificationConfig``."""
         await self.find(task_id, caller)
         (await self._open()).delete_push(task_id, config_id)

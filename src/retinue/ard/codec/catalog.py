@@ -16,7 +16,7 @@ from retinue.cards.a2a_card import CARD_MEDIA_TYPE, CARD_PATH
 from retinue.cards.retinue_block import list_shown_skills
 from retinue.core.record import AgentRecord, Listing, Skill
 
-Entry = dict[str, Any]
+CatalogEntry = dict[str, Any]
 
 CATALOG_PATH = "/.well-known/ai-catalog.json"
 A2A_TYPE = CARD_MEDIA_TYPE
@@ -52,7 +52,7 @@ class Publisher:
         return f"urn:air:{self.domain}:{kind}:{_NOT_IN_URN.sub('-', name).strip('-') or 'unnamed'}"
 
 
-def render_catalog(publisher: Publisher, entries: Iterable[Entry]) -> dict[str, Any]:
+def render_catalog(publisher: Publisher, entries: Iterable[CatalogEntry]) -> dict[str, Any]:
     """The document at `CATALOG_PATH`: the registry itself first, then the entries."""
     return {
         "specVersion": "1.0",
@@ -61,7 +61,7 @@ def render_catalog(publisher: Publisher, entries: Iterable[Entry]) -> dict[str, 
     }
 
 
-def registry_entry(publisher: Publisher) -> Entry:
+def registry_entry(publisher: Publisher) -> CatalogEntry:
     """The hub as a registry, whose search is at ``/search`` below the url."""
     return {
         "identifier": publisher.identifier("registry", "hub"),
@@ -72,7 +72,7 @@ def registry_entry(publisher: Publisher) -> Entry:
     }
 
 
-def referral_entry(url: str) -> Entry:
+def referral_entry(url: str) -> CatalogEntry:
     """Another registry or catalog, as an entry for clients that ask it themselves."""
     host = urlsplit(url).hostname or "localhost"
     is_catalog = is_catalog_url(url)
@@ -91,7 +91,7 @@ def is_catalog_url(url: str) -> bool:
     return urlsplit(url).path.endswith(".json")
 
 
-def render_entries(listing: Listing, publisher: Publisher, scopes: frozenset[str]) -> list[Entry]:
+def render_entries(listing: Listing, publisher: Publisher, scopes: frozenset[str]) -> list[CatalogEntry]:
     """The entries of an agent, with what a reader with these scopes may see; [] where it sees no skill."""
     record = listing.record
     skills = list_shown_skills(record, scopes)
@@ -119,10 +119,10 @@ def render_entries(listing: Listing, publisher: Publisher, scopes: frozenset[str
     return entries
 
 
-def _describe(listing: Listing, skills: Sequence[Skill]) -> Entry:
+def _describe(listing: Listing, skills: Sequence[Skill]) -> CatalogEntry:
     record = listing.record
     tags = dict.fromkeys([*record.topics, *(tag for skill in skills for tag in skill.tags)])
-    entry: Entry = {
+    entry: CatalogEntry = {
         "displayName": record.title or record.name,
         "description": record.description[:MAX_TEXT],
         "tags": [tag for tag in tags if tag][:MAX_LISTED],
@@ -164,7 +164,7 @@ def _server_card(record: AgentRecord, skills: Sequence[Skill], url: str) -> dict
     }
 
 
-def parse_entry(value: Any) -> Entry | None:
+def parse_entry(value: Any) -> CatalogEntry | None:
     """An entry of another catalog or registry with the fields that are known; None for a malformed one."""
     if not isinstance(value, Mapping):
         return None
@@ -180,7 +180,7 @@ def parse_entry(value: Any) -> Entry | None:
         return None
     if data is not None and not isinstance(data, Mapping):
         return None
-    entry: Entry = {"identifier": identifier, "displayName": name[:MAX_TEXT], "type": kind[:200]}
+    entry: CatalogEntry = {"identifier": identifier, "displayName": name[:MAX_TEXT], "type": kind[:200]}
     entry |= {"url": url} if url is not None else {"data": data}
     for key in _TEXTS:
         if isinstance(value.get(key), str):
@@ -195,7 +195,7 @@ def parse_entry(value: Any) -> Entry | None:
     return entry
 
 
-def iterate_catalog(document: Any, depth: int = 1) -> Iterator[Entry]:
+def iterate_catalog(document: Any, depth: int = 1) -> Iterator[CatalogEntry]:
     """The entries of a catalog and of its inline catalogs, at most `MAX_NESTING` levels deep."""
     entries = document.get("entries") if isinstance(document, Mapping) else None
     for value in entries if isinstance(entries, list) else ():
@@ -215,7 +215,7 @@ def publisher_of(entry: Mapping[str, Any]) -> str:
     return found["publisher"] if found else ""
 
 
-def as_listing(entry: Entry) -> Listing:
+def as_listing(entry: CatalogEntry) -> Listing:
     """An entry as a listing, so that its words are ranked as those of an agent are."""
     texts = [entry.get("description", ""), *entry.get("capabilities", ())]
     skill = Skill(

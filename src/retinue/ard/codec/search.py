@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import orjson
 
-from retinue.ard.codec.catalog import Entry, parse_entry, publisher_of
+from retinue.ard.codec.catalog import CatalogEntry, parse_entry, publisher_of
 from retinue.core.errors import InvalidParametersError, Problem
 from retinue.core.json_values import name_shape
 
@@ -87,7 +87,7 @@ def render_search(search: Search, federation: Federation) -> bytes:
 
 
 def render_results(
-    search: Search, results: Sequence[Entry], referrals: Sequence[Entry] | None = None
+    search: Search, results: Sequence[CatalogEntry], referrals: Sequence[CatalogEntry] | None = None
 ) -> dict[str, Any]:
     """The reply: the wanted page of the results, and a token where there is another one."""
     end = search.offset + search.page_size
@@ -99,7 +99,7 @@ def render_results(
     return reply
 
 
-def parse_results(body: bytes, source: str) -> list[Entry]:
+def parse_results(body: bytes, source: str) -> list[CatalogEntry]:
     """The results of another registry, malformed ones left out; raises ValueError for no reply."""
     document = orjson.loads(body)
     results = document.get("results") if isinstance(document, dict) else None
@@ -117,16 +117,16 @@ def parse_results(body: bytes, source: str) -> list[Entry]:
     return found
 
 
-def merge(parts: Iterable[Iterable[Entry]]) -> list[Entry]:
+def merge(parts: Iterable[Iterable[CatalogEntry]]) -> list[CatalogEntry]:
     """All results, best first; of one identifier the first part's, which is the own one."""
-    found: dict[str, Entry] = {}
+    found: dict[str, CatalogEntry] = {}
     for part in parts:
         for entry in part:
             found.setdefault(entry["identifier"], entry)
     return sorted(found.values(), key=lambda entry: (-entry["score"], entry["identifier"]))[:MAX_RESULTS]
 
 
-def matches(entry: Entry, wanted: Mapping[str, tuple[str, ...]]) -> bool:
+def matches(entry: CatalogEntry, wanted: Mapping[str, tuple[str, ...]]) -> bool:
     """Whether an entry satisfies every constraint: any of the values of a key, all keys."""
     return all(bool(set(values) & set(_values_at(entry, path))) for path, values in wanted.items())
 
@@ -137,7 +137,7 @@ def parse_visited(header: str | None) -> tuple[str, ...]:
     return tuple(one for one in found if _ID.fullmatch(one))[:MAX_VISITED]
 
 
-def _values_at(entry: Entry, path: str) -> list[str]:
+def _values_at(entry: CatalogEntry, path: str) -> list[str]:
     if path == "publisher":
         return [publisher_of(entry)]
     level: list[Any] = [entry]

@@ -14,7 +14,7 @@ from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
     from retinue.cli.session import Session
-    from retinue.runtime.commands.imports import Outcome
+    from retinue.runtime.commands.imports import ImportOutcome
     from retinue.settings_tables import ImportTable
 
 _SHOWN_LINES = 400
@@ -171,7 +171,7 @@ async def _read_states(session: Session) -> dict[str, tuple[str, str]]:
     return {name: (str(row["status"]), str(row.get("last_error") or "")) for name, row in rows.items()}
 
 
-def say_outcomes(session: Session, outcomes: Sequence[Outcome]) -> None:
+def say_outcomes(session: Session, outcomes: Sequence[ImportOutcome]) -> None:
     """Print the tools of each import, or why it has none, and what waits to be accepted."""
     from retinue.runtime.imports.files import open_pins
 

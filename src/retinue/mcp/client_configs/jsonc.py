@@ -27,7 +27,7 @@ _WORD = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\w.
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class JsonNode:
     """One value at ``text[start:end]``; ``members`` is None unless it is an object."""
 
     start: int
@@ -47,11 +47,11 @@ class Member:
 
     key: str
     start: int
-    node: Node
+    node: JsonNode
     comma: int | None
 
 
-def parse_tree(text: str, where: str) -> Node | None:
+def parse_tree(text: str, where: str) -> JsonNode | None:
     """The value of a document, or None if it holds only space and comments.
 
     Raises InvalidSettingError with ``where``, line and column.
@@ -91,7 +91,7 @@ class _Scan:
             remedy="mend it in an editor; nothing was changed",
         )
 
-    def read_value(self, at: int, depth: int) -> Node:
+    def read_value(self, at: int, depth: int) -> JsonNode:
         text = self.text
         if depth > MAX_DEPTH:
             raise self.broken(at, f"nested over {MAX_DEPTH} levels deep")
@@ -101,10 +101,10 @@ class _Scan:
         if first == "[":
             return self._read_list(at, depth)
         if found := (_STRING if first == '"' else _WORD).match(text, at):
-            return Node(at, found.end(), json.loads(found.group()))
+            return JsonNode(at, found.end(), json.loads(found.group()))
         raise self.broken(at, "a text without its end" if first == '"' else self._expected("a value", at))
 
-    def _read_object(self, at: int, depth: int) -> Node:
+    def _read_object(self, at: int, depth: int) -> JsonNode:
         text = self.text
         members: list[Member] = []
         place = skip_trivia(text, at + 1)
@@ -118,16 +118,16 @@ class _Scan:
             node = self.read_value(skip_trivia(text, colon + 1), depth + 1)
             place, comma = self._read_comma(node.end, "}")
             members.append(Member(json.loads(found.group()), found.start(), node, comma))
-        return Node(at, place + 1, {member.key: member.node.value for member in members}, tuple(members))
+        return JsonNode(at, place + 1, {member.key: member.node.value for member in members}, tuple(members))
 
-    def _read_list(self, at: int, depth: int) -> Node:
+    def _read_list(self, at: int, depth: int) -> JsonNode:
         values = []
         place = skip_trivia(self.text, at + 1)
         while self.text[place : place + 1] != "]":
             node = self.read_value(place, depth + 1)
             values.append(node.value)
             place, _ = self._read_comma(node.end, "]")
-        return Node(at, place + 1, values)
+        return JsonNode(at, place + 1, values)
 
     def _read_comma(self, at: int, closing: str) -> tuple[int, int | None]:
         """The positions of the next token after a value, and of the comma before it."""
@@ -220,7 +220,7 @@ def find_newline(text: str) -> str:
     return "\r\n" if at > 0 and text[at - 1] == "\r" else "\n"
 
 
-def _walk(node: Node, path: Sequence[str]) -> Node | None:
+def _walk(node: JsonNode, path: Sequence[str]) -> JsonNode | None:
     for key in path:
         at = node.find(key)
         if at is None or node.members is None:
@@ -238,7 +238,7 @@ def _start_document(text: str, value: Any) -> str:
     return text + ("" if text.endswith("\n") else newline) + fresh
 
 
-def _insert(text: str, root: Node, node: Node, key: str, value: Any) -> str:
+def _insert(text: str, root: JsonNode, node: JsonNode, key: str, value: Any) -> str:
     """Append a member after the others."""
     members = node.members or ()
     newline, unit, base = find_newline(text), _find_unit(text, root), _indent_of_line(text, node.start)
@@ -260,7 +260,7 @@ def _insert(text: str, root: Node, node: Node, key: str, value: Any) -> str:
     return _put_in(text, (at, row + closing))
 
 
-def _remove_member(text: str, node: Node, at: int) -> str:
+def _remove_member(text: str, node: JsonNode, at: int) -> str:
     members = node.members or ()
     member = members[at]
     end = member.node.end if member.comma is None else member.comma + 1
@@ -332,7 +332,7 @@ def _indent_of_line(text: str, at: int) -> str:
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
-def _find_unit(text: str, root: Node) -> str:
+def _find_unit(text: str, root: JsonNode) -> str:
     """One level of the text's indentation."""
     for member in root.members or ():
         if indent := _own_line_indent(text, member.start):

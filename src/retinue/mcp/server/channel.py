@@ -47,7 +47,7 @@ current_principal: ContextVar[Principal] = ContextVar("retinue_mcp_asking", defa
 
 
 @quick_dataclass(frozen=True, slots=True)
-class Caller:
+class McpCaller:
     """The caller of a request, its endpoint, its trace and its session."""
 
     principal: Principal
@@ -68,16 +68,16 @@ def principal_of(context: Context) -> Principal:
     return as_mcp_client(identity_of(request.scope).principal) if isinstance(request, Request) else STDIO
 
 
-def caller_of(context: Context) -> Caller:
+def caller_of(context: Context) -> McpCaller:
     """The caller, with the trace of headers and ``_meta`` (specification 5, doubt 3)."""
     request = context.request
     meta: Mapping[str, Any] = context.meta or {}
     from_meta = parse_trace_meta(meta) if meta else None
     if not isinstance(request, Request):
-        return Caller(STDIO, "mcp-stdio", from_meta or _NO_TRACE)
+        return McpCaller(STDIO, "mcp-stdio", from_meta or _NO_TRACE)
     from_headers = parse_trace_headers(request.headers)
     trace = merge_traces(from_headers, from_meta) or _NO_TRACE
-    return Caller(as_mcp_client(identity_of(request.scope).principal), "mcp", trace, session_of(context))
+    return McpCaller(as_mcp_client(identity_of(request.scope).principal), "mcp", trace, session_of(context))
 
 
 def is_modern(context: Context) -> bool:

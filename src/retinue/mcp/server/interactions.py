@@ -17,7 +17,7 @@ from starlette.requests import Request
 from retinue.core.errors import BusyError, CannotAskError
 from retinue.mcp.server.change_notifier import Connections
 from retinue.mcp.server.channel import LEVELS, Context, McpChannel, complete, is_modern, principal_of
-from retinue.mcp.server.suspended_calls import Conversation, Questions, SuspendedCalls
+from retinue.mcp.server.suspended_calls import Conversation, PendingQuestions, SuspendedCalls
 from retinue.mesh.permissions import principal_key
 from retinue.web.disconnect import DisconnectCallbacks
 from retinue.web.error_table import mcp_read_fault
@@ -77,7 +77,7 @@ class Interactions:
             conversation.answer(params.input_responses)
         with _heartbeat(channel):
             found = await conversation.proceed()
-        if not isinstance(found, Questions):
+        if not isinstance(found, PendingQuestions):
             return found
         try:
             state = self._suspended.suspend(SuspendedCall(conversation, channel), owner, subject)

@@ -21,8 +21,8 @@ from retinue.mcp.codec.content import (
 )
 from retinue.mcp.server.change_notifier import Connections, find_resource
 from retinue.mcp.server.channel import (
-    Caller,
     Context,
+    McpCaller,
     McpChannel,
     caller_of,
     complete,
@@ -39,7 +39,7 @@ from retinue.web.error_table import mcp_read_fault
 
 _log = structlog.get_logger(__name__)
 
-Listing = types.PaginatedRequestParams | None
+ListParams = types.PaginatedRequestParams | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,15 @@ class ReadHandlers:
     interactions: Interactions
     long_results: LongResults
 
-    async def list_resources(self, context: Context, params: Listing) -> dict[str, Any]:
+    async def list_resources(self, context: Context, params: ListParams) -> dict[str, Any]:
         seen = self.offer.resources(principal_of(context))
         return complete(context, {"resources": render_resources(seen)}, cacheable=True)
 
-    async def list_templates(self, context: Context, params: Listing) -> dict[str, Any]:
+    async def list_templates(self, context: Context, params: ListParams) -> dict[str, Any]:
         seen = self.offer.resources(principal_of(context))
         return complete(context, {"resourceTemplates": render_templates(seen)}, cacheable=True)
 
-    async def list_prompts(self, context: Context, params: Listing) -> dict[str, Any]:
+    async def list_prompts(self, context: Context, params: ListParams) -> dict[str, Any]:
         seen = self.offer.prompts(principal_of(context))
         return complete(context, {"prompts": [render_prompt(one) for one in seen]}, cacheable=True)
 
@@ -144,7 +144,7 @@ class ReadHandlers:
             raise MCPError(*mcp_read_fault(outcome.error))
         return outcome
 
-    def _request(self, caller: Caller, kind: ReadKind, name: str, **more: Any) -> ReadRequest:
+    def _request(self, caller: McpCaller, kind: ReadKind, name: str, **more: Any) -> ReadRequest:
         return ReadRequest(
             id=new_id(),
             kind=kind,
@@ -157,7 +157,7 @@ class ReadHandlers:
         )
 
 
-def _with_usage(result: dict[str, Any], caller: Caller, outcome: ReadOutcome) -> dict[str, Any]:
+def _with_usage(result: dict[str, Any], caller: McpCaller, outcome: ReadOutcome) -> dict[str, Any]:
     """The result with the calls that it caused, for a process of the mesh, which divides a budget."""
     if caller.trace.mac is None or outcome.calls_used is None:
         return result

@@ -30,7 +30,7 @@ Result = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class PendingQuestions:
     """The questions that a call waits for, by name."""
 
     requests: dict[str, types.InputRequest]
@@ -80,7 +80,7 @@ class Conversation:
                 self._questions.pop(name, None)
                 waiting.set_result(response)
 
-    async def proceed(self) -> Result | Questions:
+    async def proceed(self) -> Result | PendingQuestions:
         """Wait for the result or for questions; cancelling this cancels the call."""
         task = self._task
         assert task is not None
@@ -91,7 +91,7 @@ class Conversation:
                 if task.done():
                     break
                 if self._questions:
-                    return Questions(dict(self._questions))
+                    return PendingQuestions(dict(self._questions))
                 await self._news.wait()
                 self._news.clear()
         except asyncio.CancelledError:

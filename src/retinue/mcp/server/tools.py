@@ -30,8 +30,8 @@ from retinue.mcp.codec.content import count_characters, render_call_result, rend
 from retinue.mcp.codec.tool_calls import WHOLE_KEY
 from retinue.mcp.codec.tools import read_arguments
 from retinue.mcp.server.channel import (
-    Caller,
     Context,
+    McpCaller,
     McpChannel,
     caller_of,
     complete,
@@ -150,7 +150,7 @@ class ToolHandlers:
         return self.offer.tools(current_principal.get()).find_input_schema(name)
 
     async def run(
-        self, asked: ToolRequest, entry: ToolEntry | None, caller: Caller, channel: Channel | None = None
+        self, asked: ToolRequest, entry: ToolEntry | None, caller: McpCaller, channel: Channel | None = None
     ) -> dict[str, Any]:
         """The result of one call of ``entry``; None = a name that the caller does not see.
 
@@ -199,7 +199,7 @@ class ToolHandlers:
         return result
 
     def _render(
-        self, outcome: Outcome, caller: Caller, output_schema: Schema | None, *, is_whole: bool
+        self, outcome: Outcome, caller: McpCaller, output_schema: Schema | None, *, is_whole: bool
     ) -> dict[str, Any]:
         if outcome.error is not None:
             return self._render_error(outcome.error, outcome.skill)

@@ -29,7 +29,7 @@ _NO_METHOD = -32601
 _CANNOT_ASK = -32603
 
 
-class Questions:
+class ServerQuestions:
     """The requests of one server that are being answered; ``send`` sends an answer, ``flood`` counts them."""
 
     def __init__(

@@ -33,7 +33,7 @@ from retinue.mcp.upstream.open_calls import RequestLimit
 from retinue.mcp.upstream.session import MAX_LISTED, ServerSession, fault_of
 from retinue.mesh.channel import Channel
 from retinue.mesh.guard.trace_guard import OutgoingCall
-from retinue.mesh.reading import Completion, Message, PromptText
+from retinue.mesh.reading import Completion, PromptMessage, PromptText
 from retinue.mesh.servers import Ask, ServerRequest
 from retinue.web.codec.trace import find_calls_used, parse_trace_meta
 from retinue.web.http_client import HttpClient
@@ -182,7 +182,7 @@ async def _read(server: str, request: ServerRequest, send: Send) -> Any:
         params: dict[str, Any] = {"name": request.name, "arguments": dict(request.arguments)}
         result = await _result(server, "prompts/get", params, send)
         described = result.get("description")
-        messages = tuple(Message(role, part) for role, part in parse_prompt_messages(result))
+        messages = tuple(PromptMessage(role, part) for role, part in parse_prompt_messages(result))
         return PromptText(messages, described if isinstance(described, str) else "")
     params = completion_params(request.name, request.argument, request.value, request.arguments)
     return Completion(*parse_completion(await _result(server, "completion/complete", params, send)))

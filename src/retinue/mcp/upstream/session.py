@@ -35,7 +35,7 @@ from retinue.mcp.codec.wire import VERSION_KEY
 from retinue.mcp.upstream.flood import FloodMeter, LogLines
 from retinue.mcp.upstream.invoker import MAX_ROUNDS, answer_questions
 from retinue.mcp.upstream.open_calls import OpenCalls
-from retinue.mcp.upstream.questions import Questions
+from retinue.mcp.upstream.questions import ServerQuestions
 from retinue.mesh.channel import Channel, NullChannel
 
 MAX_LISTED = 10_000
@@ -105,7 +105,7 @@ class ServerSession:
         self._transport = transport
         self._requests = Requests("retinue", client_version)
         self._open = OpenCalls(name)
-        self._questions = Questions(transport.send, transport.flood, self._open)
+        self._questions = ServerQuestions(transport.send, transport.flood, self._open)
         self._lines = LogLines(name)
         self._followed: frozenset[str] = frozenset()
         self._follows_others = asyncio.Event()

@@ -236,7 +236,7 @@ def render_artifact(artifact: NewArtifact) -> Package:
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class VerifiedManifest:
     """A parsed and verified manifest with its content layer; the content is read separately."""
 
     manifest: Manifest
@@ -272,7 +272,7 @@ class Envelope:
 
 def parse_envelope(
     raw: bytes, *, where: str, tag: str | None = None, wanted_digest: str | None = None
-) -> Envelope:
+) -> VerifiedManifest:
     """Parse and verify a manifest and find its content layer.
 
     Raises DigestMismatchError, and MalformedArtifactError when it has no content layer.
@@ -288,7 +288,7 @@ def parse_envelope(
         raise MalformedArtifactError(
             where, f"its content of {layer.size_bytes:,} bytes exceeds the limit of {MAX_CONTENT_BYTES:,}"
         )
-    return Envelope(manifest, raw, digest, layer, where, tag)
+    return VerifiedManifest(manifest, raw, digest, layer, where, tag)
 
 
 def find_content_layer(manifest: Manifest) -> Descriptor | None:

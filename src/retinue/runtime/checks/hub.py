@@ -35,20 +35,22 @@ MANY_TOKENS = 20_000
 
 
 async def check_hub(
-    state: State, given: str | None, settings: Settings, http: HttpClient
+    state: State, named_url: str | None, settings: Settings, http: HttpClient
 ) -> tuple[Check, str | None]:
     """Check the hub of this state; also returns its URL if it answers."""
     try:
         hub = state.read_hub()
     except RetinueError as error:
         return failed("hub", error), None
-    url = given or (hub.url if hub is not None else None)
+    url = named_url or (hub.url if hub is not None else None)
     if url is None:
         return Check("hub", "ok", "not running; commands work without a hub (start it: retinue hub)"), None
     problem = await answers(http, url, timeout_s=settings.timeouts.probe_s)
     if problem is None:
-        return Check("hub", "ok", f"{url} answers" + (f" (pid {hub.pid})" if hub and not given else "")), url
-    remedy = f"start it, or unset {HUB_VARIABLE}" if given else "restart it: retinue hub"
+        return Check(
+            "hub", "ok", f"{url} answers" + (f" (pid {hub.pid})" if hub and not named_url else "")
+        ), url
+    remedy = f"start it, or unset {HUB_VARIABLE}" if named_url else "restart it: retinue hub"
     return Check("hub", "fail", f"{url} does not answer: {problem}", remedy), None
 
 
@@ -72,13 +74,13 @@ async def check_ready(state: State, url: str, settings: Settings, http: HttpClie
         return [Check("ready", "warn", f"{url}/ready returns no status", "is it a hub?")]
     if not status:
         return []
-    found = "; ".join([f"the hub is {status}", *problems])
+    condition = "; ".join([f"the hub is {status}", *problems])
     remedy = "see docs/operating.md" if problems or status != "ready" else ""
     return [
         Check(
             "ready",
             "fail" if reply.status == 503 else "warn" if status == "degraded" else "ok",
-            found,
+            condition,
             remedy,
         )
     ]
@@ -99,11 +101,11 @@ async def check_list(state: State, url: str, settings: Settings, http: HttpClien
         connected = shown
     if connected is None:
         return Check("tool list", "ok", "the hub requires a token, and this state has none for it")
-    found = f"{shown or 'refused'} without a token; {connected} with it (JSON bytes / {BYTES_PER_TOKEN})"
+    size = f"{shown or 'refused'} without a token; {connected} with it (JSON bytes / {BYTES_PER_TOKEN})"
     if connected.tokens > MANY_TOKENS:
         remedy = 'set hub.listing = "search" in retinue.toml, or expose fewer skills'
-        return Check("tool list", "warn", found, remedy)
-    return Check("tool list", "ok", found)
+        return Check("tool list", "warn", size, remedy)
+    return Check("tool list", "ok", size)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,24 +35,24 @@ async def guarded(name: str, check: Callable[[], Awaitable[Check]]) -> Check:
 
 def check_python() -> Check:
     """Whether the interpreter is new enough."""
-    found = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
+    interpreter = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
     if sys.version_info[:2] < OLDEST_PYTHON:
-        return Check("python", "fail", found, "install Python 3.11 or newer")
-    return Check("python", "ok", found)
+        return Check("python", "fail", interpreter, "install Python 3.11 or newer")
+    return Check("python", "ok", interpreter)
 
 
 def check_libraries() -> Check:
     """Whether the libraries are installed."""
-    found, missing = [f"retinue {_find_version('retinue') or '(not installed)'}"], []
+    versions, missing = [f"retinue {_find_version('retinue') or '(not installed)'}"], []
     for name in LIBRARIES:
         known = _find_version(name)
-        found.append(f"{name} {known}") if known else missing.append(name)
+        versions.append(f"{name} {known}") if known else missing.append(name)
     if missing:
         return Check(
             "libraries", "fail", f"missing: {', '.join(missing)}", "reinstall Retinue in this environment"
         )
-    found.append(f"SQLite {sqlite3.sqlite_version}")
-    return Check("libraries", "ok", ", ".join(found))
+    versions.append(f"SQLite {sqlite3.sqlite_version}")
+    return Check("libraries", "ok", ", ".join(versions))
 
 
 def _find_version(name: str) -> str | None:
@@ -87,10 +87,10 @@ def check_hub_port(port: int, hub_url: str | None) -> list[Check]:
 
 def check_agent_port() -> Check:
     """The port of the first agent."""
-    found = (
+    state = (
         "free for the first agent" if _is_free(FIRST_AGENT_PORT) else "in use; agents use the next free port"
     )
-    return Check(f"port {FIRST_AGENT_PORT}", "ok", found)
+    return Check(f"port {FIRST_AGENT_PORT}", "ok", state)
 
 
 def _is_free(port: int) -> bool:

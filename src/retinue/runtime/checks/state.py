@@ -68,22 +68,22 @@ def check_privacy(state: State) -> Check:
     readable = list(state.list_open_to_others())
     if not readable:
         return Check("state", "ok", f"{state.root} is writable, and accessible to its owner only")
-    found = f"{readable[0]} is accessible to other users ({readable[0].stat().st_mode & 0o777:o})"
+    exposure = f"{readable[0]} is accessible to other users ({readable[0].stat().st_mode & 0o777:o})"
     if len(readable) > 1:
-        found += f" (and {len(readable) - 1:,} more)"
-    return Check("state", "warn", found, f"restart the hub, or: chmod -R go= {state.root}")
+        exposure += f" (and {len(readable) - 1:,} more)"
+    return Check("state", "warn", exposure, f"restart the hub, or: chmod -R go= {state.root}")
 
 
 def check_space(state: State) -> Check:
     """Whether the disk of the state has room."""
     place = _nearest_folder(state.root)
     free = shutil.disk_usage(place).free
-    found = f"{free / 1024**3:,.1f} GB free at {place}"
+    space = f"{free / 1024**3:,.1f} GB free at {place}"
     if free < MIN_SPACE_BYTES:
-        return Check("disk", "fail", found, "free some space, or move the state: RETINUE_HOME")
+        return Check("disk", "fail", space, "free some space, or move the state: RETINUE_HOME")
     if free < LOW_SPACE_BYTES:
-        return Check("disk", "warn", found, "free some space soon")
-    return Check("disk", "ok", found)
+        return Check("disk", "warn", space, "free some space soon")
+    return Check("disk", "ok", space)
 
 
 def _nearest_folder(path: Path) -> Path:
@@ -150,8 +150,8 @@ async def check_postgres(url: str) -> Check:
     def count_nodes() -> int | None:
         plain = url.replace("postgresql+psycopg:", "postgresql:", 1)
         with psycopg.connect(plain, connect_timeout=DATABASE_TIMEOUT_S) as connection:
-            found = connection.execute("SELECT to_regclass('retinue.nodes')").fetchone()
-            if found is None or found[0] is None:
+            row = connection.execute("SELECT to_regclass('retinue.nodes')").fetchone()
+            if row is None or row[0] is None:
                 return None
             nodes = connection.execute(
                 "SELECT count(*) FROM retinue.nodes WHERE expires > extract(epoch from clock_timestamp())"

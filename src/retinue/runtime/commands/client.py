@@ -40,7 +40,7 @@ _FOLLOW_WAIT_S = 20.0
 
 
 @dataclass(slots=True)
-class Client:
+class MeshClient:
     """Calls skills of the mesh; ``hub_url`` is None if they run in this process."""
 
     calls: Calls
@@ -89,7 +89,7 @@ class Client:
 @asynccontextmanager
 async def open_client(
     settings: Settings, state: State, *, hub_url: str | None = None, is_interactive: bool = False
-) -> AsyncIterator[Client]:
+) -> AsyncIterator[MeshClient]:
     """A client of the hub at ``hub_url``, else of the state's hub, else of the state without a hub.
 
     Only an interactive one passes the channel of a call on to the hub.
@@ -104,17 +104,19 @@ async def open_client(
             web = await stack.enter_async_context(HttpClient())
             joined, signer = joined_token(state.keys, url), MeshSigner.of(state)
             hub = HubCalls(web, url, token=state.local_token(), joined=joined, signer=signer)
-            yield Client(interactive_calls(web, url, hub, signer), url)
+            yield MeshClient(interactive_calls(web, url, hub, signer), url)
         elif url is not None:
             http = await stack.enter_async_context(_open_http(url))
             joined, signer = joined_token(state.keys, url), MeshSigner.of(state)
-            yield Client(HubCalls(http, url, token=state.local_token(), joined=joined, signer=signer), url)
+            yield MeshClient(
+                HubCalls(http, url, token=state.local_token(), joined=joined, signer=signer), url
+            )
         else:
             # imported here, because a command that has a hub does not need these slow imports
             from retinue.runtime.commands.own_mesh import open_own_mesh
 
             process = await stack.enter_async_context(open_own_mesh(settings, state))
-            yield Client(process.dispatcher, None)
+            yield MeshClient(process.dispatcher, None)
 
 
 def _open_http(url: str) -> AbstractAsyncContextManager[HttpRequester]:
@@ -140,7 +142,7 @@ class RunFollower:
     """
 
     def __init__(
-        self, client: Client, echo: Callable[[str], None], now: Callable[[str], None] = lambda text: None
+        self, client: MeshClient, echo: Callable[[str], None], now: Callable[[str], None] = lambda text: None
     ) -> None:
         self._client = client
         self._echo = echo

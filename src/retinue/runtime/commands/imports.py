@@ -11,7 +11,7 @@ from typing import Any
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import HUB_NAME
 from retinue.mcp.client_configs.servers import is_own_hub
-from retinue.runtime.commands.client import Client
+from retinue.runtime.commands.client import MeshClient
 from retinue.runtime.imports.files import find_own_url, open_pins, read_imports, write_import
 from retinue.runtime.imports.logins import LoginFile
 from retinue.settings import Settings
@@ -33,7 +33,7 @@ _PAGE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ImportOutcome:
     """The outcome of one import: its skills, or the problem; both empty if the hub does not list it yet."""
 
     name: str
@@ -42,7 +42,7 @@ class Outcome:
     is_listed: bool = True
 
 
-async def list_rows(client: Client) -> dict[str, Mapping[str, Any]]:
+async def list_rows(client: MeshClient) -> dict[str, Mapping[str, Any]]:
     """The rows of ``list_agents`` by name."""
     found: dict[str, Mapping[str, Any]] = {}
     asked: dict[str, Any] = {"query": "", "limit": _PAGE, "detailed": True}
@@ -59,11 +59,11 @@ OnSlow = Callable[[Sequence[str]], None]
 
 
 async def keep_and_wait(
-    client: Client,
+    client: MeshClient,
     state: State,
     tables: Mapping[str, ImportTable],
     on_slow: OnSlow = lambda names: None,
-) -> list[Outcome]:
+) -> list[ImportOutcome]:
     """Keep imports, and wait until the hub has connected to each, or says why it cannot."""
     before = await list_rows(client)
     for name, table in tables.items():
@@ -72,11 +72,11 @@ async def keep_and_wait(
 
 
 async def wait_for_hub(
-    client: Client,
+    client: MeshClient,
     tables: Mapping[str, ImportTable],
     before: Mapping[str, Mapping[str, Any]],
     on_slow: OnSlow = lambda names: None,
-) -> list[Outcome]:
+) -> list[ImportOutcome]:
     """Wait until the hub lists the imports in another way than ``before``, or does not change them."""
     clock = asyncio.get_running_loop().time
     began = clock()
@@ -171,9 +171,9 @@ def _is_settled(row: Mapping[str, Any] | None, before: Mapping[str, Any] | None,
     return is_news and row is not None and row["status"] in ("available", "degraded", "unavailable")
 
 
-def _outcome_of(name: str, row: Mapping[str, Any] | None) -> Outcome:
+def _outcome_of(name: str, row: Mapping[str, Any] | None) -> ImportOutcome:
     if row is None or row["status"] == "unknown":
-        return Outcome(name, is_listed=False)
+        return ImportOutcome(name, is_listed=False)
     if row["status"] == "unavailable":
-        return Outcome(name, problem=str(row.get("last_error") or "no reason given"))
-    return Outcome(name, tuple(str(one) for one in row.get("skills", ())))
+        return ImportOutcome(name, problem=str(row.get("last_error") or "no reason given"))
+    return ImportOutcome(name, tuple(str(one) for one in row.get("skills", ())))

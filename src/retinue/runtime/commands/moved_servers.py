@@ -22,7 +22,7 @@ from retinue.mcp.client_configs.clients import CLIENTS, Client
 from retinue.mcp.client_configs.config_files import Changed, change_text, check_writable, read_text
 from retinue.mcp.client_configs.merging import MovedEntry, PutBack, put_back
 from retinue.mcp.upstream.http_transport import NEEDS_LOGIN
-from retinue.runtime.commands.client import Client as MeshClient
+from retinue.runtime.commands.client import MeshClient
 from retinue.runtime.commands.connect import (
     Place,
     find_places,
@@ -30,7 +30,13 @@ from retinue.runtime.commands.connect import (
     moves_file,
     read_servers,
 )
-from retinue.runtime.commands.imports import Outcome, choose_name, keep_and_wait, list_rows, remove_import
+from retinue.runtime.commands.imports import (
+    ImportOutcome,
+    choose_name,
+    keep_and_wait,
+    list_rows,
+    remove_import,
+)
 from retinue.runtime.imports.files import find_own_url, read_imports
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
@@ -156,7 +162,7 @@ async def move(mesh: MeshClient, settings: Settings, state: State, plan: Plan) -
             raise
 
 
-def _refusal(plan: Plan, failed: Sequence[Outcome]) -> StateError:
+def _refusal(plan: Plan, failed: Sequence[ImportOutcome]) -> StateError:
     """The error for servers that do not run in the mesh; it names each, so that one repetition is enough."""
     names = {one.import_name: one.name for one in plan.moving}
     keep = " ".join(f"--keep {shlex.quote(names[one.name])}" for one in failed)

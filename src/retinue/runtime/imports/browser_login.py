@@ -73,21 +73,21 @@ class Callback:
         target = urlsplit(rest.partition(" ")[0])
         if method != "GET" or target.path != CALLBACK_PATH:
             return "404 Not Found", "There is nothing here."
-        found = {key: values[0] for key, values in parse_qs(target.query).items() if len(values) == 1}
-        if self.state is None or found.get("state") != self.state:
+        parameters = {key: values[0] for key, values in parse_qs(target.query).items() if len(values) == 1}
+        if self.state is None or parameters.get("state") != self.state:
             return (
                 "400 Bad Request",
                 "This login was not begun here: its state is another one. It was refused.",
             )
         if self._result.done():
             return "400 Bad Request", "This login has ended already."
-        if "error" in found:
-            reason = found.get("error_description") or found["error"]
+        if "error" in parameters:
+            reason = parameters.get("error_description") or parameters["error"]
             self._result.set_exception(_refused(f"the login was refused: {reason[:200]}"))
             return "200 OK", "The login was refused. You can close this window."
-        if "code" not in found:
+        if "code" not in parameters:
             return "400 Bad Request", "The code is missing."
-        self._result.set_result(Redirect(found["code"], found["state"], found.get("iss")))
+        self._result.set_result(Redirect(parameters["code"], parameters["state"], parameters.get("iss")))
         return "200 OK", "You can close this window and go back to the terminal."
 
 
@@ -126,8 +126,8 @@ async def log_in(
 
     url = table.url
     assert url is not None, "only servers over HTTP log in"
-    given = _given_client(table, own)
-    keep = Memory(client=given)
+    own_client = _given_client(table, own)
+    keep = Memory(client=own_client)
     async with listening() as callback:
         metadata = OAuthClientMetadata.model_validate(
             {
@@ -148,10 +148,10 @@ async def log_in(
         async def wait() -> AuthorizationCodeResult:
             try:
                 async with asyncio.timeout(timeout_s):
-                    found = await callback.wait()
+                    redirect = await callback.wait()
             except TimeoutError:
                 raise _refused(f"nobody logged in within {timeout_s:g} s") from None
-            return AuthorizationCodeResult(code=found.code, state=found.state, iss=found.iss)
+            return AuthorizationCodeResult(code=redirect.code, state=redirect.state, iss=redirect.iss)
 
         provider = OAuthClientProvider(
             url, metadata, keep, open_page, wait, client_metadata_url=table.client_metadata_url
@@ -198,11 +198,11 @@ def _given_client(table: ImportTable, own: Mapping[str, str]) -> dict[str, Any] 
 
     if table.client_id is None:
         return None
-    found: dict[str, Any] = {"client_id": table.client_id, "token_endpoint_auth_method": "none"}
+    client: dict[str, Any] = {"client_id": table.client_id, "token_endpoint_auth_method": "none"}
     if table.client_secret is not None:
         secret = Template(table.client_secret).safe_substitute(own)
-        found |= {"client_secret": secret, "token_endpoint_auth_method": "client_secret_basic"}
-    return found
+        client |= {"client_secret": secret, "token_endpoint_auth_method": "client_secret_basic"}
+    return client
 
 
 async def _may_be_private(url: str, settings: Settings) -> bool:
@@ -211,10 +211,10 @@ async def _may_be_private(url: str, settings: Settings) -> bool:
         return False
     host = urlsplit(url).hostname or ""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise _refused(f"{host}: {error.strerror or error}") from error
-    return any(find_refusal(str(one[4][0]), allow_private=False) is not None for one in found)
+    return any(find_refusal(str(one[4][0]), allow_private=False) is not None for one in addresses)
 
 
 def _describe(error: Exception) -> str:

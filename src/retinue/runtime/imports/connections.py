@@ -93,8 +93,8 @@ def _spec_of(
 def _find_missing(key: str, texts: Mapping[str, str], own: Mapping[str, str]) -> str:
     """The problem if a text names a variable as ``${NAME}`` that ``own`` lacks; "" if none does."""
     for name, text in texts.items():
-        for found in Template.pattern.finditer(text):
-            variable = found["braced"]
+        for placeholder in Template.pattern.finditer(text):
+            variable = placeholder["braced"]
             if variable is not None and variable not in own:
                 return (
                     f"the variable {variable} for its {key} {name} is not set in the hub's environment: "
@@ -270,7 +270,7 @@ async def _fetch(name: str, url: str, http: HttpClient) -> bytes:
 
 def _stamp_of(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino
+    return status.st_mtime_ns, status.st_ino

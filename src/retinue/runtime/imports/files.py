@@ -36,8 +36,8 @@ def read_imports(settings: Settings, state: State) -> dict[str, ImportTable]:
     """
     path = state.imports
     try:
-        found = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
-        kept = {name: ImportTable.model_validate(table) for name, table in found.items()}
+        tables = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
+        kept = {name: ImportTable.model_validate(table) for name, table in tables.items()}
     except (OSError, ValueError, ValidationError) as error:
         raise InvalidSettingError(
             str(path), str(error).splitlines()[0], remedy="mend it, or delete it and import again"
@@ -50,11 +50,11 @@ def write_import(state: State, name: str, table: ImportTable | None) -> None:
     state.prepare()
     path = state.imports
     with storage_errors(path), FileLock(f"{path}.lock", mode=file_mode(path.parent)):
-        found = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
-        found.pop(name, None)
+        tables = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
+        tables.pop(name, None)
         if table is not None:
-            found[name] = table.model_dump(exclude_defaults=True, mode="json")
-        replace_file(path, _render_toml(found).encode(), mode=PRIVATE)
+            tables[name] = table.model_dump(exclude_defaults=True, mode="json")
+        replace_file(path, _render_toml(tables).encode(), mode=PRIVATE)
 
 
 def _render_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:

@@ -94,8 +94,8 @@ class LoginFile:
         try:
             seen = self._path.stat()
             if (stamp := (seen.st_mtime_ns, seen.st_ino)) != self._read_at:
-                found = Login(**json.loads(self._path.read_bytes()))
-                self._found, self._read_at = found if found.url == self._url else None, stamp
+                login = Login(**json.loads(self._path.read_bytes()))
+                self._found, self._read_at = login if login.url == self._url else None, stamp
         except FileNotFoundError:
             self._found = self._read_at = None
         except (OSError, ValueError, TypeError) as error:
@@ -196,9 +196,11 @@ class Memory:
     def __init__(self, login: Login | None = None, client: Mapping[str, Any] | None = None) -> None:
         from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
-        given = login.client if login is not None else client
+        registration = login.client if login is not None else client
         self.tokens = None if login is None else OAuthToken.model_validate(login.tokens)
-        self.client = None if given is None else OAuthClientInformationFull.model_validate(given)
+        self.client = (
+            None if registration is None else OAuthClientInformationFull.model_validate(registration)
+        )
 
     async def get_tokens(self) -> Any:
         return self.tokens

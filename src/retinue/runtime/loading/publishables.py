@@ -52,13 +52,13 @@ def read_target(text: str, *, url: str | None = None, weight: int | None = None)
     unless ``weight`` sets its share of the calls. Raises InvalidSettingError,
     MalformedArtifactError, SchemaRefusedError, DefinitionError, TooLargeError.
     """
-    found = _read_target(text, url)
+    publishable = _read_target(text, url)
     if weight is None:
-        return found
-    if isinstance(found, WorkflowText):
+        return publishable
+    if isinstance(publishable, WorkflowText):
         raise InvalidSettingError("--weight", "a workflow has no weight", remedy="omit --weight")
-    record = replace(parse_card(found.content, reference=text), weight=weight)
-    return replace(found, content=encode_card(render_card(record, scopes=PUBLISHED_SCOPES)))
+    record = replace(parse_card(publishable.content, reference=text), weight=weight)
+    return replace(publishable, content=encode_card(render_card(record, scopes=PUBLISHED_SCOPES)))
 
 
 def _read_target(text: str, url: str | None) -> Card | WorkflowText:

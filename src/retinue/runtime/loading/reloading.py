@@ -183,7 +183,7 @@ async def _watch(
 
 def _stamp_of_lists(path: Path) -> ListsStamp:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size

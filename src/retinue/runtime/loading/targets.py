@@ -141,9 +141,9 @@ def _import_errors(imported: str) -> Iterator[None]:
 def _pick(module: ModuleType, attribute: str, text: str) -> Agent:
     agents = {name: value for name, value in vars(module).items() if isinstance(value, Agent)}
     if attribute:
-        found = getattr(module, attribute, None)
-        if isinstance(found, Agent):
-            return found
+        chosen = getattr(module, attribute, None)
+        if isinstance(chosen, Agent):
+            return chosen
         have = ", ".join(agents) or "none"
         raise InvalidSettingError(
             "target", f"{text!r} names no Agent; the file has: {have}", remedy="name one of them"

@@ -70,8 +70,8 @@ class MeshLog:
         rows = [row for file in self._list_files() for row in file.read_last()]
         known = self._audit.find_traces({row["trace_id"] for row in rows if _is_own_call(row)})
         rows = [row for row in rows if not _is_own_call(row) or row["trace_id"] not in known]
-        found = _sorted([*map(_as_row, calls), *filter(self._wanted.takes, rows)])
-        return found[-limit:] if limit else []
+        lines = _sorted([*map(_as_row, calls), *filter(self._wanted.takes, rows)])
+        return lines[-limit:] if limit else []
 
     def read_new(self) -> list[Row]:
         """The lines since the last read, in the order of their times."""
@@ -166,20 +166,20 @@ class _LogFile:
     def _parse(self, data: bytes) -> Iterator[Row]:
         for line in data.splitlines():
             try:
-                found = orjson.loads(line)
+                entry = orjson.loads(line)
             except orjson.JSONDecodeError:
-                found = None
-            if isinstance(found, dict) and isinstance(found.get("event"), str):
+                entry = None
+            if isinstance(entry, dict) and isinstance(entry.get("event"), str):
                 # the hub's calls are in the audit log
-                if self.source == HUB and found["event"] == "call":
-                    self._time = str(found.get("timestamp") or self._time)
+                if self.source == HUB and entry["event"] == "call":
+                    self._time = str(entry.get("timestamp") or self._time)
                     continue
             elif text := line.decode("utf-8", "replace").rstrip():
-                found = {"event": "output", "line": hide_tokens(text)}
+                entry = {"event": "output", "line": hide_tokens(text)}
             else:
                 continue
-            self._time = str(found.get("timestamp") or self._time)
-            yield {**found, "timestamp": self._time, "source": self.source}
+            self._time = str(entry.get("timestamp") or self._time)
+            yield {**entry, "timestamp": self._time, "source": self.source}
 
 
 def _is_own_call(row: Row) -> bool:

@@ -64,8 +64,8 @@ def _skill_of(row: Row) -> Any:
 
 
 def _time_of(row: Row) -> datetime:
-    found = datetime.fromisoformat(str(row["timestamp"]).replace("Z", "+00:00"))
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    time = datetime.fromisoformat(str(row["timestamp"]).replace("Z", "+00:00"))
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def _percentile(values: Sequence[float], share: float) -> float | None:

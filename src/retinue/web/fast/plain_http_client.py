@@ -133,18 +133,18 @@ class PlainHttpClient:
             self, target, _render_request(method, target, headers, body), is_head=method == "HEAD"
         )
 
-    async def connect(self, target: Target) -> PlainConnection:
+    async def connect(self, target: CheckedUrl) -> PlainConnection:
         """An idle connection, or a new one. Raises TransportError."""
         return self._take_idle(target) or await _connect(target)
 
-    def give_back(self, target: Target, connection: PlainConnection, *, is_usable: bool) -> None:
+    def give_back(self, target: CheckedUrl, connection: PlainConnection, *, is_usable: bool) -> None:
         """Keep a connection for another request, or close it; ``is_usable``: nothing is under way in it."""
         if is_usable and connection.is_reusable and self._is_open:
             self._keep(target, connection)
         else:
             connection.close()
 
-    def _find_open_target(self, url: str) -> Target:
+    def _find_open_target(self, url: str) -> CheckedUrl:
         if not self._is_open:
             raise RuntimeError("the HTTP client is used outside its 'async with' block")
         target = _find_target(url, self._allow_private)
@@ -154,7 +154,7 @@ class PlainHttpClient:
             raise UrlRefusedError(origin[:100], "only http urls with an address are supported here")
         return target
 
-    def _take_idle(self, target: Target) -> PlainConnection | None:
+    def _take_idle(self, target: CheckedUrl) -> PlainConnection | None:
         idle = self._idle[target.address]
         while idle:
             connection = idle.pop()
@@ -163,7 +163,7 @@ class PlainHttpClient:
             connection.close()
         return None
 
-    def _keep(self, target: Target, connection: PlainConnection) -> None:
+    def _keep(self, target: CheckedUrl, connection: PlainConnection) -> None:
         self._idle[target.address].append(connection)
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_stale)
@@ -180,7 +180,7 @@ class PlainHttpClient:
             self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_stale)
 
 
-async def _connect(target: Target) -> PlainConnection:
+async def _connect(target: CheckedUrl) -> PlainConnection:
     host, port = target.address
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -194,7 +194,7 @@ async def _connect(target: Target) -> PlainConnection:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CheckedUrl:
     """A checked url: where to connect, and what to write into the request."""
 
     address: tuple[str, int]
@@ -218,7 +218,7 @@ class PlainStream:
     Leaving the block before the end of the body closes the connection, which tells the server.
     """
 
-    def __init__(self, client: PlainHttpClient, target: Target, message: bytes, *, is_head: bool) -> None:
+    def __init__(self, client: PlainHttpClient, target: CheckedUrl, message: bytes, *, is_head: bool) -> None:
         self._client = client
         self._target = target
         self._message = message
@@ -288,7 +288,7 @@ class PlainStream:
 
 
 @lru_cache(maxsize=_REMEMBERED_URLS)
-def _find_target(url: str, allow_private: bool) -> Target | None:
+def _find_target(url: str, allow_private: bool) -> CheckedUrl | None:
     """The target of a plain http url with an allowed address, None for any other url."""
     try:
         parts = urlsplit(url)
@@ -301,10 +301,10 @@ def _find_target(url: str, allow_private: bool) -> Target | None:
     is_allowed = is_address(host) and find_refusal(host, allow_private=allow_private) is None
     if not is_allowed and not (host == "localhost" and allow_private):
         return None
-    return Target((host, port or 80), path, describe_origin("http", host, port), is_loopback(host))
+    return CheckedUrl((host, port or 80), path, describe_origin("http", host, port), is_loopback(host))
 
 
-def _render_request(method: str, target: Target, headers: Mapping[str, str], body: bytes | None) -> bytes:
+def _render_request(method: str, target: CheckedUrl, headers: Mapping[str, str], body: bytes | None) -> bytes:
     """Raises TransportError when a header would break the request."""
     # lists, not generators: every call of an agent elsewhere gets here
     given = [name.lower() for name in headers]

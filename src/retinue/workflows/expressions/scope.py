@@ -7,7 +7,7 @@ from typing import Any
 
 from retinue.core.text import fence
 
-Entry = Mapping[str, Any]
+StepState = Mapping[str, Any]
 """The state of a step: ``output`` when it is done, ``error`` when it failed and the run went on; ``agent``,
 ``cached``, ``text``, and of a parallel step ``ballots``, ``votes``, ``decided_by``, where there are such.
 Expressions see ``fenced`` as well: the text as data for a prompt.
@@ -28,10 +28,10 @@ class Scope:
         self.input = workflow_input
         self.known = tuple(known)
         self.loop: Mapping[str, Any] = {}
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, StepState] = {}
         self._written: dict[str, int] = {}
         self.mark = 0
-        self._steps: dict[str, Entry] = {step_id: {} for step_id in self.known}
+        self._steps: dict[str, StepState] = {step_id: {} for step_id in self.known}
 
     @property
     def variables(self) -> Mapping[str, Any]:
@@ -39,7 +39,7 @@ class Scope:
         return {"input": self.input, "steps": self._steps, "loop": self.loop}
 
     @property
-    def entries(self) -> tuple[tuple[str, Entry], ...]:
+    def entries(self) -> tuple[tuple[str, StepState], ...]:
         """Each step's newest entry, the nearest last."""
         return tuple(self._entries.items())
 
@@ -56,7 +56,7 @@ class Scope:
         """Keep why a step failed; its output of an earlier round is gone."""
         self.keep(step_id, {"error": dict(error)})
 
-    def keep(self, step_id: str, entry: Entry) -> None:
+    def keep(self, step_id: str, entry: StepState) -> None:
         """Keep an entry as it is, such as one that a branch recorded."""
         self._entries.pop(step_id, None)
         self._entries[step_id] = entry
@@ -64,11 +64,11 @@ class Scope:
         self.mark += 1
         self._written[step_id] = self.mark
 
-    def find(self, step_id: str) -> Entry:
+    def find(self, step_id: str) -> StepState:
         """The entry of a step, empty before it has one."""
         return self._steps.get(step_id, {})
 
-    def list_since(self, mark: int) -> tuple[tuple[str, Entry], ...]:
+    def list_since(self, mark: int) -> tuple[tuple[str, StepState], ...]:
         """The entries recorded after the scope had this ``mark``, the nearest last."""
         return tuple(pair for pair in self._entries.items() if self._written[pair[0]] > mark)
 
@@ -78,13 +78,13 @@ class Scope:
         return outputs[-1][1] if outputs else None
 
 
-def nearest_output(entries: Iterable[tuple[str, Entry]]) -> Any:
+def nearest_output(entries: Iterable[tuple[str, StepState]]) -> Any:
     """The last output among entries, None when there is none."""
     found = [entry["output"] for _, entry in entries if "output" in entry]
     return found[-1] if found else None
 
 
-def _with_fenced(step_id: str, entry: Entry) -> Entry:
+def _with_fenced(step_id: str, entry: StepState) -> StepState:
     """The entry as expressions see it; ``fenced`` is made here, so that no run stores the text twice."""
     text = entry.get("text")
     if not isinstance(text, str):

@@ -12,7 +12,7 @@ from typing import Any
 
 from retinue.workflows.definitions.definition import Step, iterate_steps, step_to_json
 from retinue.workflows.expressions.expression import Expression
-from retinue.workflows.expressions.scope import Entry
+from retinue.workflows.expressions.scope import StepState
 from retinue.workflows.expressions.templates import iterate_templates, parse_condition, parse_template
 
 
@@ -33,7 +33,7 @@ class BranchReads:
             return given
         return {key: value for key, value in given.items() if key in self.input_keys}
 
-    def pick_entries(self, entries: Iterable[tuple[str, Entry]]) -> tuple[tuple[str, Entry], ...]:
+    def pick_entries(self, entries: Iterable[tuple[str, StepState]]) -> tuple[tuple[str, StepState], ...]:
         """The entries of the steps that are read."""
         return tuple(pair for pair in entries if self.steps is None or pair[0] in self.steps)
 

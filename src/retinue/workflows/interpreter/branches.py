@@ -12,7 +12,7 @@ from typing import Any
 from retinue.core.errors import StepFailedError, TooLargeError
 from retinue.workflows.definitions.definition import Step
 from retinue.workflows.definitions.run_forms import BranchRun, render_form
-from retinue.workflows.expressions.scope import Entry
+from retinue.workflows.expressions.scope import StepState
 from retinue.workflows.interpreter.branch_inputs import find_branch_reads
 from retinue.workflows.interpreter.frame import Frame, Undo, record_failure
 from retinue.workflows.runs.records import Child, ChildOutcome, Fault, Origin, RunRequest, as_json, read_json
@@ -23,7 +23,7 @@ class BranchInput:
     """The input of a branch: the parts of the run's input and of earlier entries that its steps read."""
 
     input: Any
-    entries: tuple[tuple[str, Entry], ...]
+    entries: tuple[tuple[str, StepState], ...]
     loop: Mapping[str, Any]
 
 
@@ -32,7 +32,7 @@ class BranchResult:
     """The result of a branch or a nested workflow: output, entries of its steps, compensations."""
 
     output: Any
-    entries: tuple[tuple[str, Entry], ...]
+    entries: tuple[tuple[str, StepState], ...]
     undo: tuple[Undo, ...]
 
     def to_json(self) -> dict[str, Any]:

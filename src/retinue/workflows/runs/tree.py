@@ -25,7 +25,7 @@ _FACTS = ("topic", "message", "schema", "when", "branch", "value", "role", "cach
 
 
 @dataclass(slots=True)
-class Node:
+class StepNode:
     """The state of one step: running, waiting, done, failed, skipped, cancelled or kept.
 
     ``kept`` = done in the run that this one was forked from. ``attempts`` has the agent of each attempt,
@@ -37,7 +37,7 @@ class Node:
     status: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     attempts: list[dict[str, Any]] = field(default_factory=list)
-    steps: dict[str, Node] = field(default_factory=dict)
+    steps: dict[str, StepNode] = field(default_factory=dict)
     is_run: bool = False
     """Whether it is a child run, whose end is an event of its own."""
 
@@ -150,10 +150,10 @@ class _Tree:
     """Builds the nodes from events and records."""
 
     def __init__(self) -> None:
-        self.root = Node("")
+        self.root = StepNode("")
         self._calls: dict[str, str] = {}
         self._runs: dict[str, str] = {}
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, StepNode] = {}
 
     def take(self, event: RunEvent) -> None:
         facts, kind = event.facts, str(event.facts.get("kind", ""))
@@ -201,19 +201,19 @@ class _Tree:
             if not node.status:
                 node.kind, node.status = "call", "kept"
 
-    def _node(self, step: str) -> Node:
+    def _node(self, step: str) -> StepNode:
         """The node of a path, created together with the nodes around it."""
         if (known := self._nodes.get(step)) is not None:
             return known
         node, path = self.root, ""
         for level in _LEVEL.split(step):
             path += level
-            node = node.steps.get(path) or node.steps.setdefault(path, Node(path))
+            node = node.steps.get(path) or node.steps.setdefault(path, StepNode(path))
         self._nodes[step] = node
         return node
 
 
-def _take_call(node: Node, event: RunEvent, kind: str) -> None:
+def _take_call(node: StepNode, event: RunEvent, kind: str) -> None:
     facts = event.facts
     node.kind = kind
     node.facts |= {key: facts[key] for key in _CALL_FACTS if facts.get(key) is not None}
@@ -234,7 +234,7 @@ def _take_call(node: Node, event: RunEvent, kind: str) -> None:
         node.facts["error"] = error
 
 
-def _take_other(node: Node, event: RunEvent, kind: str) -> None:
+def _take_other(node: StepNode, event: RunEvent, kind: str) -> None:
     facts = event.facts
     node.kind = kind
     node.facts |= {key: facts[key] for key in _FACTS if facts.get(key)}

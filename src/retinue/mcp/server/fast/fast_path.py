@@ -38,7 +38,7 @@ from retinue.core.errors import RetinueError
 from retinue.mcp.codec.content import complete_result
 from retinue.mcp.codec.tool_calls import WHOLE_KEY
 from retinue.mcp.server.change_notifier import ChangeNotifier, Connections, Live, RunningCall
-from retinue.mcp.server.channel import HEARTBEAT_S, Caller, DeafChannel
+from retinue.mcp.server.channel import HEARTBEAT_S, DeafChannel, McpCaller
 from retinue.mcp.server.fast.fast_requests import LIST, FastRequest, may_be_fast, parse_fast_request
 from retinue.mcp.server.offer import McpOptions, Offer, ToolCatalog, ToolEntry
 from retinue.mcp.server.sdk_internals import Hold, find_open_session
@@ -123,7 +123,7 @@ class FastPath:
             if entry is None:
                 await self._list(catalog, answer, request)
             else:
-                caller = Caller(principal, "mcp", _trace_of(visitor, request), request.session)
+                caller = McpCaller(principal, "mcp", _trace_of(visitor, request), request.session)
                 await self._call(entry, answer, request, caller, live)
         return None
 
@@ -190,7 +190,7 @@ class FastPath:
         await answer.finish(result, filled=(PLACEHOLDER_BYTES, listed))
 
     async def _call(
-        self, entry: ToolEntry, answer: FastAnswer, request: FastRequest, caller: Caller, live: Live | None
+        self, entry: ToolEntry, answer: FastAnswer, request: FastRequest, caller: McpCaller, live: Live | None
     ) -> None:
         asked = ToolRequest(
             request.name,

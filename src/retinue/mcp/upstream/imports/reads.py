@@ -29,7 +29,7 @@ from retinue.mesh.channel import Channel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import Access, AgentView, is_seen
-from retinue.mesh.reading import Completion, Message, PromptText, Read, ReadRequest, ReadSource
+from retinue.mesh.reading import Completion, PromptMessage, PromptText, Read, ReadRequest, ReadSource
 
 AGENT_URI = "agent:"
 
@@ -57,7 +57,7 @@ async def read_from(
         return parse_contents(request.name, result)
     if request.kind == "prompt":
         described = result.get("description")
-        messages = tuple(Message(role, part) for role, part in parse_prompt_messages(result))
+        messages = tuple(PromptMessage(role, part) for role, part in parse_prompt_messages(result))
         return PromptText(messages, described if isinstance(described, str) else "")
     return Completion(*parse_completion(result))
 
