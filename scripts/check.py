@@ -15,6 +15,7 @@ PACKAGES = (
     "retinue_demo",
     "retinue_koi",
     "retinue_testwriter",
+    "retinue_toy",
     "tests",
     "koi",
     "testwriter",

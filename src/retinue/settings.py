@@ -24,6 +24,7 @@ from pydantic_settings import (
 from retinue.core.errors import InvalidSettingError
 from retinue.core.text import suggest
 from retinue.parts.installed import KNOWN_PARTS, explain_missing, find_installed_parts
+from retinue.plugins import PARTS, list_plugins
 from retinue.settings_tables import (
     A2aTable,
     AccessTable,
@@ -132,16 +133,21 @@ def find_settings_file(start: Path) -> Path | None:
     return next((f / FILE for f in (start, *start.parents) if (f / FILE).is_file()), None)
 
 
-def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None = None) -> Settings:
+def load_settings(
+    flags: Mapping[str, Any] | None = None, *, start: Path | None = None, with_parts: bool = True
+) -> Settings:
     """Load the settings of this process.
 
-    ``start`` is the folder where the search for ``retinue.toml`` begins (default: working directory).
+    ``start`` is the folder where the search for ``retinue.toml`` begins (default: working directory). Without
+    ``with_parts`` no part of another distribution is imported: a process that has none accepts their tables
+    as they are.
     Raises InvalidSettingError with the location of the first invalid value.
     """
     file = find_settings_file(start or Path.cwd())
 
     try:
-        return settings_class(file)(**dict(flags or {}))
+        fields = _read_part_fields() if with_parts else _name_part_fields()
+        return _from_file(file, fields)(**dict(flags or {}))
     except ValidationError as error:
         found = error.errors(include_url=False)
         # a misspelt key explains why another one is missing
@@ -167,21 +173,37 @@ def load_settings(flags: Mapping[str, Any] | None = None, *, start: Path | None 
         raise InvalidSettingError(str(file or "settings"), str(error), remedy="correct the file") from error
 
 
-def settings_class(file: Path | None = None) -> type[Settings]:
-    """The settings as a file may hold them, with the tables of installed parts.
+def settings_class() -> type[Settings]:
+    """The settings with the tables of installed parts, without a file."""
+    return _from_file(None, _read_part_fields())
 
-    A table whose distribution is missing is accepted as it is, so that the process can name the distribution.
-    """
-    fields: dict[str, Any] = {}
-    annotations: dict[str, Any] = {}
-    for part in find_installed_parts().parts:
-        if part.table is not None and part.name not in Settings.model_fields:
-            annotations[part.name], fields[part.name] = part.table, part.table()
-    for name in {*KNOWN_PARTS, *find_installed_parts().refused}:
-        if name not in Settings.model_fields and name not in annotations:
-            annotations[name], fields[name] = Mapping[str, Any], {}
+
+_Fields = dict[str, tuple[Any, object]]
+"""Type and default of settings by their names."""
+
+
+def _from_file(file: Path | None, fields: _Fields) -> type[Settings]:
+    """The settings as a file may hold them, with the tables of installed parts."""
+    annotations = {name: annotation for name, (annotation, _) in fields.items()}
+    defaults = {name: default for name, (_, default) in fields.items()}
     config = SettingsConfigDict(toml_file=file, extra="forbid" if file else "ignore")
-    return type("FromFile", (Settings,), {**fields, "__annotations__": annotations, "model_config": config})
+    return type("FromFile", (Settings,), {**defaults, "__annotations__": annotations, "model_config": config})
+
+
+def _read_part_fields() -> _Fields:
+    """The tables of installed parts; one whose part is missing is accepted as it is."""
+    tables: _Fields = {
+        part.name: (part.table, part.table())
+        for part in find_installed_parts().parts
+        if part.table is not None and part.name not in Settings.model_fields
+    }
+    return {**_name_part_fields(), **tables}
+
+
+def _name_part_fields() -> _Fields:
+    """A table of any content for each part that is known by name; nothing is imported."""
+    names = {*KNOWN_PARTS, *(plugin.name for plugin in list_plugins(PARTS))}
+    return {name: (Mapping[str, Any], {}) for name in names if name not in Settings.model_fields}
 
 
 def find_missing_parts(settings: Settings) -> Mapping[str, InvalidSettingError]:

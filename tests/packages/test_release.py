@@ -15,21 +15,12 @@ import pytest
 
 from scripts import release
 from scripts.environment import ROOT
-from scripts.get_uv import UvNotFoundError
 from scripts.package_readme import render_readme
 from scripts.release import Built, CheckFailedError, SkippedError
 
 T = TypeVar("T")
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    try:
-        return release.build(tmp_path_factory.mktemp("built") / "dist")
-    except UvNotFoundError as error:
-        pytest.skip(f"NOT TESTED, because there is no uv: {error}")
 
 
 @pytest.fixture(scope="module")

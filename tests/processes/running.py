@@ -24,14 +24,17 @@ _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
 
 
 class Program:
-    """One running ``retinue`` command and what it has printed; ``script`` is another installed program."""
+    """One running ``retinue`` command and what it has printed.
+
+    ``script`` is another program: installed here, by its name, or elsewhere, by its path.
+    """
 
     def __init__(
         self,
         *arguments: str,
         cwd: Path,
         environment: Mapping[str, str] | None = None,
-        script: str | None = None,
+        script: str | Path | None = None,
     ) -> None:
         self.lines: list[str] = []
         self._news = threading.Condition()
@@ -107,15 +110,15 @@ class Program:
             self.process.stdout.close()
 
 
-def _start_of(script: str | None) -> list[str]:
+def _start_of(script: str | Path | None) -> list[str]:
     if script is None:
         return [sys.executable, "-m", "retinue"]
-    return [str(Path(sys.executable).with_name(script))]
+    return [str(Path(sys.executable).parent / script)]
 
 
 @contextmanager
 def program(
-    *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None, script: str | None = None
+    *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None, script: str | Path | None = None
 ) -> Iterator[Program]:
     """A ``retinue`` command, or another installed program, that runs while inside."""
     running = Program(*arguments, cwd=cwd, environment=environment, script=script)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import click
 
@@ -59,56 +58,91 @@ def insecure_bind_option(command: F) -> F:
     )(command)
 
 
-def part_options(kind: str) -> Callable[[F], F]:
-    """The options that installed parts add to the command of a kind of process.
+class CommandOfParts(click.Command):
+    """The command of a kind of process, with the options that installed parts add to it.
 
-    The command gets their values as ``part_flags``: tables of settings by the name of the part. An option of
-    a part that is not installed is hidden, and names the distribution.
+    Parts are imported for the help, for completion, and when a line has an option that the command itself
+    does not know, so that an agent on standard input and output needs none. The command gets the values as
+    ``part_flags``: tables of settings by the name of the part.
     """
-    from retinue.parts.installed import KNOWN_PARTS, explain_missing, list_parts_of
 
-    options = [(part.name, option) for part in list_parts_of(kind) for option in part.options]
-    options = [(name, option) for name, option in options if kind in option.kinds]
+    def __init__(self, *arguments: Any, kind: str, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self._kind = kind
+        self._knows_parts = True
 
-    def decorate(command: F) -> F:
-        @wraps(command)
-        def with_flags(**values: Any) -> Any:
-            flags: dict[str, dict[str, Any]] = {}
-            for name, option in options:
-                value = values.pop(_parameter_of(name, option.field))
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        params = super().get_params(ctx)
+        if not self._knows_parts:
+            return params
+        place = 1 + next(index for index, param in enumerate(params) if param.name == _BEFORE_PARTS)
+        return [*params[:place], *self._list_options().values(), *params[place:], *self._list_missing()]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing and not {"--help", "-h"}.intersection(args):
+            self._knows_parts = False
+            try:
+                return super().parse_args(ctx, [*args])
+            except click.NoSuchOption:
+                pass  # it may be an option of a part
+            finally:
+                self._knows_parts = True
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        flags: dict[str, dict[str, Any]] = {}
+        values = dict(ctx.params)
+        if any(name.startswith(_PREFIX) for name in values):
+            for (part, field), option in self._list_options().items():
+                value = values.pop(str(option.name))
                 if value is not None and value is not False:
-                    flags.setdefault(name, {})[option.field] = value
-            return command(part_flags=flags, **values)
+                    flags.setdefault(part, {})[field] = value
+        assert self.callback is not None
+        return ctx.invoke(self.callback, part_flags=flags, **values)
 
-        for name, option in reversed(options):
-            with_flags = click.option(
-                option.flag,
-                _parameter_of(name, option.field),
+    def _list_options(self) -> dict[tuple[str, str], click.Option]:
+        """The options of parts by the part's name and the field of its table."""
+        from retinue.parts.installed import list_parts_of
+
+        return {
+            (part.name, option.field): click.Option(
+                [option.flag, f"{_PREFIX}{part.name}_{option.field}".replace("-", "_").lower()],
                 metavar=option.metavar,
                 is_flag=option.metavar is None,
                 help=option.help,
-            )(with_flags)
-        for name, known in KNOWN_PARTS.items():
-            if (missing := explain_missing(name)) is not None:
-                for flag in known.flags.get(kind, ()):
-                    with_flags = _missing_option(flag, missing)(with_flags)
-        return cast(F, with_flags)
+            )
+            for part in list_parts_of(self._kind)
+            for option in part.options
+            if self._kind in option.kinds
+        }
 
-    return decorate
+    def _list_missing(self) -> list[click.Option]:
+        """Hidden options in place of those of parts that are not installed; each names the distribution."""
+        from retinue.parts.installed import KNOWN_PARTS, explain_missing
+
+        missing = {name: error for name in KNOWN_PARTS if (error := explain_missing(name)) is not None}
+        return [
+            _missing_option(flag, error)
+            for name, error in missing.items()
+            for flag in KNOWN_PARTS[name].flags.get(self._kind, ())
+        ]
 
 
-def _missing_option(flag: str, missing: InvalidSettingError) -> Callable[[F], F]:
+def _missing_option(flag: str, missing: InvalidSettingError) -> click.Option:
     """An option that stands for the one of a part that is not installed, whatever it would take."""
 
     def refuse(context: click.Context, parameter: click.Parameter, value: bool) -> None:
         if value and not context.resilient_parsing:
             raise InvalidSettingError(flag, missing.message, remedy=missing.remedy)
 
-    return click.option(flag, is_flag=True, is_eager=True, hidden=True, expose_value=False, callback=refuse)
+    return click.Option([flag], is_flag=True, is_eager=True, hidden=True, expose_value=False, callback=refuse)
 
 
-def _parameter_of(part: str, field: str) -> str:
-    return f"part_{part}_{field}".replace("-", "_").lower()
+_PREFIX = "part_"
+"""Begins the names of parameters that are options of parts."""
+
+_BEFORE_PARTS = "hub_url"
+"""The parameter after which the options of parts stand in the help."""
 
 
 def weight_option(command: F) -> F:

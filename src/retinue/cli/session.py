@@ -84,9 +84,15 @@ def find_state() -> State:
 
 
 def open_session(
-    flags: Mapping[str, Any] | None = None, *, log_level: str = "warning", joins: str | None = None
+    flags: Mapping[str, Any] | None = None,
+    *,
+    log_level: str = "warning",
+    joins: str | None = None,
+    with_parts: bool = True,
 ) -> Session:
     """Read the settings with ``flags`` over them, create the state folder, and log to standard error.
+
+    ``with_parts`` as in `load_settings`.
 
     ``joins`` is the URL of another machine's hub: the state joins its mesh, and its registry becomes the
     first of the configured ones. Raises InvalidSettingError if the state has never received a join token.
@@ -97,7 +103,7 @@ def open_session(
     state = find_state()
 
     def read() -> Settings:
-        settings = load_settings(flags)
+        settings = load_settings(flags, with_parts=with_parts)
         if joins is None:
             return settings
         return settings.model_copy(update={"registries": (joins, *settings.registries)})

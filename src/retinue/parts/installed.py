@@ -51,6 +51,9 @@ def find_installed_parts() -> InstalledParts:
             parts[plugin.name] = _load(plugin, parts)
         except InvalidSettingError as error:
             refused[plugin.name] = error
+        except Exception as error:  # noqa: BLE001 - what another distribution raises stops no command
+            reason = f"{plugin.target} cannot be made: {type(error).__name__}: {error}"
+            refused[plugin.name] = _refuse(plugin, reason, f"upgrade {plugin.distribution}, or uninstall it")
     return InstalledParts(tuple(parts.values()), refused)
 
 
@@ -93,6 +96,8 @@ def _load(plugin: Plugin, loaded: Mapping[str, Part]) -> Part:
             else "its part has another name"
         )
         raise _refuse(plugin, what, f"uninstall {plugin.distribution}")
+    if part_class.table is not None:
+        part_class.table()  # every setting needs a default, because nobody has to write the table
     return part_class()
 
 

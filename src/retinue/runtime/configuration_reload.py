@@ -14,7 +14,6 @@ from pydantic import BaseModel
 from retinue.core.errors import RetinueError
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.permissions import Access
-from retinue.parts.installed import find_installed_parts
 from retinue.parts.part import LivePart
 from retinue.parts.process import Echo
 from retinue.parts.tables import Tables
@@ -74,15 +73,8 @@ def _takes(part: LivePart, name: str) -> bool:
 
 
 def tables_of(settings: Settings) -> Tables:
-    """The tables of the settings by class, and the settings themselves for parts that compose a process.
-
-    The table of an installed part that the settings do not have is the one with all defaults.
-    """
-    tables = {type(value): value for _, value in settings if isinstance(value, BaseModel)}
-    for part in find_installed_parts().parts:
-        if part.table is not None:
-            tables.setdefault(part.table, part.table())
-    return Tables([*tables.values(), settings])
+    """The tables of the settings by class, and the settings themselves for parts that compose a process."""
+    return Tables([*(value for _, value in settings if isinstance(value, BaseModel)), settings])
 
 
 def dispatcher_parts(dispatcher: Dispatcher, access_of: Callable[[Settings], Access]) -> list[LivePart]:

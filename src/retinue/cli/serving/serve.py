@@ -12,11 +12,11 @@ from urllib.parse import quote
 import click
 
 from retinue.cli.options import (
+    CommandOfParts,
     advertise_option,
     database_option,
     insecure_bind_option,
     join_option,
-    part_options,
     registry_option,
     weight_option,
 )
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from retinue.storage.state import HubAddress
 
 
-@click.command()
+@click.command(cls=CommandOfParts, kind="agent")
 @click.argument("target", required=False)
 @click.option("--llm", "model", metavar="NAME", help="Serve the language model NAME instead of a target.")
 @click.option("--host", metavar="H", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 @click.option(
     "--join", "hub_url", metavar="HUB", help="URL of the hub; default: the hub of this state, if any."
 )
-@part_options("agent")
 @click.option("--stdio", is_flag=True, help="Serve MCP on standard input and output only.")
 @click.option("--reload", "reloads", is_flag=True, help="Restart when a file of the agent changes.")
 @insecure_bind_option
@@ -91,7 +90,7 @@ def serve(
         raise click.UsageError("--stdio cannot be combined with --port or --reload")
     if model is not None and reloads:
         raise click.UsageError("--llm cannot be combined with --reload")
-    session = open_session(part_flags, log_level="info")
+    session = open_session(part_flags, log_level="info", with_parts=not stdio)
     if hub_url is not None:
         accept_join(session.state, hub_url)
 
@@ -135,7 +134,7 @@ def serve(
     return serve_once(load())
 
 
-@click.command()
+@click.command(cls=CommandOfParts, kind="hub")
 @click.option("--host", metavar="H", help="Address to listen on; 127.0.0.1 unless configured.")
 @click.option(
     "--port",
@@ -150,7 +149,6 @@ def serve(
 )
 @database_option
 @join_option
-@part_options("hub")
 @insecure_bind_option
 @advertise_option
 @click.option("--port-may-move", is_flag=True, hidden=True)
@@ -239,7 +237,8 @@ def _detach_hub(arguments: dict[str, Any]) -> int:
 def _render_arguments(values: Mapping[str, Any]) -> list[str]:
     """The options of the command that is running, as they were given."""
     given = []
-    for option in click.get_current_context().command.params:
+    context = click.get_current_context()
+    for option in context.command.get_params(context):
         value = values.get(option.name or "")
         for one in value if isinstance(value, tuple) else (value,):
             if one is True:
@@ -302,6 +301,6 @@ def mcp(agent: str | None) -> int:
     from retinue.runtime.serving import run_loop
     from retinue.runtime.stdio.bridge import run_bridge
 
-    session = open_session(log_level="warning")
+    session = open_session(log_level="warning", with_parts=False)
     path = "/mcp" if agent is None else f"/agents/{quote(agent, safe='')}/mcp"
     return run_loop(lambda: run_bridge(session.settings, session.state, path))

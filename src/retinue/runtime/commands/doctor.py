@@ -104,8 +104,13 @@ def _check_parts(settings: Settings, state: State) -> list[Check]:
     tables = tables_of(settings)
     checks = [failed(f"part {name}", error) for name, error in find_missing_parts(settings).items()]
     for part in find_installed_parts().parts:
-        if part.name not in settings.parts.off:
+        if part.name in settings.parts.off:
+            continue
+        try:
             checks += part.checks(tables, state)
+        except Exception as error:  # noqa: BLE001 - a failing check does not stop the others
+            reason = error.message if isinstance(error, RetinueError) else f"{type(error).__name__}: {error}"
+            checks.append(Check(f"part {part.name}", "fail", f"its check failed: {reason}"))
     return checks
 
 

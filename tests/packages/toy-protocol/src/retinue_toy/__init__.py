@@ -1,0 +1,1 @@
+"""A toy protocol for Retinue: ``GET /toy`` lists agents, ``POST /toy/AGENT/SKILL`` calls a skill."""
