@@ -180,9 +180,10 @@ def copy(tmp_path: Path) -> Path:
     folder = tmp_path / "copy"
     (folder / "scripts").mkdir(parents=True)
     scripts = ("bootstrap", "environment.py", "get_uv.py", "package_settings.py", "uv.txt")
-    package = "packages/retinue-testwriter/pyproject.toml"
-    (folder / package).parent.mkdir(parents=True)
-    for name in ("pyproject.toml", "uv.lock", package, *(f"scripts/{script}" for script in scripts)):
+    packages = [path.relative_to(ROOT) for path in ROOT.glob("packages/*/pyproject.toml")]
+    for package in packages:
+        (folder / package).parent.mkdir(parents=True)
+    for name in ("pyproject.toml", "uv.lock", *packages, *(f"scripts/{script}" for script in scripts)):
         shutil.copy(ROOT / name, folder / name)
     program = f'#!/bin/sh\nenv | grep ^UV_ >&2\nmkdir -p {folder}/.venv/bin\necho uv "$@" >&2\n'
     wheel = tmp_path / "wheels" / PIP_WHEEL
@@ -210,7 +211,7 @@ def test_a_bare_python_gets_uv_and_the_locked_environment(
     copy: Path, bare_python: Path, path_without_uv: str
 ) -> None:
     told = _bootstrap(copy, bare_python, path_without_uv)
-    assert "uv sync --locked --compile-bytecode --no-default-groups --extra demo --group test" in told
+    assert "uv sync --locked --compile-bytecode --no-default-groups --extra demo --extra koi --group test" in told
     assert "UV_PYTHON_DOWNLOADS=never" in told
     assert f"UV_PYTHON={bare_python}" in told
 
