@@ -183,8 +183,9 @@ def copy(tmp_path: Path) -> Path:
     packages = [path.relative_to(ROOT) for path in ROOT.glob("packages/*/pyproject.toml")]
     for package in packages:
         (folder / package).parent.mkdir(parents=True)
-    for name in ("pyproject.toml", "uv.lock", *packages, *(f"scripts/{script}" for script in scripts)):
-        shutil.copy(ROOT / name, folder / name)
+    own = [Path("pyproject.toml"), Path("uv.lock"), *(Path("scripts", script) for script in scripts)]
+    for path in (*own, *packages):
+        shutil.copy(ROOT / path, folder / path)
     program = f'#!/bin/sh\nenv | grep ^UV_ >&2\nmkdir -p {folder}/.venv/bin\necho uv "$@" >&2\n'
     wheel = tmp_path / "wheels" / PIP_WHEEL
     wheel.parent.mkdir()

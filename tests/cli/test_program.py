@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -223,6 +224,8 @@ def test_output_that_goes_nowhere_leaves_no_trace_of_the_interpreter(redirection
         capture_output=True,
         text=True,
         check=False,
+        # buffered, as a user has it: what a buffer holds is written at the end of the interpreter
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
     )
     assert ended.returncode == status
     assert "Exception ignored" not in ended.stderr

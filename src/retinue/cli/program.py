@@ -180,7 +180,8 @@ class Program(click.Group):
             )
         except Exception as error:  # noqa: BLE001 - every failure is printed as one line
             failure = describe(error)
-            show(failure, as_json="--json" in arguments)
+            with suppress(OSError, ValueError):  # standard error cannot be written either
+                show(failure, as_json="--json" in arguments)
             _drop_output()
             sys.exit(failure.exit_code)
         sys.exit(status if isinstance(status, int) else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -38,6 +39,7 @@ class Address:
     """Where a process listens; with ``search`` it takes the next free port instead of failing.
 
     ``advertise`` is the URL by which other machines reach it. ``tells_port`` prints that the port has moved.
+    ``listen`` opens the socket in another way than by host and port.
     """
 
     host: str
@@ -46,6 +48,7 @@ class Address:
     advertise: str | None = None
     insecure_bind: bool = False
     tells_port: bool = False
+    listen: Callable[[], socket.socket] | None = None
 
 
 def check_address(host: str, settings: Settings, *, insecure_ok: bool) -> None:

@@ -149,6 +149,8 @@ async def _is_ready(parts: OpenParts, stop: Stop) -> bool:
 
 
 def _listen(address: Address, echo: Echo) -> socket.socket:
+    if address.listen is not None:
+        return address.listen()
     listener = bind(address.host, address.port, search=address.search)
     url = url_of(listener)
     if address.tells_port and address.port and not url.endswith(f":{address.port}"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,26 @@ from urllib.parse import urlsplit
 import orjson
 
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError, PortInUseError
+from retinue.mesh.permissions import Access
 from retinue.parts.process import Echo
-from retinue.runtime.access import behind_proxies, check_address, endpoint_checks
-from retinue.runtime.factories import http_limits
-from retinue.runtime.serving import Stop, bind, serving, take_listener
-from retinue.runtime.supervisor import ChildSpec, Ready, Supervisor, report_ready
+from retinue.runtime.access import Address
+from retinue.runtime.run_process import Launch, run_process
+from retinue.runtime.serving import Stop, bind, take_listener
+from retinue.runtime.supervisor import ChildSpec, Ready, Supervisor
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import TransportError
-from retinue_koi.programs.config import CONFIGS, AgentConfig, CoordinatorConfig, load_config, load_functions
-from retinue_koi.programs.nodes import CoordinatorAdapterNode, KoiAgentNode
-from retinue_koi.rules import Trust
-from retinue_koi.server import list_open_paths
+from retinue_koi.programs.config import CONFIGS, load_config
+from retinue_koi.programs.parts import (
+    AGENT,
+    COORDINATOR,
+    AgentProgram,
+    CoordinatorPart,
+    KoiAgentPart,
+    open_coordinator,
+    open_koi_agent,
+)
 
 FIRST_PORTS = (9000, 8101, 8102)
 """The ports of the demo: the coordinator and its two agents (K-30)."""
@@ -48,34 +55,29 @@ async def serve_coordinator(
         raise InvalidSettingError(
             str(config_path), "it has no section coordinator", remedy="run: retinue koi agent --config FILE"
         )
-    async with AsyncExitStack() as stack:
-        stop, supervisor, http = await _open(stack, settings)
-        host = host_of(section.base_url, "coordinator.base_url")
-        check_address(host, settings, insecure_ok=insecure_bind)
-        listener = _bind(host, section.mcp_registry_port, "coordinator.mcp_registry_port")
-        guard = partial(_guard, trust=section.trust, settings=settings, state=state, host=host, http=http)
-        coordinator = CoordinatorAdapterNode(
-            section.name,
-            _with_port(section.base_url, listener, section),
-            listener.getsockname()[1],
-            trust=section.trust,
-            guard=guard,
-            allow_private=settings.allow_private_urls,
+    host = host_of(section.base_url, "coordinator.base_url")
+    port = section.mcp_registry_port
+    address = Address(
+        host,
+        port,
+        insecure_bind=insecure_bind,
+        listen=partial(_bind, host, port, "coordinator.mcp_registry_port"),
+    )
+    return await run_process(
+        Launch(
+            kind=COORDINATOR,
+            name=section.name,
+            service=section.name,
+            settings=settings,
+            state=state,
+            echo=echo,
+            parts=(CoordinatorPart(section),),
+            hold_state=nullcontext,
+            open_core=partial(open_coordinator, section),
+            access_of=lambda settings: Access(),
+            address=address,
         )
-        server = coordinator.registry_server
-        await stack.enter_async_context(server.running())
-        # before it serves: what the cache holds is listed from the first request on
-        await coordinator.start()
-        stack.push_async_callback(coordinator.stop)
-        await stack.enter_async_context(serving(server.app, listener, stop, http_limits(settings)))
-        stack.callback(server.mcp.end)
-        url = coordinator.url
-        known = len(coordinator.mcp_adapter.agents)
-        echo(f"coordinator {section.name} at {url} ({known} agents known), RID {coordinator.node.rid}")
-        report_ready(supervisor, {"name": section.name, "url": url})
-        await stop.wait()
-        echo(f"stopping: {stop.reason}")
-    return 0
+    )
 
 
 async def serve_agent(
@@ -91,50 +93,31 @@ async def serve_agent(
         raise InvalidSettingError(
             str(config_path), "it has no section agent", remedy="run: retinue koi coordinator --config FILE"
         )
-    names = list(section.traits)
-    functions = (
-        {} if section.functions is None else load_functions(section.functions, names, config_path.parent)
+    host = host_of(section.base_url, "agent.base_url")
+    if section.mcp_url is not None:
+        host_of(section.mcp_url, "agent.mcp_url")
+    address = Address(
+        host,
+        section.mcp_port,
+        insecure_bind=insecure_bind,
+        listen=partial(_bind, host, section.mcp_port, "agent.mcp_port"),
     )
-    async with AsyncExitStack() as stack:
-        stop, supervisor, http = await _open(stack, settings)
-        host = host_of(section.base_url, "agent.base_url")
-        check_address(host, settings, insecure_ok=insecure_bind)
-        if section.mcp_url is not None:
-            host_of(section.mcp_url, "agent.mcp_url")
-        listener = _bind(host, section.mcp_port, "agent.mcp_port")
-        guard = partial(_guard, trust=section.trust, settings=settings, state=state, host=host, http=http)
-        agent = KoiAgentNode(
-            section.name,
-            section.version,
-            section.traits,
-            _with_port(section.base_url, listener, section),
-            listener.getsockname()[1],
-            config.network.first_contact,
-            functions=functions,
-            mcp_url=section.mcp_url,
-            trust=section.trust,
-            guard=guard,
-            allow_private=settings.allow_private_urls,
+    program = AgentProgram(section, config.network.first_contact, config_path.parent)
+    return await run_process(
+        Launch(
+            kind=AGENT,
+            name=section.name,
+            service=section.name,
+            settings=settings,
+            state=state,
+            echo=echo,
+            parts=(KoiAgentPart(section, lambda port: _bind(host, port, "agent.base_url")),),
+            hold_state=nullcontext,
+            open_core=partial(open_koi_agent, program),
+            access_of=lambda settings: Access(),
+            address=address,
         )
-        server = agent.mcp_server
-        await stack.enter_async_context(server.running())
-        stack.push_async_callback(agent.stop)
-        limits = http_limits(settings)
-        await stack.enter_async_context(serving(server.app, listener, stop, limits))
-        koi_port = urlsplit(section.base_url).port
-        if koi_port not in (None, section.mcp_port):
-            # a base_url of another port has to answer too (specification 4, doubt 7)
-            second = _bind(host, koi_port or 80, "agent.base_url")
-            await stack.enter_async_context(serving(server.app, second, stop, limits))
-        stack.callback(server.mcp.end)
-        await agent.start()
-        tools = [trait.name for trait in agent.profile.traits if trait.is_callable]
-        place = f"{section.name} {section.version} at {agent.profile.mcp_url}"
-        echo(f"{place}, tools: {', '.join(tools) or 'none'}")
-        report_ready(supervisor, {"name": section.name, "url": agent.profile.mcp_url})
-        await stop.wait()
-        echo(f"stopping: {stop.reason}")
-    return 0
+    )
 
 
 async def serve_demo(echo: Echo) -> int:
@@ -212,31 +195,6 @@ def host_of(base_url: str, field: str) -> str:
             field, f"{base_url[:80]!r} is no URL", remedy="write http://127.0.0.1:9000/koi-net"
         )
     return "127.0.0.1" if host == "localhost" else host
-
-
-async def _open(stack: AsyncExitStack, settings: Settings) -> tuple[Stop, int | None, HttpClient]:
-    stop = Stop()
-    stop.on_signals()
-    supervisor = stop.with_supervisor()
-    http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
-    return stop, supervisor, http
-
-
-def _guard(
-    app: Any, *, trust: Trust | None, settings: Settings, state: State, host: str, http: HttpClient
-) -> Any:
-    open_paths = list_open_paths(trust)
-    checks = endpoint_checks(app, settings, state, http, host=host, open_paths=open_paths)
-    return behind_proxies(checks, settings, "")
-
-
-def _with_port(base_url: str, listener: socket.socket, section: AgentConfig | CoordinatorConfig) -> str:
-    """The base URL; with the port that was given where the configuration leaves it open."""
-    wanted = section.mcp_port if isinstance(section, AgentConfig) else section.mcp_registry_port
-    parts = urlsplit(base_url)
-    if wanted != 0:
-        return base_url
-    return parts._replace(netloc=f"{parts.hostname}:{listener.getsockname()[1]}").geturl()
 
 
 def _bind(host: str, port: int, field: str) -> socket.socket:

@@ -64,6 +64,11 @@ class _Server:
         self._more: list[Callable[[], AbstractAsyncContextManager[Any]]] = []
         self.app: ASGIApp = self._guard(Router(routes=self._routes, lifespan=self._lifespan))
 
+    @property
+    def routes(self) -> Sequence[BaseRoute]:
+        """The routes of the server, with those that were added."""
+        return tuple(self._routes)
+
     def add_routes(self, routes: Iterable[BaseRoute]) -> None:
         """Serve further routes at the same port, such as those of a KOI node."""
         self._routes.extend(routes)
