@@ -41,6 +41,8 @@ def serve_reloading(text: str, serve_once: Callable[[Target, Callable[[int], Non
     that it was given with the code.
     """
     place = _find_place(text)
+    # compiled files tell seconds only: a change of the same size within a second would be overlooked
+    sys.dont_write_bytecode = True
     # before the agent is loaded, to detect changes made meanwhile
     before = _neighbours([place])
     try:

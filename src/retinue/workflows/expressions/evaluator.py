@@ -15,8 +15,8 @@ from retinue.workflows.expressions.expression import compile_expression
 from retinue.workflows.expressions.isolated import CPU_S, MEMORY_BYTES
 
 
-def main() -> None:
-    """Answer until standard input ends."""
+def main(cpu_s: float = CPU_S) -> None:
+    """Answer until standard input ends; one expression may take ``cpu_s`` seconds of processor time."""
 
     def answer(line: bytes) -> bytes:
         source, variables = orjson.loads(line)
@@ -29,7 +29,7 @@ def main() -> None:
             problem = f"needs more than {MEMORY_BYTES // 1024**2} MB of memory"
             return orjson.dumps({"problem": problem, "remedy": TO_A_SKILL})
 
-    serve(answer, cpu_s=CPU_S, memory_bytes=MEMORY_BYTES)
+    serve(answer, cpu_s=cpu_s, memory_bytes=MEMORY_BYTES)
 
 
 if __name__ == "__main__":
