@@ -16,15 +16,8 @@ from retinue.parts.process import Process
 from retinue.storage.listing_store import SqliteAudit
 
 
-class RecordedCalls:
+class RecordedCalls(EventBus):
     """A product: the calls that are recorded and logged in batches."""
-
-    def __init__(self) -> None:
-        self.bus = EventBus()
-
-    def flush(self) -> None:
-        """Record what waits for its batch."""
-        self.bus.flush()
 
 
 class AuditPart(Part):
@@ -40,9 +33,9 @@ class AuditPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         audit, access = process.get(SqliteAudit), process.dispatcher.access
         recorded = RecordedCalls()
-        recorded.bus.subscribe_later(record_calls(audit.append))
-        recorded.bus.subscribe_batches(log_lines)
-        process.dispatcher.admission.events.subscribe(OncePerMinute(recorded.bus.emit))
+        recorded.subscribe_later(record_calls(audit.append))
+        recorded.subscribe_batches(log_lines)
+        process.dispatcher.admission.events.subscribe(OncePerMinute(recorded.emit))
         # before the process serves, else calls would count twice
         process.get(CallFigures).seed(await asyncio.to_thread(audit.summarise_calls))
         try:

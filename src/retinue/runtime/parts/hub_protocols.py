@@ -96,7 +96,6 @@ class DashboardPart(Part):
 
     name = "dashboard"
     kinds = frozenset({"hub"})
-    needs = (Imports,)
     rank = 900
     is_required = True
 
