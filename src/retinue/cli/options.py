@@ -129,7 +129,7 @@ class CommandOfParts(click.Command):
 
 
 def _missing_option(flag: str, missing: InvalidSettingError) -> click.Option:
-    """An option that stands for the one of a part that is not installed, whatever it would take."""
+    """A hidden option that names the distribution of a part that is not installed."""
 
     def refuse(context: click.Context, parameter: click.Parameter, value: bool) -> None:
         if value and not context.resilient_parsing:

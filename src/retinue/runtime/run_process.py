@@ -49,9 +49,9 @@ GETTING_READY = "getting ready"
 class Launch:
     """One process to run: what the kinds of processes differ in.
 
-    ``name`` is told to the supervisor, ``service`` is the name in OpenTelemetry. ``hold_state`` prepares or
+    The supervisor gets ``name``, ``service`` is the name in OpenTelemetry. ``hold_state`` prepares or
     locks the state folder, ``open_core`` makes what the parts share. ``access_of`` reads the access lists
-    from settings. ``reread`` reads the settings anew at SIGHUP. A process without an ``address`` serves
+    from settings. ``reread`` reads the settings again at SIGHUP. A process without an ``address`` serves
     nothing.
     """
 

@@ -139,7 +139,7 @@ class ListingIndex:
             self._by_role.remove(role, listing_id)
 
     def note_rank(self, source: str) -> None:
-        """Order the entries of this source anew, because its rank has changed."""
+        """Sort the entries of this source again, because its rank has changed."""
         if any(entry.source == source for entry in self._entries.values()):
             self._moved = None
             self._lookups.clear()

@@ -30,7 +30,7 @@ def add_clock(connection: sqlite3.Connection) -> None:
 
     On Python 3.12 and later DBOS writes the time by this expression, in statements and in the defaults of
     its tables. SQLite before 3.42, as in Debian 12, answers it with NULL. Whole seconds are what DBOS writes
-    on Python 3.11. A function of the connection also mends tables that exist.
+    on Python 3.11. A function of the connection also works for existing tables.
     """
     connection.create_function("unixepoch", 1, _read_clock)
 
