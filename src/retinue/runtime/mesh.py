@@ -59,7 +59,7 @@ from retinue.runtime.observing.telemetry import span_opener
 from retinue.runtime.peers import Peers, make_peers
 from retinue.runtime.shelves import open_shelves
 from retinue.settings import Settings, environment
-from retinue.storage.runs_file import RunsFile
+from retinue.storage.run_store import RunStore
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.workflows.caller import MemoryCache
@@ -99,6 +99,7 @@ class Mesh:
     tools: ToolList
     figures: CallFigures
     peers: Peers
+    run_store: RunStore
 
     @property
     def events(self) -> EventBus:
@@ -126,6 +127,7 @@ class Mesh:
             self.figures,
             self.peers,
             self.peers.mcp_client,
+            self.run_store,
         ):
             yield type(product), product
 
@@ -201,7 +203,8 @@ async def open_mesh(
             store_workflow=store_workflow,
         )
         agent = made.agent
-        if settings.database is not None or state.runs.exists():
+        run_store = RunStore(settings.database, state.runs)
+        if run_store.exists():
             made.tools.note_run()
         local = LocalInvoker({agent.name: agent}, dispatcher, dispatcher.timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url), local)
@@ -218,6 +221,7 @@ async def open_mesh(
             made.tools,
             figures,
             peers,
+            run_store,
         )
 
 
@@ -253,16 +257,16 @@ def _make_caller(
 def _make_dispatcher(
     settings: Settings, directory: Directory, lookup: LocalFirst, peers: Peers, hub_id: str | None
 ) -> Dispatcher:
-    guard = TraceGuard(guard_settings(settings), hub_id=hub_id, signer=peers.signer)
+    guard = TraceGuard(guard_settings(settings.trace), hub_id=hub_id, signer=peers.signer)
     agent_stats = AgentStatsTable()
     return Dispatcher(
         agent=HUB_NAME,
         lookup=lookup,
         invoker_of=lookup.invoker_of,
-        admission=Admission(guard, Limits(limit_settings(settings)), EventBus()),
+        admission=Admission(guard, Limits(limit_settings(settings.limits)), EventBus()),
         agent_stats=agent_stats,
         health_sink=directory.record_health,
-        timeouts=timeout_settings(settings),
+        timeouts=timeout_settings(settings.timeouts),
         strategy=make_strategy(settings.routing.strategy, agent_stats),
         open_span=span_opener(HUB_NAME, environment()),
         access=hub_access(settings),
@@ -277,17 +281,13 @@ class LazyRuns:
     """
 
     def __init__(self, settings: Settings, state: State) -> None:
-        self._settings = settings
-        self._state = state
+        self.store = RunStore(settings.database, state.runs)
+        """Where the runs are stored."""
+        self._options = settings.runs
+        self._nodes = state.nodes
         self._asked = asyncio.Event()
         self._runs = Lazy(self._executing)
         self._body: Body
-
-    @property
-    def place(self) -> str:
-        """Where the runs are stored, without user name and password."""
-        scheme, mark, rest = (self._settings.database or str(self._state.runs)).partition("://")
-        return scheme + mark + rest.rpartition("@")[2]
 
     @asynccontextmanager
     async def open(self, body: Body) -> AsyncIterator[Runs]:
@@ -308,7 +308,7 @@ class LazyRuns:
         A state without runs has none to take over: DBOS, 30 MB, is loaded once a run is asked for here or
         another process has stored one.
         """
-        while self._settings.database is None and not self._state.runs.exists():
+        while not self.store.exists():
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._asked.wait()
@@ -338,7 +338,9 @@ class LazyRuns:
         figures = await self.read_figures()
         if figures is None:
             return ()
-        return [RunNode(one.executor, one.running, one.executor == figures.own_node) for one in figures.nodes]
+        return [
+            RunNode(node.executor, node.running, node.executor == figures.own_node) for node in figures.nodes
+        ]
 
     async def leave(self) -> None:
         """Stop executing runs; another process resumes them."""
@@ -352,16 +354,15 @@ class LazyRuns:
     @asynccontextmanager
     async def _executing(self) -> AsyncIterator[DurableRuns]:
         durable = await asyncio.to_thread(import_module, "retinue.workflows.durable.runs")
-        table = self._settings.runs
         runs: DurableRuns = durable.DurableRuns(
             self._body,
-            url=self._settings.database or f"sqlite:///{self._state.runs}",
-            nodes=self._state.nodes,
+            url=self.store.url,
+            nodes=self._nodes,
             options=durable.DurableOptions(
-                lease_s=table.lease_s,
-                concurrency=table.concurrency,
-                keep=table.keep,
-                keep_days=table.keep_days,
+                lease_s=self._options.lease_s,
+                concurrency=self._options.concurrency,
+                keep=self._options.keep,
+                keep_days=self._options.keep_days,
             ),
         )
         # what the import made lives as long as the process; each full collection would take 0.1 s
@@ -370,12 +371,6 @@ class LazyRuns:
             yield runs
         finally:
             await runs.aclose()
-
-
-def check_runs(settings: Settings, state: State) -> None:
-    """Raise StateDamagedError where the state's runs are damaged or lost; nothing for another database."""
-    if settings.database is None:
-        RunsFile(state.runs).check()
 
 
 class _OpenedByCall:

@@ -13,7 +13,7 @@ from retinue.parts.installed import list_parts_of
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import Address, hub_access
-from retinue.runtime.mesh import LazyRuns, check_runs, open_mesh
+from retinue.runtime.mesh import LazyRuns, open_mesh
 from retinue.runtime.mesh_process import mesh_process
 from retinue.runtime.parts.hub_moments import FirstReadingPart
 from retinue.runtime.parts.messages import MessagesPart
@@ -23,6 +23,7 @@ from retinue.runtime.parts.upkeep import UpkeepPart
 from retinue.runtime.run_process import Launch, run_process
 from retinue.runtime.start import Start
 from retinue.settings import Settings
+from retinue.storage.run_store import RunStore
 from retinue.storage.state import State
 
 SERVICE = "worker"
@@ -96,9 +97,10 @@ def worker_parts(settings: Settings) -> Sequence[Part]:
 @asynccontextmanager
 async def open_worker(start: Start) -> AsyncIterator[Process]:
     """The core of a worker: a directory in memory, its dispatcher, and the runs."""
-    check_runs(start.settings, start.state)
-    runs = LazyRuns(start.settings, start.state)
-    async with open_mesh(start.settings, start.state, MemoryListings(), open_runs=runs.open) as mesh:
+    settings, state = start.settings, start.state
+    RunStore(settings.database, state.runs).check()
+    runs = LazyRuns(settings, state)
+    async with open_mesh(settings, state, MemoryListings(), open_runs=runs.open) as mesh:
         mesh.events.subscribe_batches(log_lines)
         process = mesh_process("worker", mesh, start)
         process.add(LazyRuns, runs)

@@ -21,7 +21,8 @@ from retinue.runtime.configuration_reload import tables_of
 from retinue.runtime.factories import http_limits
 from retinue.runtime.serving import Stop, serving
 from retinue.runtime.start import Start
-from retinue.settings import Settings, environment
+from retinue.settings import environment
+from retinue.settings_tables import EndpointTable, LimitTable
 from retinue.web.http_client import HttpClient
 from retinue.web.mesh_tokens import MeshSigner
 from retinue.web.security import SecurityMiddleware
@@ -213,6 +214,5 @@ def _make_process(
 def _serving(
     process: Process, checks: SecurityMiddleware, listener: socket.socket
 ) -> AbstractAsyncContextManager[None]:
-    settings = process.tables.get(Settings)
-    app = behind_proxies(checks, settings, "")
-    return serving(app, listener, process.get(Stop), http_limits(settings))
+    app = behind_proxies(checks, process.tables.get(EndpointTable), "")
+    return serving(app, listener, process.get(Stop), http_limits(process.tables.get(LimitTable)))
