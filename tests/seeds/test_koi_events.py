@@ -39,8 +39,10 @@ class Arrivals:
 
 def is_quiet(*nodes: AnyNode) -> bool:
     """Whether every node has joined and fetched what it wanted, and every event has arrived."""
-    inner = [one.node for one in nodes]
-    return not any(node.work._tasks or node.cache.queues or node.processor._waiting for node in inner)
+    return all(
+        inner.work.is_idle and not inner.cache.queues and not inner.processor.waiting_objects
+        for inner in (node.node for node in nodes)
+    )
 
 
 def subscribes(one: AnyNode, other: AnyNode) -> bool:
