@@ -9,6 +9,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
+from koi.network import until
 from retinue import Agent, Context
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.oci.registry import forget
@@ -22,7 +23,7 @@ from retinue_koi.programs.nodes import CoordinatorAdapterNode
 from retinue_koi.table import KoiTable
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
-from tests.seeds.test_koi_nodes import Later, Net, contact, read, until
+from tests.seeds.koi_nodes import Later, Net, contact, read
 from tests.serving import serve_app
 from tests.system import Hub, System, Wire, open_system, publish
 

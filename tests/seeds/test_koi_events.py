@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from koi.network import until
 from retinue_koi.codec.bundles import Bundle, EventType
 from retinue_koi.codec.personality import AgentPersonality
 from retinue_koi.codec.profiles import EdgeStatus
 from retinue_koi.knowledge import HandlerType, KnowledgeSource
 from retinue_koi.programs.nodes import CoordinatorAdapterNode, KoiAgentNode
 from tests.requirements import requirement
-from tests.seeds.test_koi_nodes import Net, contact, event, net, personality, read, until
+from tests.seeds.koi_nodes import Net, contact, read
+from tests.seeds.koi_nodes import net as net
+from tests.seeds.test_koi_nodes import event, personality
 from tests.system import Wire
 
-__all__ = ["net"]
 AnyNode = CoordinatorAdapterNode | KoiAgentNode
 
 

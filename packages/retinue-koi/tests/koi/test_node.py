@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +35,7 @@ from retinue_koi.node import KoiNode
 from retinue_koi.peers import FirstContact
 from retinue_koi.pipeline import Processor
 from tests.requirements import requirement
+from tests.support.small_disk import small_file_system
 
 UUID_NODE = f"{NODE_TYPE}:helpful-agent+6f2c8a4e-7f6e-4a52-9a55-1f0a5c1c1b11"
 RID = f"{PERSONALITY_TYPE}:helpful-agent/1.0"
@@ -310,14 +309,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB; only root can mount one, and `test_cache` limits the file size for others."""
     folder = tmp_path / "small"
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
-    if not mounted:
-        pytest.skip("only root can mount a tmpfs; tests/koi/test_cache.py has the case with RLIMIT_FSIZE")
-    try:
+    with small_file_system(folder, "1m") as is_mounted:
+        if not is_mounted:
+            pytest.skip("only root can mount a tmpfs; tests/koi/test_cache.py has the case with RLIMIT_FSIZE")
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 async def test_no_space_left_is_507_and_what_was_acknowledged_is_there_after_a_restart(
