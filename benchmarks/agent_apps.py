@@ -14,11 +14,11 @@ from retinue.parts.opening import open_parts
 from retinue.parts.part import Part
 from retinue.runtime.access import behind_proxies
 from retinue.runtime.agent_core import open_agent
+from retinue.runtime.launch import Start
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.parts.protocols import CardPart, ExecutePart, RestPart
 from retinue.runtime.run_process import make_checks
 from retinue.runtime.serving import Stop
-from retinue.runtime.start import Start
 from retinue.settings import load_settings
 from retinue.storage.state import State
 

@@ -25,10 +25,10 @@ from retinue.parts.part import Part
 from retinue.parts.process import Process
 from retinue.runtime.access import behind_proxies
 from retinue.runtime.agent_core import open_agent
+from retinue.runtime.launch import Start
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.mesh import Mesh, open_mesh
-from retinue.runtime.mesh_process import mesh_process
 from retinue.runtime.parts.audit import AuditPart, RecordedCalls
 from retinue.runtime.parts.hub_protocols import DashboardPart, DiscoveryPart, HubMcpPart, RegistryPart
 from retinue.runtime.parts.imports import ImportsPart
@@ -38,7 +38,6 @@ from retinue.runtime.parts.protocols import A2aPart, CardPart, ExecutePart, Prob
 from retinue.runtime.parts.upkeep import MeshMapPart
 from retinue.runtime.run_process import make_checks
 from retinue.runtime.serving import Stop
-from retinue.runtime.start import Start
 from retinue.settings import Settings
 from retinue.storage.listing_store import SqliteAudit, SqliteListings
 from retinue.storage.state import State
@@ -175,7 +174,7 @@ class System:
         mesh = await self.stack.enter_async_context(
             open_mesh(settings, self.state, listings, open_runs=MemoryRuns, hub_id=hub_id, url=url)
         )
-        process = mesh_process("hub", mesh, self._start(settings, url))
+        process = mesh.as_process("hub", self._start(settings, url))
         map_of_mesh = MeshParts(url, tuple(mesh.registries.by_name))
         process.add(MeshParts, map_of_mesh)
         process.add(SqliteAudit, audit)

@@ -23,12 +23,12 @@ from retinue import Agent, Context
 from retinue.core.call import Part
 from retinue.parts.opening import open_parts
 from retinue.runtime.agent_core import open_agent
+from retinue.runtime.launch import Start
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.protocols import A2aPart, CardPart, ExecutePart, ProbesPart, RestPart
 from retinue.runtime.run_process import make_checks
 from retinue.runtime.serving import Stop
-from retinue.runtime.start import Start
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.web.disconnect import read_body, replay

@@ -12,9 +12,9 @@ from retinue.core.errors import InvalidSettingError
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.agent_core import open_agent
+from retinue.runtime.launch import Start
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.serving import Stop
-from retinue.runtime.start import Start
 from retinue.settings import Settings
 from retinue.storage.state import State
 

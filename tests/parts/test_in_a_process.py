@@ -19,11 +19,11 @@ from retinue.core.errors import InvalidSettingError
 from retinue.mesh.permissions import Access
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
-from retinue.runtime.access import Address
 from retinue.runtime.agent_core import open_agent
+from retinue.runtime.launch import Address, Launch
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.parts.protocols import ProbesPart
-from retinue.runtime.run_process import Launch, prepared_state, run_process
+from retinue.runtime.run_process import prepared_state, run_process
 from retinue.settings import Settings
 from retinue.storage.state import State
 from tests.parts.noted import OPEN, READY, START, make_part

@@ -12,18 +12,16 @@ from pathlib import Path
 import pytest
 
 from retinue.authoring.agent import Agent
-from retinue.parts.kinds import Kind
 from retinue.parts.opening import in_order
 from retinue.parts.part import Part
-from retinue.parts.process import Process
+from retinue.parts.process import Kind, Process
 from retinue.runtime.agent_core import open_agent
 from retinue.runtime.agent_process import ServeOptions, agent_parts
-from retinue.runtime.configuration_reload import tables_of
 from retinue.runtime.hub_process import HubOptions, hub_parts, open_hub
+from retinue.runtime.launch import Start, tables_of
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import Stop
-from retinue.runtime.start import Start
 from retinue.runtime.stdio.agent import stdio_parts
 from retinue.runtime.worker_process import open_worker, worker_parts
 from retinue.settings import Settings, settings_class

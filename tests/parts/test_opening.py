@@ -16,12 +16,9 @@ from starlette.routing import Route
 from retinue.core.call import LOCAL
 from retinue.core.errors import InvalidSettingError
 from retinue.mesh.observing.metrics import METRICS, Figures, Metric
-from retinue.parts.kinds import Kind
 from retinue.parts.opening import SLOW_S, OpenParts, in_order, open_parts
-from retinue.parts.part import LivePart, Opened, Part
-from retinue.parts.process import Process
-from retinue.parts.readiness import Problem
-from retinue.parts.tables import Tables
+from retinue.parts.part import LivePart, Opened, Part, Problem
+from retinue.parts.process import Kind, Process, Tables
 from tests.parts.noted import OPEN, READY, START, TOY, NotedPart, make_part, open_toy
 
 

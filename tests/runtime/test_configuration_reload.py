@@ -9,9 +9,9 @@ import pytest
 
 from retinue.core.errors import InvalidSettingError
 from retinue.parts.part import LivePart
-from retinue.parts.tables import Tables
-from retinue.runtime.access import Address
-from retinue.runtime.configuration_reload import ConfigurationReload, endpoint_part, tables_of
+from retinue.parts.process import Tables
+from retinue.runtime.configuration_reload import ConfigurationReload, endpoint_part
+from retinue.runtime.launch import Address, tables_of
 from retinue.settings import Settings
 from retinue.settings_tables import TraceTable
 from retinue.web.security import SecurityMiddleware

@@ -9,7 +9,7 @@ from typing import Any
 from retinue.llm.completion import Prompt, Usage
 from retinue.llm.spec import Budget, ModelSpec, Prices
 from retinue.llm.spending import Ledger
-from retinue.parts.readiness import Check
+from retinue.parts.part import Check
 from retinue.runtime.commands.doctor import examine
 from retinue.settings import Settings
 from retinue.storage.state import State

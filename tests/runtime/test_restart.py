@@ -12,11 +12,10 @@ from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.skill_texts import ListingText
 from retinue.parts.opening import open_parts
 from retinue.runtime.imports.connections import Imports
+from retinue.runtime.launch import Start
 from retinue.runtime.mesh import Mesh, open_mesh
-from retinue.runtime.mesh_process import mesh_process
 from retinue.runtime.parts.imports import ImportsPart
 from retinue.runtime.serving import Stop
-from retinue.runtime.start import Start
 from retinue.settings import Settings
 from retinue.storage.listing_store import SqliteListings
 from retinue.storage.skill_index import SqliteTextIndex
@@ -54,7 +53,7 @@ async def opened(folder: Path) -> AsyncIterator[tuple[Mesh, Imports, CountingTex
         texts = stack.enter_context(closing(CountingTexts(state.database)))
         core = open_mesh(settings, state, listings, open_runs=MemoryRuns, texts=texts)
         mesh = await stack.enter_async_context(core)
-        process = mesh_process("hub", mesh, Start(settings, state, print, Stop()))
+        process = mesh.as_process("hub", Start(settings, state, print, Stop()))
         await stack.enter_async_context(open_parts(process, [ImportsPart()]))
         yield mesh, process.get(Imports), texts
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from retinue.core.errors import InvalidSettingError
-from retinue.parts.kinds import Kind
 from retinue.parts.part import INTERFACE, Part
+from retinue.parts.process import Kind
 from retinue.plugins import PARTS, Plugin, list_plugins
 
 

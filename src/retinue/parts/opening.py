@@ -14,9 +14,8 @@ from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.metrics import METRICS, Figures, Metric
-from retinue.parts.part import LivePart, Opened, Part
+from retinue.parts.part import LivePart, Opened, Part, Problem
 from retinue.parts.process import Process
-from retinue.parts.readiness import Problem
 from retinue.web.security import SecurityMiddleware
 
 SLOW_S = 10.0

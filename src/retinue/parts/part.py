@@ -13,9 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from retinue.parts.kinds import Kind
+from retinue.parts.process import Kind, Process, Tables
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from retinue.mesh.directory.sources import Source
     from retinue.mesh.dispatch import Invoker
     from retinue.mesh.observing.metrics import Figures, Metric
-    from retinue.parts.process import Process
-    from retinue.parts.readiness import Check, Problem
-    from retinue.parts.tables import Tables
     from retinue.storage.state import State
     from retinue.web.security import SecurityMiddleware
 
@@ -37,6 +34,36 @@ INTERFACE = 1
 
 FOREIGN_RANK = 500
 """The rank of the routes of parts that declare none: after the core's protocols, before the dashboard."""
+
+
+Status = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that a process lacks; ``is_fatal`` = it can serve nobody until that is mended.
+
+    ``what`` is ``process``, ``database``, ``source``, ``child``, ``upstream`` or ``part``; the first two have
+    no name.
+    """
+
+    what: str
+    name: str
+    reason: str
+    is_fatal: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check of ``retinue doctor``; ``remedy`` is "" if nothing needs to be fixed."""
+
+    name: str
+    status: Status
+    found: str
+    remedy: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        return {"check": self.name, "status": self.status, "found": self.found, "remedy": self.remedy}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,44 @@
-"""The process as its parts see it."""
+"""The process as its parts see it, with its settings by the class of their table."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from retinue.authoring.agent import Agent
-from retinue.authoring.local import LocalFirst
-from retinue.mesh.dispatch import Dispatcher, Invoker
-from retinue.mesh.guard.trace_guard import Signer
-from retinue.parts.kinds import Kind
-from retinue.parts.shown_agents import ShownAgents
-from retinue.parts.tables import Tables
-from retinue.storage.state import State
-from retinue.web.http_client import HttpClient
+if TYPE_CHECKING:  # every command that reads settings loads this module
+    from retinue.authoring.agent import Agent
+    from retinue.authoring.local import LocalFirst
+    from retinue.mesh.dispatch import Dispatcher, Invoker
+    from retinue.mesh.guard.trace_guard import Signer
+    from retinue.parts.shown_agents import ShownAgents
+    from retinue.storage.state import State
+    from retinue.web.http_client import HttpClient
 
 T = TypeVar("T")
 
+Kind = str
+"""hub, agent, worker, stdio (an agent on standard input and output), command (without a hub), or another.
+
+Other distributions have kinds of their own. The last two of the core serve nothing.
+"""
+
 Echo = Callable[[str], None]
 """Prints one line for a person."""
+
+
+class Tables:
+    """The tables of ``retinue.toml``, each found by its class; a table that is left out has its defaults."""
+
+    def __init__(self, tables: Iterable[object]) -> None:
+        self._tables = {type(table): table for table in tables}
+
+    def get(self, kind: type[T]) -> T:
+        """The table of this class."""
+        for known, table in self._tables.items():
+            if issubclass(known, kind):
+                return table  # type: ignore[return-value]
+        return kind()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +70,11 @@ class Process:
     when_open: Callable[[], Awaitable[None]] | None = None
     """Called when all parts are open, before the process serves."""
     products: dict[type, object] = field(default_factory=dict)
+
+    @property
+    def advertised(self) -> str:
+        """The end of a line with `own_url`: the address for others if it is another one, else ""."""
+        return "" if self.url == self.own_url else f", advertised as {self.url}"
 
     def add(self, kind: type[T], product: T) -> None:
         """Let parts find a product by its class."""

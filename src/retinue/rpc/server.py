@@ -31,7 +31,7 @@ from retinue.core.errors import (
     UnknownSkillError,
 )
 from retinue.mesh.dispatch import Calls
-from retinue.parts.readiness import Problem
+from retinue.parts.part import Problem
 from retinue.web.codec.jsonrpc import (
     INTERNAL_ERROR,
     Malformed,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp
@@ -32,23 +30,6 @@ from retinue.web.security import (
     Tokens,
     check_bind,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a process listens; with ``search`` it takes the next free port instead of failing.
-
-    ``advertise`` is the URL by which other machines reach it. ``tells_port`` prints that the port has moved.
-    ``listen`` opens the socket in another way than by host and port.
-    """
-
-    host: str
-    port: int
-    search: bool = False
-    advertise: str | None = None
-    insecure_bind: bool = False
-    tells_port: bool = False
-    listen: Callable[[], socket.socket] | None = None
 
 
 def check_address(host: str, settings: Settings, *, insecure_ok: bool) -> None:

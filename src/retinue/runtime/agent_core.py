@@ -13,11 +13,9 @@ from retinue.mesh.guard.trace_guard import Signer, TraceGuard
 from retinue.mesh.observing.events import EventBus, log_lines
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.oci.layout.folder_registry import LayoutRegistry
-from retinue.parts.kinds import Kind
-from retinue.parts.process import Process
+from retinue.parts.process import Kind, Process
 from retinue.parts.shown_agents import OwnAgent
 from retinue.runtime.access import agent_rule
-from retinue.runtime.configuration_reload import tables_of
 from retinue.runtime.factories import (
     guard_settings,
     limit_settings,
@@ -26,9 +24,9 @@ from retinue.runtime.factories import (
     timeout_settings,
 )
 from retinue.runtime.joined_mesh import AgentCalls, JoinedMesh, LimitedCalls
+from retinue.runtime.launch import Start
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.observing.telemetry import span_opener
-from retinue.runtime.start import Start
 from retinue.settings import Settings, environment
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
@@ -47,24 +45,8 @@ async def open_agent(kind: Kind, target: Target, hub_url: str | None, start: Sta
         allowed = mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send, mesh)
         dispatcher = _make_dispatcher(agent, settings, allowed, mesh.peers.signer, start.url, rule)
         stack.callback(dispatcher.admission.events.flush)
-        process = Process(
-            kind=kind,
-            agent=agent,
-            dispatcher=dispatcher,
-            shown=OwnAgent(agent, dispatcher.access, start.url),
-            state=state,
-            tables=tables_of(settings),
-            http=http,
-            signer=mesh.peers.signer,
-            token_for=mesh.peers.token_for,
-            remote=mesh.peers.remote,
-            invokers=mesh.lookup,
-            echo=start.echo,
-            environ=environment(),
-            url=start.url,
-            own_url=start.own_url,
-            ask_to_stop=start.stop.ask,
-        )
+        shown = OwnAgent(agent, dispatcher.access, start.url)
+        process = start.make_process(kind, agent, dispatcher, shown, mesh.peers, mesh.lookup)
         process.add(AgentCalls, AgentCalls(allowed))
         yield process
 

@@ -10,8 +10,9 @@ from retinue.mesh.permissions import Access
 from retinue.parts.installed import list_parts_of
 from retinue.parts.part import Part
 from retinue.parts.process import Echo
-from retinue.runtime.access import Address, agent_rule
+from retinue.runtime.access import agent_rule
 from retinue.runtime.agent_core import attach_model, open_agent
+from retinue.runtime.launch import Address, Launch
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.parts.agent_publication import AgentLinesPart, ListWatchPart, PublicationPart
 from retinue.runtime.parts.mcp import AgentMcpPart
@@ -23,7 +24,7 @@ from retinue.runtime.parts.protocols import (
     ProbesPart,
     RestPart,
 )
-from retinue.runtime.run_process import Launch, prepared_state, run_process
+from retinue.runtime.run_process import prepared_state, run_process
 from retinue.runtime.serving import FIRST_AGENT_PORT
 from retinue.settings import Settings
 from retinue.storage.state import State

@@ -11,7 +11,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.parts.part import LivePart
-from retinue.parts.tables import Tables
+from retinue.parts.process import Tables
 from retinue.rpc.probe import probe
 from retinue.settings_tables import DirectoryTable
 from retinue.storage.state import State

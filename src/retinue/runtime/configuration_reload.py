@@ -9,16 +9,14 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pydantic import BaseModel
-
 from retinue.core.errors import RetinueError
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.permissions import Access
 from retinue.parts.part import LivePart
-from retinue.parts.process import Echo
-from retinue.parts.tables import Tables
-from retinue.runtime.access import Address, advertised, check_address, security_settings
+from retinue.parts.process import Echo, Tables
+from retinue.runtime.access import advertised, check_address, security_settings
 from retinue.runtime.factories import guard_settings, limit_settings, timeout_settings
+from retinue.runtime.launch import Address, tables_of
 from retinue.settings import Settings
 from retinue.web.security import SecurityMiddleware
 
@@ -70,11 +68,6 @@ class ConfigurationReload:
 def _takes(part: LivePart, name: str) -> bool:
     """Whether the setting is one of the part."""
     return any(fnmatchcase(name, glob) for glob in part.names)
-
-
-def tables_of(settings: Settings) -> Tables:
-    """The tables of the settings by class, and the settings themselves for parts that compose a process."""
-    return Tables([*(value for _, value in settings if isinstance(value, BaseModel)), settings])
 
 
 def dispatcher_parts(dispatcher: Dispatcher, access_of: Callable[[Settings], Access]) -> list[LivePart]:

@@ -13,9 +13,10 @@ from retinue.hub.mesh_map import MeshParts
 from retinue.parts.installed import list_parts_of
 from retinue.parts.part import Part
 from retinue.parts.process import Echo, Process
-from retinue.runtime.access import Address, hub_access
-from retinue.runtime.mesh import LazyRuns, check_runs, open_mesh
-from retinue.runtime.mesh_process import mesh_process
+from retinue.runtime.access import hub_access
+from retinue.runtime.launch import Address, Launch, Start
+from retinue.runtime.lazy_runs import LazyRuns, check_runs
+from retinue.runtime.mesh import open_mesh
 from retinue.runtime.models import spending_reader
 from retinue.runtime.parts.audit import AuditPart
 from retinue.runtime.parts.children import LogsPart, ModelsPart, SupervisorPart
@@ -26,8 +27,7 @@ from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.protocols import A2aPart, CardPart, ExecutePart, ProbesPart, RestPart
 from retinue.runtime.parts.runs import RunsPart
 from retinue.runtime.parts.upkeep import MeshMapPart, UpkeepPart
-from retinue.runtime.run_process import Launch, own_state, run_process
-from retinue.runtime.start import Start
+from retinue.runtime.run_process import own_state, run_process
 from retinue.settings import Settings
 from retinue.storage.listing_store import SqliteAudit, SqliteListings
 from retinue.storage.skill_index import SqliteTextIndex
@@ -143,7 +143,7 @@ async def open_hub(start: Start) -> AsyncIterator[Process]:
                 spending_of=spending_reader(settings, state),
             )
         )
-        process = mesh_process("hub", mesh, start)
+        process = mesh.as_process("hub", start)
         process.add(LazyRuns, runs)
         process.add(SqliteAudit, audit)
         process.add(

@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
     AsyncExitStack,
     contextmanager,
 )
-from dataclasses import dataclass
 
-from retinue.mesh.permissions import Access
-from retinue.parts.kinds import Kind
 from retinue.parts.opening import OpenParts, open_parts
-from retinue.parts.part import Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import (
-    Address,
     advertised,
     behind_proxies,
     check_address,
@@ -32,9 +25,9 @@ from retinue.runtime.access import (
 )
 from retinue.runtime.configuration_reload import ConfigurationReload, dispatcher_parts, endpoint_part
 from retinue.runtime.factories import http_limits
+from retinue.runtime.launch import Address, Launch, Start
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import Stop, bind, end_task, serving, url_of
-from retinue.runtime.start import Start
 from retinue.runtime.supervisor import report_ready
 from retinue.settings import Settings, find_missing_parts
 from retinue.storage.state import State
@@ -43,30 +36,6 @@ from retinue.web.security import SecurityMiddleware
 
 GETTING_READY = "getting ready"
 """The name of the task in which the parts of a process finish its start."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """One process to run: what the kinds of processes differ in.
-
-    The supervisor gets ``name``, ``service`` is the name in OpenTelemetry. ``hold_state`` prepares or
-    locks the state folder, ``open_core`` makes what the parts share. ``access_of`` reads the access lists
-    from settings. ``reread`` reads the settings again at SIGHUP. A process without an ``address`` serves
-    nothing.
-    """
-
-    kind: Kind
-    name: str
-    service: str
-    settings: Settings
-    state: State
-    echo: Echo
-    parts: Sequence[Part]
-    hold_state: Callable[[], AbstractContextManager[None]]
-    open_core: Callable[[Start], AbstractAsyncContextManager[Process]]
-    access_of: Callable[[Settings], Access]
-    reread: Callable[[], Settings] | None = None
-    address: Address | None = None
 
 
 async def run_process(launch: Launch) -> int:

@@ -12,16 +12,16 @@ from retinue.mesh.observing.events import log_lines
 from retinue.parts.installed import list_parts_of
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Echo, Process
-from retinue.runtime.access import Address, hub_access
-from retinue.runtime.mesh import LazyRuns, check_runs, open_mesh
-from retinue.runtime.mesh_process import mesh_process
+from retinue.runtime.access import hub_access
+from retinue.runtime.launch import Address, Launch, Start
+from retinue.runtime.lazy_runs import LazyRuns, check_runs
+from retinue.runtime.mesh import open_mesh
 from retinue.runtime.parts.hub_moments import FirstReadingPart
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.protocols import ProbesPart
 from retinue.runtime.parts.runs import RunsPart
 from retinue.runtime.parts.upkeep import UpkeepPart
-from retinue.runtime.run_process import Launch, run_process
-from retinue.runtime.start import Start
+from retinue.runtime.run_process import run_process
 from retinue.settings import Settings
 from retinue.storage.state import State
 
@@ -100,7 +100,7 @@ async def open_worker(start: Start) -> AsyncIterator[Process]:
     runs = LazyRuns(start.settings, start.state)
     async with open_mesh(start.settings, start.state, MemoryListings(), open_runs=runs.open) as mesh:
         mesh.events.subscribe_batches(log_lines)
-        process = mesh_process("worker", mesh, start)
+        process = mesh.as_process("worker", start)
         process.add(LazyRuns, runs)
         try:
             yield process
@@ -120,8 +120,7 @@ class WorkerLinePart(Part):
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
             if process.own_url is not None:
-                reached = "" if process.url == process.own_url else f", advertised as {process.url}"
-                process.echo(f"worker at {process.own_url}{reached}")
+                process.echo(f"worker at {process.own_url}{process.advertised}")
             yield
 
         yield Opened(running=running)

@@ -21,8 +21,8 @@ from retinue.authoring.agent import Agent
 from retinue.parts.process import Echo
 from retinue.runtime.agent_process import ServeOptions, serve_agent
 from retinue.runtime.hub_process import HubOptions, run_hub
+from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.loading.targets import Target
-from retinue.runtime.mesh import LazyRuns
 from retinue.runtime.worker_process import WorkerOptions, run_worker
 from retinue.settings import Settings, settings_class
 from retinue.storage.state import State

@@ -21,8 +21,8 @@ from retinue.parts.lazy import Lazy
 from retinue.parts.process import Echo
 from retinue.runtime.agent_process import ServeOptions, serve_agent
 from retinue.runtime.hub_process import HubOptions, run_hub
+from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.loading.targets import Target
-from retinue.runtime.mesh import LazyRuns
 from retinue.runtime.worker_process import WorkerOptions, run_worker
 from retinue.settings import Settings, settings_class
 from retinue.storage.state import State
@@ -38,7 +38,7 @@ LAZY = {
     "retinue.mcp.server.lazy_server": "MCP",
     "retinue.runtime.endpoints.a2a": "A2A",
     "retinue.runtime.messages": "receiver of messages",
-    "retinue.runtime.mesh": "durable runs",
+    "retinue.runtime.lazy_runs": "durable runs",
 }
 """What a value that is made at its first use is, by the module of the function that makes it."""
 
@@ -77,8 +77,8 @@ MESH = (
     Seam("retinue.storage.runs_file:RunsFile.check", "runs checked"),
     Seam("retinue.oci.server.webhooks:Notifications.aclose", "notifications closed"),
     Seam("retinue.mesh.search.ranking:SkillSearch.synchronize", "search index synchronised"),
-    Seam("retinue.runtime.mesh:LazyRuns.open", "runs opened", "runs closed"),
-    Seam("retinue.runtime.mesh:LazyRuns.launch", "runs launch", "runs launch no more"),
+    Seam("retinue.runtime.lazy_runs:LazyRuns.open", "runs opened", "runs closed"),
+    Seam("retinue.runtime.lazy_runs:LazyRuns.launch", "runs launch", "runs launch no more"),
     Seam("retinue.runtime.background_tasks:BackgroundTasks.run", "upkeep runs", "upkeep ended"),
 )
 HUB = (
@@ -102,7 +102,7 @@ HUB = (
     Seam("retinue.runtime.supervisor:Supervisor.start", "agents start", "agents started"),
     Seam("retinue.runtime.supervisor:Supervisor.stop", "agents stop", "agents stopped"),
     Seam("retinue.runtime.parts.children:probe", "agents probed"),
-    Seam("retinue.runtime.mesh:LazyRuns.leave", "runs leave"),
+    Seam("retinue.runtime.lazy_runs:LazyRuns.leave", "runs leave"),
 )
 AGENT = (
     Seam("retinue.runtime.joined_mesh:JoinedMesh.__init__", "mesh joined"),

@@ -6,10 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from retinue.parts.kinds import Kind
 from retinue.parts.part import FirstReading, Opened, Option, Part
-from retinue.parts.process import Process
-from retinue.parts.tables import Tables
+from retinue.parts.process import Kind, Process, Tables
 from retinue_koi.table import KoiTable
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from retinue.cli.output import note, print_json, print_table
 from retinue.cli.session import find_state, run_command
 
 if TYPE_CHECKING:
-    from retinue.parts.readiness import Check
+    from retinue.parts.part import Check
 
 
 @click.command()

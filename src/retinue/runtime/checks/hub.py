@@ -16,7 +16,7 @@ from retinue.core.errors import CallTimedOutError, RetinueError, StateError
 from retinue.mcp.codec.tool_calls import VERSION, list_request
 from retinue.mcp.codec.wire import Wire
 from retinue.mcp.upstream.client import open_response
-from retinue.parts.readiness import Check
+from retinue.parts.part import Check
 from retinue.rpc.probe import answers
 from retinue.runtime.checks.machine import failed
 from retinue.settings import Settings

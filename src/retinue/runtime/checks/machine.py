@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from importlib.metadata import PackageNotFoundError, version
 
 from retinue.core.errors import RetinueError
-from retinue.parts.readiness import Check
+from retinue.parts.part import Check
 from retinue.runtime.serving import FIRST_AGENT_PORT, bind, check_loopback
 
 LIBRARIES = ("aiohttp", "click", "pydantic", "starlette", "uvicorn")

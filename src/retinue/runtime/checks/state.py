@@ -16,7 +16,7 @@ from retinue.core.errors import CardSignatureError, RetinueError, StateError
 from retinue.oci.codec.reference import Reference
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.source import RegistrySource
-from retinue.parts.readiness import Check
+from retinue.parts.part import Check
 from retinue.runtime.checks.machine import failed
 from retinue.runtime.factories import card_verifier
 from retinue.settings import Settings

@@ -13,7 +13,7 @@ from retinue.llm.spec import Available
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import list_published
 from retinue.parts.installed import find_installed_parts
-from retinue.parts.readiness import Check, Status
+from retinue.parts.part import Check, Status
 from retinue.runtime.checks.hub import check_hub, check_list, check_ready
 from retinue.runtime.checks.machine import (
     check_agent_port,
@@ -37,9 +37,9 @@ from retinue.runtime.checks.state import (
 )
 from retinue.runtime.commands.client import open_client
 from retinue.runtime.commands.imports import list_rows
-from retinue.runtime.configuration_reload import tables_of
 from retinue.runtime.factories import configured_registry
 from retinue.runtime.imports.files import open_pins, read_imports
+from retinue.runtime.launch import tables_of
 from retinue.runtime.models import list_model_states
 from retinue.settings import Settings, find_missing_parts
 from retinue.storage.state import HUB_VARIABLE, State

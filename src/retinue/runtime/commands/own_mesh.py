@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.parts.opening import open_parts
 from retinue.parts.process import Process
-from retinue.runtime.mesh import LazyRuns, open_mesh
-from retinue.runtime.mesh_process import mesh_process
+from retinue.runtime.launch import Start
+from retinue.runtime.lazy_runs import LazyRuns
+from retinue.runtime.mesh import open_mesh
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.serving import Stop
-from retinue.runtime.start import Start
 from retinue.settings import Settings
 from retinue.storage.state import State
 
@@ -23,6 +23,6 @@ async def open_own_mesh(settings: Settings, state: State) -> AsyncIterator[Proce
     runs = LazyRuns(settings, state)
     start = Start(settings, state, lambda line: None, Stop())
     async with open_mesh(settings, state, MemoryListings(), open_runs=runs.open) as mesh:
-        process = mesh_process("command", mesh, start)
+        process = mesh.as_process("command", start)
         async with open_parts(process, [MessagesPart()]):
             yield process

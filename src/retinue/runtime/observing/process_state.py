@@ -20,7 +20,7 @@ from retinue.mesh.observing.call_metrics import CallMetrics
 from retinue.mesh.observing.metrics import METRICS, Figures, Metric
 from retinue.mesh.permissions import Access, is_seen
 from retinue.parts.opening import OpenParts
-from retinue.parts.readiness import Problem
+from retinue.parts.part import Problem
 from retinue.rpc.server import ready_route
 from retinue.runtime.observing.otel_metrics import exporting_metrics
 from retinue.web.metrics_endpoint import metrics_route

@@ -39,8 +39,8 @@ class AgentLinesPart(Part):
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
-            reached = "" if process.url == process.own_url else f", advertised as {process.url}"
-            process.echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {process.own_url}{reached}")
+            place = f"{process.own_url}{process.advertised}"
+            process.echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {place}")
             process.echo(_describe_skills(agent))
             yield
 

@@ -10,10 +10,8 @@ from functools import partial
 from retinue.core.errors import ChildFailedError
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.metrics import Figures
-from retinue.parts.part import AgentsStarted, FirstReading, LivePart, Opened, Part
-from retinue.parts.process import Echo, Process
-from retinue.parts.readiness import Problem
-from retinue.parts.tables import Tables
+from retinue.parts.part import AgentsStarted, FirstReading, LivePart, Opened, Part, Problem
+from retinue.parts.process import Echo, Process, Tables
 from retinue.plugins import AGENTS, list_unique_plugins
 from retinue.rpc.probe import answers, probe
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models

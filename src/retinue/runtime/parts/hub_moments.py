@@ -12,7 +12,7 @@ from retinue.parts.part import AgentsStarted, FirstReading, HubFile, Opened, Par
 from retinue.parts.process import Process
 from retinue.runtime.background_tasks import watch_folder
 from retinue.runtime.imports.connections import Imports
-from retinue.runtime.mesh import LazyRuns
+from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.models import Models
 from retinue.runtime.observing.log_files import writes_to
 from retinue.runtime.serving import end_task
@@ -107,8 +107,7 @@ class HubLinesPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
-            reached = "" if process.url == process.own_url else f", advertised as {process.url}"
-            process.echo(f"hub at {process.own_url} (state {process.state.root}){reached}")
+            process.echo(f"hub at {process.own_url} (state {process.state.root}){process.advertised}")
             yield
 
         async def on_ready() -> None:

@@ -9,9 +9,8 @@ from retinue.authoring.agent import Agent
 from retinue.hub.imports import add_import_skill
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.metrics import Figures
-from retinue.parts.part import HubFile, Opened, Part
+from retinue.parts.part import HubFile, Opened, Part, Problem
 from retinue.parts.process import Process
-from retinue.parts.readiness import Problem
 from retinue.runtime.imports.connections import Imports
 from retinue.settings import Settings
 

@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from retinue.mesh.observing.metrics import Figures
-from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part
+from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part, Problem
 from retinue.parts.process import Process
-from retinue.parts.readiness import Problem
-from retinue.runtime.mesh import LazyRuns
+from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings

@@ -14,9 +14,8 @@ from retinue.hub.resources import WorkflowPrompts
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.observing.metrics import BoundedNames, Figures
-from retinue.parts.part import FirstReading, Opened, Part
+from retinue.parts.part import FirstReading, Opened, Part, Problem
 from retinue.parts.process import Process
-from retinue.parts.readiness import Problem
 from retinue.runtime.background_tasks import BackgroundTasks
 from retinue.runtime.serving import end_task
 from retinue.settings_tables import DirectoryTable, TimeoutTable

@@ -23,11 +23,11 @@ from retinue.parts.part import Part
 from retinue.parts.process import Echo
 from retinue.runtime.agent_core import attach_model, open_agent
 from retinue.runtime.endpoints.agent_mcp import McpEndpoints
+from retinue.runtime.launch import Start
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.parts.agent_publication import ListWatchPart
 from retinue.runtime.parts.mcp import AgentMcpPart
 from retinue.runtime.serving import Stop, end_task
-from retinue.runtime.start import Start
 from retinue.settings import Settings
 from retinue.storage.state import State
 

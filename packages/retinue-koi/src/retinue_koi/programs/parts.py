@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,17 +13,15 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.mesh.dispatch import Dispatcher
 from retinue.parts.part import Opened, Part
-from retinue.parts.process import Process
+from retinue.parts.process import Kind, Process
 from retinue.parts.shown_agents import OwnAgent
-from retinue.rpc.client import PeerInvoker
 from retinue.runtime.access import behind_proxies
-from retinue.runtime.configuration_reload import tables_of
 from retinue.runtime.factories import http_limits
+from retinue.runtime.launch import Start
+from retinue.runtime.peers import make_peers
 from retinue.runtime.serving import Stop, serving
-from retinue.runtime.start import Start
-from retinue.settings import Settings, environment
+from retinue.settings import Settings
 from retinue.web.http_client import HttpClient
-from retinue.web.mesh_tokens import MeshSigner
 from retinue.web.security import SecurityMiddleware
 from retinue_koi.peers import FirstContact
 from retinue_koi.programs.config import AgentConfig, CoordinatorConfig, load_functions
@@ -182,32 +180,16 @@ def place_of(base_url: str, port: int, start: Start) -> tuple[str, int]:
 
 
 def _make_process(
-    kind: str, agent: Agent, dispatcher: Dispatcher, http: HttpClient, start: Start, url: str | None
+    kind: Kind, agent: Agent, dispatcher: Dispatcher, http: HttpClient, start: Start, url: str | None
 ) -> Process:
-    remote = PeerInvoker(http)
+    peers = make_peers(start.settings, start.state, http, ())
     local = LocalLookup({agent.name: agent}, url)
-    invokers = LocalFirst(local, remote)
+    invokers = LocalFirst(local, peers.remote)
     invokers.add(local, LocalInvoker({agent.name: agent}, dispatcher, dispatcher.timeouts))
-    process = Process(
-        kind=kind,
-        agent=agent,
-        dispatcher=dispatcher,
-        shown=OwnAgent(agent, dispatcher.access, url),
-        state=start.state,
-        tables=tables_of(start.settings),
-        http=http,
-        signer=MeshSigner.of(start.state),
-        token_for=lambda source, place: None,
-        remote=remote,
-        invokers=invokers,
-        echo=start.echo,
-        environ=environment(),
-        url=url,
-        own_url=url,
-        ask_to_stop=start.stop.ask,
-    )
-    process.add(Stop, start.stop)
-    return process
+    shown = OwnAgent(agent, dispatcher.access, url)
+    # the configuration of a node names its address
+    here = replace(start, url=url, own_url=url)
+    return here.make_process(kind, agent, dispatcher, shown, peers, invokers)
 
 
 def _serving(

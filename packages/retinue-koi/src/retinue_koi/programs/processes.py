@@ -16,8 +16,8 @@ import orjson
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError, PortInUseError
 from retinue.mesh.permissions import Access
 from retinue.parts.process import Echo
-from retinue.runtime.access import Address
-from retinue.runtime.run_process import Launch, run_process
+from retinue.runtime.launch import Address, Launch
+from retinue.runtime.run_process import run_process
 from retinue.runtime.serving import Stop, bind, take_listener
 from retinue.runtime.supervisor import ChildSpec, Ready, Supervisor
 from retinue.settings import Settings

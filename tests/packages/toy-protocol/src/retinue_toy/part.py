@@ -5,10 +5,8 @@ from contextlib import asynccontextmanager
 
 from pydantic import BaseModel
 
-from retinue.parts.part import Opened, Part
-from retinue.parts.process import Process
-from retinue.parts.readiness import Check, Problem
-from retinue.parts.tables import Tables
+from retinue.parts.part import Check, Opened, Part, Problem
+from retinue.parts.process import Process, Tables
 from retinue.storage.state import State
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import StateError, UnknownRunError
-from retinue.runtime.mesh import LazyRuns
+from retinue.runtime.lazy_runs import LazyRuns
 from retinue.settings import Settings
 from retinue.storage.state import State
 from retinue.workflows.durable.runs import DurableRuns
@@ -93,7 +93,7 @@ async def test_a_database_that_does_not_answer_is_reported_once_and_tried_again(
             raise StateError("the database does not answer", remedy="start it")
 
     monkeypatch.setattr(DurableRuns, "launch", launch)
-    monkeypatch.setattr("retinue.runtime.mesh.RETRY_S", 0)
+    monkeypatch.setattr("retinue.runtime.lazy_runs.RETRY_S", 0)
     state = State(tmp_path)
     state.runs.touch()
     lazy = LazyRuns(Settings(), state)

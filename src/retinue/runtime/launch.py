@@ -1,0 +1,112 @@
+"""The description of a process before it runs: its address, its parts, and how its core is opened."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.local import LocalFirst
+from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.permissions import Access
+from retinue.parts.part import Part
+from retinue.parts.process import Echo, Kind, Process, Tables
+from retinue.parts.shown_agents import ShownAgents
+from retinue.runtime.peers import Peers
+from retinue.runtime.serving import Stop
+from retinue.settings import Settings, environment
+from retinue.storage.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a process listens; with ``search`` it takes the next free port instead of failing.
+
+    ``advertise`` is the URL by which other machines reach it. ``tells_port`` prints that the port has moved.
+    ``listen`` opens the socket in another way than by host and port.
+    """
+
+    host: str
+    port: int
+    search: bool = False
+    advertise: str | None = None
+    insecure_bind: bool = False
+    tells_port: bool = False
+    listen: Callable[[], socket.socket] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What the core of a process is opened with; the URLs are None for a process that serves nothing."""
+
+    settings: Settings
+    state: State
+    echo: Echo
+    stop: Stop
+    url: str | None = None
+    own_url: str | None = None
+
+    def make_process(
+        self,
+        kind: Kind,
+        agent: Agent,
+        dispatcher: Dispatcher,
+        shown: ShownAgents,
+        peers: Peers,
+        invokers: LocalFirst,
+    ) -> Process:
+        """The process of a core, for its parts."""
+        process = Process(
+            kind=kind,
+            agent=agent,
+            dispatcher=dispatcher,
+            shown=shown,
+            state=self.state,
+            tables=tables_of(self.settings),
+            http=peers.http,
+            signer=peers.signer,
+            token_for=peers.token_for,
+            remote=peers.remote,
+            invokers=invokers,
+            echo=self.echo,
+            environ=environment(),
+            url=self.url,
+            own_url=self.own_url,
+            ask_to_stop=self.stop.ask,
+        )
+        process.add(Peers, peers)
+        process.add(Stop, self.stop)
+        return process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One process to run: what the kinds of processes differ in.
+
+    The supervisor gets ``name``, ``service`` is the name in OpenTelemetry. ``hold_state`` prepares or
+    locks the state folder, ``open_core`` makes what the parts share. ``access_of`` reads the access lists
+    from settings. ``reread`` reads the settings again at SIGHUP. A process without an ``address`` serves
+    nothing.
+    """
+
+    kind: Kind
+    name: str
+    service: str
+    settings: Settings
+    state: State
+    echo: Echo
+    parts: Sequence[Part]
+    hold_state: Callable[[], AbstractContextManager[None]]
+    open_core: Callable[[Start], AbstractAsyncContextManager[Process]]
+    access_of: Callable[[Settings], Access]
+    reread: Callable[[], Settings] | None = None
+    address: Address | None = None
+
+
+def tables_of(settings: Settings) -> Tables:
+    """The tables of the settings by class, and the settings themselves for parts that compose a process."""
+    return Tables([*(value for _, value in settings if isinstance(value, BaseModel)), settings])

@@ -1,0 +1,171 @@
+"""The durable workflow runs of a process, opened when they are first asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from retinue.core.errors import StateError, StorageFullError
+from retinue.hub.mesh_map import RunNode
+from retinue.parts.lazy import Lazy
+from retinue.settings import Settings
+from retinue.storage.runs_file import RunsFile
+from retinue.storage.state import State
+from retinue.workflows.runs.ports import Body, Runs
+from retinue.workflows.runs.records import RunEvent
+
+if TYPE_CHECKING:
+    from retinue.workflows.durable.database_watch import RunFigures
+    from retinue.workflows.durable.runs import DurableRuns
+
+_log = structlog.get_logger("retinue.runs")
+
+RETRY_S = 5.0
+"""Seconds between two attempts to connect to the database of the runs."""
+
+LOOK_S = 1.0
+"""Seconds between two looks for runs that another process stored in this state."""
+
+
+class LazyRuns:
+    """Lazily opened durable runs: importing DBOS takes longer than most commands.
+
+    Runs are stored in the state folder or in the configured database. A process has one instance.
+    """
+
+    def __init__(self, settings: Settings, state: State) -> None:
+        self._settings = settings
+        self._state = state
+        self._asked = asyncio.Event()
+        self._runs = Lazy(self._executing)
+        self._body: Body
+
+    @property
+    def place(self) -> str:
+        """Where the runs are stored, without user name and password."""
+        scheme, mark, rest = (self._settings.database or str(self._state.runs)).partition("://")
+        return scheme + mark + rest.rpartition("@")[2]
+
+    @asynccontextmanager
+    async def open(self, body: Body) -> AsyncIterator[Runs]:
+        """Runs that execute ``body``; on leaving they are closed, and another process resumes them."""
+        self._body = body
+        opened_by_call = _OpenedByCall(self._runs, self._open)
+        try:
+            yield cast(Runs, opened_by_call)
+        finally:
+            await self._runs.aclose()
+            opened_by_call.forget()
+
+    async def launch(self, echo: Callable[[str], None], *, refuse_full: bool = False) -> None:
+        """Start to execute runs when the database answers; prints one line if it does not.
+
+        With ``refuse_full`` raises StorageFullError if the disk is full at the first attempt.
+
+        A state without runs has none to take over: DBOS, 30 MB, is loaded once a run is asked for here or
+        another process has stored one.
+        """
+        while self._settings.database is None and not self._state.runs.exists():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._asked.wait()
+                    break
+        is_reported = False
+        while True:
+            try:
+                await (await self._open()).launch()
+            except StateError as error:
+                if is_reported:
+                    _log.debug("workflows do not run", error=error.message)
+                elif refuse_full and isinstance(error, StorageFullError):
+                    raise
+                else:
+                    echo(f"workflows are paused: {error.message}; {error.remedy}")
+                    is_reported = True
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    async def read_figures(self) -> RunFigures | None:
+        """What is known of the runs and their database; None where this process has opened none."""
+        return None if self._runs.made is None else await self._runs.made.read_figures()
+
+    async def list_nodes(self) -> Sequence[RunNode]:
+        """The living nodes of the database, as this process last read them."""
+        figures = await self.read_figures()
+        if figures is None:
+            return ()
+        return [RunNode(one.executor, one.running, one.executor == figures.own_node) for one in figures.nodes]
+
+    async def leave(self) -> None:
+        """Stop executing runs; another process resumes them."""
+        if self._runs.made is not None:
+            await self._runs.made.leave()
+
+    async def _open(self) -> DurableRuns:
+        self._asked.set()
+        return await self._runs.open()
+
+    @asynccontextmanager
+    async def _executing(self) -> AsyncIterator[DurableRuns]:
+        durable = await asyncio.to_thread(import_module, "retinue.workflows.durable.runs")
+        table = self._settings.runs
+        runs: DurableRuns = durable.DurableRuns(
+            self._body,
+            url=self._settings.database or f"sqlite:///{self._state.runs}",
+            nodes=self._state.nodes,
+            options=durable.DurableOptions(
+                lease_s=table.lease_s,
+                concurrency=table.concurrency,
+                keep=table.keep,
+                keep_days=table.keep_days,
+            ),
+        )
+        # what the import made lives as long as the process; each full collection would take 0.1 s
+        gc.freeze()
+        try:
+            yield runs
+        finally:
+            await runs.aclose()
+
+
+def check_runs(settings: Settings, state: State) -> None:
+    """Raise StateDamagedError where the state's runs are damaged or lost; nothing for another database."""
+    if settings.database is None:
+        RunsFile(state.runs).check()
+
+
+class _OpenedByCall:
+    """`Runs` whose methods open the durable runs first."""
+
+    def __init__(self, runs: Lazy[DurableRuns], open_runs: Callable[[], Awaitable[Runs]]) -> None:
+        self._runs = runs
+        self._open_runs = open_runs
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        if name not in vars(Runs):
+            raise AttributeError(f"runs have no {name!r}")
+        if self._runs.made is not None:
+            opened: Callable[..., Awaitable[Any]] = getattr(self._runs.made, name)
+            setattr(self, name, opened)  # from now on it is found here
+            return opened
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            return await getattr(await self._open_runs(), name)(*arguments, **options)
+
+        return call
+
+    def forget(self) -> None:
+        """Look the methods up again, because the runs are closed."""
+        for name in vars(Runs).keys() & vars(self).keys():
+            delattr(self, name)
+
+    async def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[RunEvent]:
+        async for event in (await self._open_runs()).follow(run_id, after=after):
+            yield event
