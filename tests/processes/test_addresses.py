@@ -13,7 +13,7 @@ from retinue.storage.state import State
 from tests.processes.commands import retinue, run_command
 from tests.processes.inside import inside
 from tests.processes.proxying import Proxy, make_certificate, proxying
-from tests.processes.running import execute, program, write_agent
+from tests.processes.running import execute, program, wait_until, write_agent
 from tests.processes.test_access_process import CLOSED
 
 FORWARDED = {
@@ -46,7 +46,7 @@ def test_an_agent_behind_a_path_prefix_is_published_called_and_probed_there(
         assert f"advertised as {proxy.url}" in served.output
         assert execute(url, "who")["result"] == "one"
         assert "/mesh/one/execute" in proxy.seen, "the call took the way through the proxy"
-        assert "/mesh/one/agent-card" in proxy.seen, "the probe too"
+        wait_until(lambda: "/mesh/one/agent-card" in proxy.seen, "the probe takes it too")
         (row,) = rows(url)
         assert row["status"] == "available"
         card = orjson.loads(_http.request("GET", f"{proxy.url}/agent-card").data)
