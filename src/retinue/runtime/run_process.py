@@ -81,7 +81,7 @@ async def run_process(launch: Launch) -> int:
         await stack.enter_async_context(parts.running())
         if await _is_ready(parts, stop):
             own.is_started = True
-            url = {} if process.own_url is None or launch.kind == "worker" else {"url": process.own_url}
+            url = {} if process.own_url is None else {"url": process.own_url}
             report_ready(supervisor, {"name": launch.name, **url})
         await stop.wait()
         launch.echo(f"stopping: {stop.reason}")
