@@ -33,8 +33,9 @@ def stock_python() -> Path:
 class StockNode:
     """A stock node that runs; ``rid`` and ``url`` are its own."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, errors: Path) -> None:
         self._process = process
+        self._errors = errors
         self.rid = ""
         self.url = ""
 
@@ -47,7 +48,7 @@ class StockNode:
         async with asyncio.timeout(within_s):
             while True:
                 line = await self._process.stdout.readline()
-                assert line, "the stock node has ended"
+                assert line, f"the stock node has ended: {self._errors.read_text()[-2000:]}"
                 if line.startswith(b'{"') or line == b"{}\n":
                     return json.loads(line)
 
@@ -74,20 +75,22 @@ async def run_stock_node(
     """Start a stock node on a free port, joined to a contact ``(RID, url)``; or one that polls."""
     await asyncio.to_thread(folder.mkdir, parents=True)
     port = 0 if polls else reserve_port()
-    process = await asyncio.create_subprocess_exec(
-        str(stock_python()),
-        str(PROGRAM),
-        name,
-        str(folder),
-        str(port),
-        *contact,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        cwd=folder,
-        limit=16 * 1024 * 1024,
-    )
-    node = StockNode(process)
+    errors = folder / "stderr.txt"
+    with errors.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            str(stock_python()),
+            str(PROGRAM),
+            name,
+            str(folder),
+            str(port),
+            *contact,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+            cwd=folder,
+            limit=16 * 1024 * 1024,
+        )
+    node = StockNode(process, errors)
     try:
         started = await node.read(STARTED_WITHIN_S)
         node.rid, node.url = started["rid"], started["url"] or ""

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from koi_net.config import (
 from koi_net.core import FullNode, PartialNode
 from koi_net.infra import LogSystem
 from koi_net.protocol.event import Event, EventType
+from pydantic import ValidationError
 from rid_lib.core import ORN, RID
 from rid_lib.ext import Bundle, Cache
 from rid_lib.types import KoiNetEdge, KoiNetNode
@@ -144,22 +147,41 @@ def main() -> None:
                     }
                 )
             case "state":
-                edges = [node.cache.read(one).contents for one in node.cache.list_rids([KoiNetEdge])]
-                held = {}
-                for one in node.cache.list_rids([AgentPersonality]):
-                    bundle = node.cache.read(one)
-                    if bundle is not None:
-                        held[str(one)] = bundle.contents
-                say({"edges": edges, "personalities": held})
+                edges = read_contents(node.cache, KoiNetEdge)
+                personalities = read_contents(node.cache, AgentPersonality)
+                say({"edges": list(edges.values()), "personalities": personalities})
             case "stop":
                 break
     say({})
     os._exit(0)
 
 
+def read_contents(cache: Cache, rid_type: Any) -> dict[str, Any]:
+    """The contents of each bundle of a type by its RID, without bundles that are just forgotten."""
+    bundles = {str(rid): read_whole(cache, rid) for rid in cache.list_rids([rid_type])}
+    return {rid: bundle.contents for rid, bundle in bundles.items() if bundle is not None}
+
+
+def read_whole(cache: Cache, rid: RID) -> Bundle | None:
+    """Read a bundle; the node's own thread empties the file before it writes, so a cut file is read again."""
+    for _ in range(1000):
+        try:
+            return cache.read(rid)
+        except ValidationError:
+            time.sleep(0.01)
+    return cache.read(rid)
+
+
 def say(answer: dict[str, Any]) -> None:
     print(json.dumps(answer), flush=True)
 
 
+def end(kind: type[BaseException], error: BaseException, where: Any) -> None:
+    """End the process: the node's threads would keep one alive that answers nothing."""
+    traceback.print_exception(kind, error, where)
+    os._exit(1)
+
+
 if __name__ == "__main__":
+    sys.excepthook = end
     main()

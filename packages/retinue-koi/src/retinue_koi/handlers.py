@@ -76,3 +76,13 @@ def register_node_handlers(processor: Processor, state: NodeState, wire: Wire, j
             wire.outbox.push(kobj.rid_text, state.rid, EventType.NEW)
         joining.subscribe(kobj.rid_text, NodeProfile.parse(kobj.contents or {}))
         return None
+
+    @processor.register_handler(
+        HandlerType.Final, [EDGE_TYPE], [EventType.NEW, EventType.UPDATE], KnowledgeSource.External
+    )
+    def catch_up_when_approved(_: Processor, kobj: KnowledgeObject) -> HandlerResult:
+        """Fetch again from a provider that approves: it sends no event of what changed before."""
+        edge = EdgeProfile.parse(kobj.contents or {})
+        if edge.target == state.rid and edge.status is EdgeStatus.APPROVED:
+            joining.follow_up(edge.source, edge.rid_types)
+        return None

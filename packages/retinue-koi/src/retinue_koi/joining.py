@@ -140,6 +140,10 @@ class Joining:
             edge_rid = held or (signed if signs else unsigned)
             bundle = self._state.generate_bundle(edge_rid, proposed.render())
             self._handle(KnowledgeObject(bundle.rid, bundle.manifest, bundle.contents))
+        self.follow_up(rid, types)
+
+    def follow_up(self, rid: str, types: Sequence[str]) -> None:
+        """Catch up with a provider in the background."""
         self._work.spawn(self.catch_up(rid, types))
 
     async def catch_up(self, rid: str, types: Sequence[str]) -> None:

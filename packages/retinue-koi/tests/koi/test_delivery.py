@@ -21,6 +21,7 @@ from retinue_koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType
 from retinue_koi.codec.rids import NODE_TYPE, PERSONALITY_TYPE, edge_rids
 from retinue_koi.knowledge import Handled, KnowledgeObject, KnowledgeSource
 from retinue_koi.node import KoiNode
+from retinue_koi.peers import FirstContact
 from retinue_koi.pipeline import PipelineSteps, Processor
 from tests.requirements import requirement
 from tests.serving import serve_app
@@ -146,6 +147,49 @@ async def test_a_subscriber_is_sent_what_it_missed_when_it_asked_before_it_subsc
         if asked != "in time":
             told += [(rid, EventType.NEW) for rid in rids]
         assert sorted(waiting) == sorted(told)
+
+
+@requirement("K-41")
+async def test_a_change_between_the_first_fetch_and_the_approved_edge_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run_node(tmp_path) as provider:
+        rid = await publish(provider, "helpful-agent", mcp_url="http://127.0.0.1:9")
+
+        async def change(contents_url: str) -> None:
+            bundle = provider.state.generate_bundle(
+                rid, personality("helpful-agent", provider.rid, mcp_url=contents_url)
+            )
+            await provider.processor.handle(bundle=bundle, event_type=EventType.UPDATE)
+
+        # as a stock node, the provider sends a new subscriber nothing that changed before the edge
+        monkeypatch.setattr(provider.joining, "make_up", lambda rid, types: None)
+        handle, changed = provider.processor.handle, asyncio.Event()
+
+        def change_and_approve(**kobj: Any) -> Any:
+            # the edge is approved after the change, whose event therefore has no subscriber
+            bundle = kobj.get("bundle")
+            if bundle is not None and bundle.contents.get("status") == "APPROVED" and not changed.is_set():
+                changed.set()
+                approving.append(asyncio.create_task(approve_later(kobj)))
+                return None
+            return handle(**kobj)
+
+        async def approve_later(kobj: dict[str, Any]) -> None:
+            await until(lambda: held_by(joined) == "http://127.0.0.1:9")
+            await change("http://127.0.0.1:10")
+            await handle(**kobj)
+
+        def held_by(node: KoiNode) -> Any:
+            bundle = node.cache.read(rid)
+            return None if bundle is None else bundle.contents["mcp_url"]
+
+        approving: list[asyncio.Task[None]] = []
+        monkeypatch.setattr(provider.processor, "handle", change_and_approve)
+        contact = FirstContact(url_of(provider), provider.rid)
+        async with run_node(tmp_path, "joined", first_contact=contact) as joined:
+            await until(lambda: held_by(joined) == "http://127.0.0.1:10")
+            await asyncio.gather(*approving)
 
 
 class _FailingSteps(PipelineSteps):
