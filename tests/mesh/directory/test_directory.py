@@ -21,6 +21,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import Endpoint, Listing, ListingKey
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.limits import DirectoryLimits
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.directory.listing_index import ListingIndex
 from retinue.mesh.directory.listings import Listings, MemoryListings
@@ -497,11 +498,13 @@ async def test_what_a_store_did_not_take_is_held_until_it_does(clock: Clock) -> 
 
 
 async def test_whoever_is_told_of_a_listing_may_open_it_though_many_come_at_once(
-    clock: Clock, open_store: Callable[[], Listings], monkeypatch: pytest.MonkeyPatch
+    clock: Clock, open_store: Callable[[], Listings]
 ) -> None:
-    monkeypatch.setattr("retinue.mesh.directory.listing_cache._CACHED", 2)
     directory = directory_of(
-        clock, MemorySource("home", [listing(name) for name in "abcdefgh"]), store=open_store()
+        clock,
+        MemorySource("home", [listing(name) for name in "abcdefgh"]),
+        store=open_store(),
+        limits=DirectoryLimits(cached_listings=2),
     )
     opened: list[Listing | None] = []
     directory.subscribe(lambda change: opened.append(directory.find_listing(change.entry.id)))
@@ -513,14 +516,13 @@ async def test_whoever_is_told_of_a_listing_may_open_it_though_many_come_at_once
     assert directory.get("h").reachable is False
 
 
-async def test_agents_come_page_by_page_from_anywhere(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retinue.mesh.directory.directory.YIELD_EVERY", 2)
+async def test_agents_come_page_by_page_from_anywhere(clock: Clock) -> None:
     several = [
         listing(name, source=source, url=f"http://{name}.{source}")
         for source in ("home", "far")
         for name in "abc"
     ]
-    directory = await filled(clock, *several)
+    directory = await filled(clock, *several, limits=DirectoryLimits(page_entries=2))
     pages = [page async for page in directory.iterate_pages()]
     assert [one for page in pages for one in page] == directory.list_entries()
     assert keys(directory.list_entries()) == ["agents/a", "agents/b", "agents/c"] * 2
