@@ -84,7 +84,7 @@ async def run_process(launch: Launch) -> int:
         await _enter(stack, parts.running(), stop, launch.hang_s)
         if await _is_ready(parts, stop):
             own.is_started = True
-            url = {} if process.own_url is None or launch.kind == "worker" else {"url": process.own_url}
+            url = {} if process.own_url is None else {"url": process.own_url}
             report_ready(supervisor, {"name": launch.name, **url})
         await stop.wait()
         return _end(launch, stop)
