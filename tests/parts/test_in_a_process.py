@@ -34,7 +34,7 @@ WAIT_S = 10.0
 AGENT = frozenset({"agent"})
 
 
-def agent_of(parts: Sequence[Part], home: Path, **limits: float) -> Main:
+def agent_of(parts: Sequence[Part], home: Path, *, hang_s: float = 3.0) -> Main:
     """The process of an agent that has these parts alone."""
     state = State(home)
     target = Target(Agent("parts-agent", version="1.0.0"), ())
@@ -51,7 +51,7 @@ def agent_of(parts: Sequence[Part], home: Path, **limits: float) -> Main:
             open_core=partial(open_agent, "agent", target, None),
             access_of=lambda settings: Access({}),
             address=Address("127.0.0.1", 0),
-            **limits,
+            hang_s=hang_s,
         )
     )
 
