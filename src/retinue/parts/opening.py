@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import structlog
 from starlette.routing import BaseRoute
 
+from retinue.authoring.agent import Agent
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.mesh.directory.directory import Directory
@@ -74,20 +75,25 @@ class OpenParts:
         self._failed: list[Problem] = []
 
     def add(self, part: Part, opened: Opened) -> None:
-        """Take what a part gives, so that the parts after it find it."""
+        """Take all that a part gives, so that the parts after it find it; if that fails, take nothing.
+
+        Raises InvalidSettingError for the name of a source that another part has, and what `Opened.skills`
+        raises.
+        """
         process = self._process
-        if part.gives is not None:
-            process.products[part.gives] = opened.product
-        directory = process.find(Directory)
-        if directory is not None:
-            for source in opened.sources:
-                directory.add_source(source)
+        with _skills_kept_whole(process.agent):
+            if opened.skills is not None:
+                opened.skills(process.agent)
+            directory = process.find(Directory)
+            if directory is not None:
+                directory.add_sources(opened.sources)
+        # nothing below can fail
         for source_name, invoker in opened.invokers.items():
             process.invokers.add_invoker(source_name, invoker)
         for protocol, invoker in opened.protocols.items():
             process.invokers.add_protocol(protocol, invoker)
-        if opened.skills is not None:
-            opened.skills(process.agent)
+        if part.gives is not None:
+            process.products[part.gives] = opened.product
         self._parts.append(OpenPart(part, opened))
 
     def note_failure(self, name: str, error: Exception) -> None:
@@ -192,7 +198,7 @@ class OpenParts:
             timer.cancel()
 
     async def open(self, part: Part, stack: AsyncExitStack) -> None:
-        """Open one part, which ends with ``stack``."""
+        """Open one part, which ends with ``stack``, or at once if the process cannot take what it gives."""
         for product in part.needs:
             if product not in self._process.products:
                 raise InvalidSettingError(
@@ -201,7 +207,22 @@ class OpenParts:
                     remedy="install what gives it, or switch the part off: [parts] off",
                 )
         with self._naming(part, "open"):
-            self.add(part, await stack.enter_async_context(part.open(self._process)))
+            async with AsyncExitStack() as own:
+                self.add(part, await own.enter_async_context(part.open(self._process)))
+                stack.push_async_exit(own.pop_all())
+
+
+@contextmanager
+def _skills_kept_whole(agent: Agent) -> Iterator[None]:
+    """Take back the skills that were added to the agent if the block fails."""
+    before = {skill.id for skill in agent.skills}
+    try:
+        yield
+    except BaseException:
+        for skill in agent.skills:
+            if skill.id not in before:
+                agent.forget_skill(skill.id)
+        raise
 
 
 @asynccontextmanager
