@@ -35,18 +35,19 @@ def test_an_agent_behind_a_path_prefix_is_published_called_and_probed_there(
     tmp_path: Path, strips: bool
 ) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+    often = {"RETINUE_DIRECTORY__REFRESH_S": "0.5"}
     with (
         proxying(Proxy("/mesh/one", strips=strips)) as proxy,
-        inside("hub", "--bare", "--port", "0", cwd=tmp_path) as hub,
+        inside("hub", "--bare", "--port", "0", cwd=tmp_path, environment=often) as hub,
         inside("serve", str(agent), "--advertise", f"{proxy.url}/", cwd=tmp_path) as served,
     ):
         url = hub.url_in("hub at")
         proxy.upstream = served.url_in("one-agent")
         served.wait_for("published")
         assert f"advertised as {proxy.url}" in served.output
+        wait_until(lambda: "/mesh/one/agent-card" in proxy.seen, "the probe takes the way through the proxy")
         assert execute(url, "who")["result"] == "one"
-        assert "/mesh/one/execute" in proxy.seen, "the call took the way through the proxy"
-        wait_until(lambda: "/mesh/one/agent-card" in proxy.seen, "the probe takes it too")
+        assert "/mesh/one/execute" in proxy.seen, "the call too"
         (row,) = rows(url)
         assert row["status"] == "available"
         card = orjson.loads(_http.request("GET", f"{proxy.url}/agent-card").data)
