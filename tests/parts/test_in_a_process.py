@@ -34,11 +34,7 @@ WAIT_S = 10.0
 AGENT = frozenset({"agent"})
 
 
-<<<<<<< HEAD
-def agent_of(parts: Sequence[Part], home: Path, hang_s: float = 3.0) -> Main:
-=======
 def agent_of(parts: Sequence[Part], home: Path, *, hang_s: float = 3.0) -> Main:
->>>>>>> main
     """The process of an agent that has these parts alone."""
     state = State(home)
     target = Target(Agent("parts-agent", version="1.0.0"), ())
