@@ -22,7 +22,7 @@ from retinue.web.issued_tokens import TokenFile
 from retinue_koi.programs.config import CONFIGS
 from retinue_koi.programs.processes import listen_together
 from tests.mcp.clients import connect, texts
-from tests.processes.running import Program, program
+from tests.processes.running import Program, is_free, program
 from tests.requirements import requirement
 
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
@@ -33,11 +33,6 @@ def get(url: str) -> Any:
     reply = _http.request("GET", url)
     assert reply.status == 200, reply.data
     return json.loads(reply.data)
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 @requirement("K-28")

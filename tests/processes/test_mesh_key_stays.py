@@ -16,11 +16,11 @@ import pytest
 
 from retinue.storage.mesh_key import mesh_key
 from retinue.storage.state import State
+from tests.processes.commands import retinue
 from tests.processes.fuzz_attacks import encode, fill, fill_bytes
 from tests.processes.fuzzing import Attacked, attacked_processes
 from tests.processes.running import Program, descendants, execute, program, wait_until, write_agent
 from tests.processes.secret_forms import find_secret
-from tests.processes.test_access_process import retinue
 
 ANSWER_S = 0.5
 """How long a stream without an end is read."""

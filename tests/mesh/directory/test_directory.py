@@ -363,7 +363,7 @@ async def test_a_source_that_is_added_later_has_its_stored_listings_and_is_not_r
     directory = directory_of(clock, home, store=open_store())
     directory.subscribe(lambda change: changes.append(change.entry.name))
     assert keys(directory.list_all()) == ["agents/a"]
-    directory.add_source(late)
+    directory.add_sources([late])
     assert keys(directory.list_all()) == ["agents/a", "agents/b", "agents/c"]
     assert not directory.get("c").enabled
     assert changes == []
@@ -374,7 +374,7 @@ async def test_a_source_that_is_added_later_has_its_stored_listings_and_is_not_r
 async def test_a_source_that_is_added_later_is_read_by_the_next_call(clock: Clock) -> None:
     directory = await filled(clock, listing("a"))
     await directory.resolve_skill("create_plan", MESH)
-    directory.add_source(MemorySource("late", [listing("b", source="late")]))
+    directory.add_sources([MemorySource("late", [listing("b", source="late")])])
     assert keys(await directory.resolve_skill("create_plan", MESH)) == ["agents/a", "agents/b"]
 
 
@@ -383,7 +383,7 @@ async def test_a_listing_given_by_hand_ranks_with_its_source_once_that_is_added(
     directory.upsert(listing("z", source="late"))
     assert keys(directory.find_by_skill("create_plan", MESH)) == ["agents/z", "agents/a"]
     assert keys(directory.list_all()) == ["agents/z", "agents/a"]
-    directory.add_source(MemorySource("late", [listing("z", source="late")]))
+    directory.add_sources([MemorySource("late", [listing("z", source="late")])])
     assert keys(directory.find_by_skill("create_plan", MESH)) == ["agents/a", "agents/z"]
     assert keys(directory.list_all()) == ["agents/a", "agents/z"]
 
@@ -391,7 +391,11 @@ async def test_a_listing_given_by_hand_ranks_with_its_source_once_that_is_added(
 async def test_a_second_source_of_one_name_is_refused(clock: Clock) -> None:
     directory = directory_of(clock, MemorySource("home"))
     with pytest.raises(InvalidSettingError, match="home"):
-        directory.add_source(MemorySource("home"))
+        directory.add_sources([MemorySource("away"), MemorySource("home")])
+    with pytest.raises(InvalidSettingError, match="late"):
+        directory.add_sources([MemorySource("late"), MemorySource("late")])
+    assert "away" not in directory.sources
+    assert "late" not in directory.sources
 
 
 async def test_a_listing_given_by_hand_stands_before_all_sources(clock: Clock) -> None:

@@ -148,7 +148,7 @@ async def test_a_source_that_is_added_during_a_look_up_that_misses_is_read_for_i
     looking = asyncio.create_task(directory.resolve_skill("translate", MESH))
     await stoppable.asked.wait()
     late = replace(make_listing("late-agent", make_skill("translate")), source="late")
-    directory.add_source(MemorySource("late", [late]))
+    directory.add_sources([MemorySource("late", [late])])
     stoppable.going.set()
     async with asyncio.timeout(WITHIN_S):
         (found,) = await looking

@@ -60,7 +60,7 @@ MESH_VIEW: Scopes = frozenset({"exposed", "mesh"})
 
 
 class Directory:
-    """The agents of ``sources``, in their order, those of `add_source`, and those added by `upsert`.
+    """The agents of ``sources``, in their order, those of `add_sources`, and those added by `upsert`.
 
     ``clock`` counts seconds; ``now`` gives the time for listings; ``expose_override`` exposes skills of
     foreign agents. Call `aclose` at the end.
@@ -96,24 +96,27 @@ class Directory:
         )
         self._index = self._cache.index
         self.sources = SourceSet(self._cache, clock, ttl_s, limits)
-        for source in sources:
-            self.add_source(source)
+        self.add_sources(sources)
 
-    def add_source(self, source: Source) -> None:
-        """Add a source that ranks after all others, with its listings from the store; reads nothing.
+    def add_sources(self, sources: Sequence[Source]) -> None:
+        """Add sources that rank after all others, with their listings from the store; reads nothing.
 
         Observers are not notified of these listings. Synchronize a text index of this directory after the
         last source was added, because the index removes listings of a source that is not there yet. Raises
-        InvalidSettingError for a second source of one name.
+        InvalidSettingError for a second source of one name, and then adds none.
         """
-        if source.name in self._ranks:
-            raise InvalidSettingError(
-                source.name, "two sources of agents have this name", remedy="rename one of them"
-            )
-        self._ranks[source.name] = len(self._ranks)
-        self._index.note_rank(source.name)
-        self._cache.show(source.name)
-        self.sources.add(source)
+        taken = set(self._ranks)
+        for source in sources:
+            if source.name in taken:
+                raise InvalidSettingError(
+                    source.name, "two sources of agents have this name", remedy="rename one of them"
+                )
+            taken.add(source.name)
+        for source in sources:
+            self._ranks[source.name] = len(self._ranks)
+            self._index.note_rank(source.name)
+            self._cache.show(source.name)
+            self.sources.add(source)
 
     def list_entries(self) -> list[Entry]:
         """Every agent once, by source order and key; enabled or not, reachable or not."""
