@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from retinue import plugins
 from retinue.core.errors import InvalidSettingError
-from retinue.parts.installed import explain_missing, find_installed_parts, find_part, list_parts_of
+from retinue.parts.installed import explain_missing, find_part, list_parts_of
 from retinue.parts.part import INTERFACE
 from retinue.runtime.hub_process import HubOptions, hub_parts
 from retinue.settings import Settings, find_missing_parts, load_settings
 from retinue.settings_tables import PartsTable
-from tests.plugins import install
+from tests.plugins import forget_installed, install
+from tests.plugins import site as site
 
 PART = """
 from contextlib import asynccontextmanager
@@ -35,24 +33,6 @@ class ToyPart(Part):
 
 NO_PART = "a text"
 """
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder at the head of the path, for distributions."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(folder)
-    _forget()
-    yield folder
-    _forget()
-    for module in [module for module in sys.modules if module.startswith("toy_")]:
-        del sys.modules[module]
-
-
-def _forget() -> None:
-    plugins.list_plugins.cache_clear()
-    find_installed_parts.cache_clear()
 
 
 def install_part(
@@ -140,7 +120,7 @@ def test_an_entry_point_that_is_no_part_is_refused(site: Path, attribute: str, s
 
 def test_a_known_part_that_is_not_installed_is_explained_by_its_extra(site: Path) -> None:
     install(site, "retinue-koi", {})
-    _forget()
+    forget_installed()
     assert find_part("koi") is None
     reason = explain_missing("koi")
     assert reason is not None
