@@ -147,7 +147,7 @@ def load_settings(
 
     try:
         fields = _read_part_fields() if with_parts else _name_part_fields()
-        return _from_file(file, fields)(**dict(flags or {}))
+        settings = _from_file(file, fields)(**dict(flags or {}))
     except ValidationError as error:
         found = error.errors(include_url=False)
         # a misspelt key explains why another one is missing
@@ -171,6 +171,14 @@ def load_settings(
         ) from error
     except ValueError as error:
         raise InvalidSettingError(str(file or "settings"), str(error), remedy="correct the file") from error
+    if unused := {*settings.parts.off}.intersection(flags or {}):
+        name = min(unused)
+        raise InvalidSettingError(
+            "parts.off",
+            f"part {name} is switched off",
+            remedy=f"leave out its options, or remove {name} from parts.off",
+        )
+    return settings
 
 
 def settings_class() -> type[Settings]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from retinue import plugins
 from retinue.core.errors import InvalidSettingError
-from retinue.parts.installed import explain_missing, find_installed_parts, find_part, list_parts_of
+from retinue.parts.installed import explain_missing, find_part, list_parts_of
 from retinue.parts.part import INTERFACE
 from retinue.runtime.hub_process import HubOptions, hub_parts
-from retinue.settings import Settings, find_missing_parts
+from retinue.settings import Settings, find_missing_parts, load_settings
 from retinue.settings_tables import PartsTable
-from tests.plugins import install
+from tests.plugins import forget_installed, install
+from tests.plugins import site as site
 
 PART = """
 from contextlib import asynccontextmanager
@@ -35,24 +33,6 @@ class ToyPart(Part):
 
 NO_PART = "a text"
 """
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder at the head of the path, for distributions."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(folder)
-    _forget()
-    yield folder
-    _forget()
-    for module in [module for module in sys.modules if module.startswith("toy_")]:
-        del sys.modules[module]
-
-
-def _forget() -> None:
-    plugins.list_plugins.cache_clear()
-    find_installed_parts.cache_clear()
 
 
 def install_part(
@@ -140,8 +120,43 @@ def test_an_entry_point_that_is_no_part_is_refused(site: Path, attribute: str, s
 
 def test_a_known_part_that_is_not_installed_is_explained_by_its_extra(site: Path) -> None:
     install(site, "retinue-koi", {})
-    _forget()
+    forget_installed()
     assert find_part("koi") is None
     reason = explain_missing("koi")
     assert reason is not None
     assert reason.remedy == "pip install 'retinue[koi]'"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('    kinds = frozenset({"hub", "worker"})\n', "no attribute 'kinds'"),
+        ('    name = "toy"\n', "no attribute 'name'"),
+        ("NO_PART", "SystemExit: 4"),
+    ],
+    ids=["no kinds", "no name", "its import ends the program"],
+)
+def test_a_part_that_cannot_be_made_is_refused(site: Path, line: str, said: str) -> None:
+    install_part(site)
+    file = site / "toy_tools" / "part.py"
+    broken = "raise SystemExit(4)\nNO_PART" if line == "NO_PART" else ""
+    file.write_text(file.read_text("utf-8").replace(line, broken), "utf-8")
+    reason = reason_of("toy")
+    assert said in reason.message
+    assert reason.remedy == "upgrade toy-tools, or uninstall it"
+
+
+def test_a_part_of_no_kind_is_refused(site: Path) -> None:
+    install_part(site)
+    file = site / "toy_tools" / "part.py"
+    file.write_text(file.read_text("utf-8").replace('{"hub", "worker"}', "()"), "utf-8")
+    assert "no kind of process" in reason_of("toy").message
+
+
+def test_an_option_of_a_part_that_is_switched_off_is_refused(site: Path, tmp_path: Path) -> None:
+    install_part(site)
+    (tmp_path / "retinue.toml").write_text('[parts]\noff = ["toy"]\n')
+    assert load_settings(start=tmp_path).parts.off == ("toy",)
+    with pytest.raises(InvalidSettingError, match="part toy is switched off") as caught:
+        load_settings({"toy": {"wheels": 4}}, start=tmp_path)
+    assert caught.value.remedy == "leave out its options, or remove toy from parts.off"

@@ -90,7 +90,7 @@ class Launch:
     The supervisor gets ``name``, ``service`` is the name in OpenTelemetry. ``hold_state`` prepares or
     locks the state folder, ``open_core`` makes what the parts share. ``access_of`` reads the access lists
     from settings. ``reread`` reads the settings again at SIGHUP. A process without an ``address`` serves
-    nothing.
+    nothing. Parts that open or start longer than ``hang_s`` after a request to stop are cut off.
     """
 
     kind: Kind
@@ -105,6 +105,7 @@ class Launch:
     access_of: Callable[[Settings], Access]
     reread: Callable[[], Settings] | None = None
     address: Address | None = None
+    hang_s: float = 3.0
 
 
 def tables_of(settings: Settings) -> Tables:

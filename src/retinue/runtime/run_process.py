@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
-from contextlib import (
-    AsyncExitStack,
-    contextmanager,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from typing import TypeVar
 
 from retinue.parts.opening import OpenParts, open_parts
 from retinue.parts.process import Echo, Process
@@ -34,6 +32,8 @@ from retinue.settings_tables import EndpointTable, LimitTable
 from retinue.storage.state import State
 from retinue.web.fast.exact_paths import ExactPathRouter
 from retinue.web.security import SecurityMiddleware
+
+T = TypeVar("T")
 
 GETTING_READY = "getting ready"
 """The name of the task in which the parts of a process finish its start."""
@@ -67,7 +67,10 @@ async def run_process(launch: Launch) -> int:
         )
         if launch.reread is not None:
             stop.on_hangup = reload
-        parts = own.parts = await stack.enter_async_context(open_parts(process, launch.parts))
+        parts = await _enter(stack, open_parts(process, launch.parts), stop, launch.hang_s)
+        if parts is None:
+            return _end(launch, stop)
+        own.parts = parts
         for name, missing in find_missing_parts(launch.settings).items():
             parts.note_failure(name, missing)
         for live in parts.list_live():
@@ -79,14 +82,13 @@ async def run_process(launch: Launch) -> int:
             app = behind_proxies(checks, process.tables.get(EndpointTable), process.url or "")
             limits = http_limits(process.tables.get(LimitTable))
             await stack.enter_async_context(serving(app, listener, stop, limits))
-        await stack.enter_async_context(parts.running())
+        await _enter(stack, parts.running(), stop, launch.hang_s)
         if await _is_ready(parts, stop):
             own.is_started = True
-            url = {} if process.own_url is None or launch.kind == "worker" else {"url": process.own_url}
+            url = {} if process.own_url is None else {"url": process.own_url}
             report_ready(supervisor, {"name": launch.name, **url})
         await stop.wait()
-        launch.echo(f"stopping: {stop.reason}")
-    return stop.exit_code
+        return _end(launch, stop)
 
 
 def make_checks(process: Process, parts: OpenParts, host: str) -> SecurityMiddleware:
@@ -103,6 +105,34 @@ def make_checks(process: Process, parts: OpenParts, host: str) -> SecurityMiddle
     )
     parts.give_checks(checks)
     return checks
+
+
+async def _enter(
+    stack: AsyncExitStack, context: AbstractAsyncContextManager[T], stop: Stop, hang_s: float
+) -> T | None:
+    """Enter a context; None if that takes longer than ``hang_s`` after the process was asked to stop."""
+
+    async def cut_off() -> None:
+        await stop.wait()
+        await asyncio.sleep(hang_s)
+        limit.reschedule(asyncio.get_running_loop().time())
+
+    try:
+        async with asyncio.timeout(None) as limit:
+            watch = asyncio.create_task(cut_off())
+            try:
+                return await stack.enter_async_context(context)
+            finally:
+                await end_task(watch)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return None
+
+
+def _end(launch: Launch, stop: Stop) -> int:
+    launch.echo(f"stopping: {stop.reason}")
+    return stop.exit_code
 
 
 async def _is_ready(parts: OpenParts, stop: Stop) -> bool:

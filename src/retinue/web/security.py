@@ -172,6 +172,11 @@ class SecurityMiddleware:
         self._front_prefixes: tuple[str, ...] = ()
         self.configure(settings or SecuritySettings())
 
+    @property
+    def remembered_hosts(self) -> int:
+        """How many accepted Host headers are kept, so that they are not checked again."""
+        return len(self._known_hosts)
+
     def configure(self, settings: SecuritySettings) -> None:
         """Apply other settings to the next requests."""
         self._settings = settings

@@ -198,7 +198,6 @@ async def shown(retinue_home: Path, monkeypatch: pytest.MonkeyPatch, wire: Wire)
         worker = await stack.enter_async_context(
             starter.running(lambda echo: run_worker(WorkerOptions(port=0), Settings(), state, echo))
         )
-        worker.url = worker.lines[0].rpartition(" at ")[2]
         token = f"Bearer {state.local_token()}"
         await wire.call(hub.url, "turn", {"text": "abc"}, authorization=token)
         yield Shown(hub, agent, worker, wire, token)

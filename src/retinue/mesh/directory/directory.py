@@ -31,10 +31,10 @@ from retinue.core.record import QUERY_CAPABILITIES, Candidate, Health, Listing, 
 from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, MAX_ASKED, Answers, Dispatch, ask_agents
 from retinue.mesh.asking.query import MatchType, Query, make_query
 from retinue.mesh.directory.away import MAX_KEPT, AwayAgents
+from retinue.mesh.directory.limits import DEFAULT_LIMITS, DirectoryLimits
 from retinue.mesh.directory.listing_cache import ExposeOverride, ListingCache, ListingChange
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.routing import not_found_error, select_versions, visible_candidates
-from retinue.mesh.directory.source_refresh import YIELD_EVERY
 from retinue.mesh.directory.source_set import SourceSet
 from retinue.mesh.directory.sources import Source, SourceProblem
 from retinue.mesh.directory.versions import version_preference
@@ -60,7 +60,7 @@ MESH_VIEW: Scopes = frozenset({"exposed", "mesh"})
 
 
 class Directory:
-    """The agents of ``sources``, in their order, those of `add_source`, and those added by `upsert`.
+    """The agents of ``sources``, in their order, those of `add_sources`, and those added by `upsert`.
 
     ``clock`` counts seconds; ``now`` gives the time for listings; ``expose_override`` exposes skills of
     foreign agents. Call `aclose` at the end.
@@ -75,39 +75,48 @@ class Directory:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         expose_override: ExposeOverride | None = None,
+        limits: DirectoryLimits = DEFAULT_LIMITS,
     ) -> None:
         self.dispatch_query: DispatchQuery | None = None
         """Asks one agent a question, for `ask`."""
         self._clock = clock
         self._now = now
+        self._page_entries = limits.page_entries
         self._watchers: list[Callable[[ListingChange], None]] = []
         self._forgotten: list[Callable[[str], bool]] = []
         self._away = AwayAgents(clock)
         self._removed: TTLCache[str, Entry] = TTLCache(MAX_KEPT, REMOVED_S, timer=clock)
         self._ranks: dict[str, int] = {}
         self._cache = ListingCache(
-            listings, lambda name: self._ranks.get(name, _RANK_OF_GIVEN), self._notify, expose_override
+            listings,
+            lambda name: self._ranks.get(name, _RANK_OF_GIVEN),
+            self._notify,
+            expose_override,
+            limits.cached_listings,
         )
         self._index = self._cache.index
-        self.sources = SourceSet(self._cache, clock, ttl_s)
-        for source in sources:
-            self.add_source(source)
+        self.sources = SourceSet(self._cache, clock, ttl_s, limits)
+        self.add_sources(sources)
 
-    def add_source(self, source: Source) -> None:
-        """Add a source that ranks after all others, with its listings from the store; reads nothing.
+    def add_sources(self, sources: Sequence[Source]) -> None:
+        """Add sources that rank after all others, with their listings from the store; reads nothing.
 
         Observers are not notified of these listings. Synchronize a text index of this directory after the
         last source was added, because the index removes listings of a source that is not there yet. Raises
-        InvalidSettingError for a second source of one name.
+        InvalidSettingError for a second source of one name, and then adds none.
         """
-        if source.name in self._ranks:
-            raise InvalidSettingError(
-                source.name, "two sources of agents have this name", remedy="rename one of them"
-            )
-        self._ranks[source.name] = len(self._ranks)
-        self._index.note_rank(source.name)
-        self._cache.show(source.name)
-        self.sources.add(source)
+        taken = set(self._ranks)
+        for source in sources:
+            if source.name in taken:
+                raise InvalidSettingError(
+                    source.name, "two sources of agents have this name", remedy="rename one of them"
+                )
+            taken.add(source.name)
+        for source in sources:
+            self._ranks[source.name] = len(self._ranks)
+            self._index.note_rank(source.name)
+            self._cache.show(source.name)
+            self.sources.add(source)
 
     def list_entries(self) -> list[Entry]:
         """Every agent once, by source order and key; enabled or not, reachable or not."""
@@ -119,8 +128,8 @@ class Directory:
         Agents that are removed meanwhile are left out, and agents that are added may be.
         """
         ids = self._index.list_ids(after)
-        for start in range(0, len(ids), YIELD_EVERY):
-            held = map(self._index.find, ids[start : start + YIELD_EVERY])
+        for start in range(0, len(ids), self._page_entries):
+            held = map(self._index.find, ids[start : start + self._page_entries])
             yield [entry for entry in held if entry is not None and self._index.represents_agent(entry)]
             await asyncio.sleep(0)
 
@@ -384,7 +393,7 @@ class Directory:
         a look was true 50 ms ago, and a call that finds nothing always looks.
 
         Where listings of an expired source are known, from its last reading or an earlier process, it waits
-        at most `GRACE_S` and then uses them.
+        at most `DirectoryLimits.expired_wait_s` and then uses them.
         """
         await self.sources.ensure_fresh(for_call=for_call)
 

@@ -18,13 +18,11 @@ from cachetools import LRUCache
 
 from retinue.core.errors import StateError
 from retinue.core.record import Listing, ListingKey, Skill
+from retinue.mesh.directory.limits import DEFAULT_LIMITS
 from retinue.mesh.directory.listing_index import ListingIndex
 from retinue.mesh.directory.listings import Listings, with_measurements
 from retinue.mesh.entry import Entry, entry_of
 from retinue.mesh.permissions import DIALECT, EXPOSED_HERE
-
-_CACHED = 2_048
-"""Whole listings kept in memory, about 20 MB, because reading one from a store takes about 100 µs."""
 
 _RETRIED = 500
 """Unsaved listings that are written together with new ones."""
@@ -100,13 +98,14 @@ class ListingCache:
         source_rank: Callable[[str], int],
         notify: Callable[[ListingChange], None],
         expose_override: ExposeOverride | None = None,
+        max_cached: int = DEFAULT_LIMITS.cached_listings,
     ) -> None:
         self.index = ListingIndex(source_rank)
         self.failure: StateError | None = None
         self._store = store
         self._notify = notify
         self._expose_override = expose_override
-        self._cached: LRUCache[ListingKey, Listing] = LRUCache(_CACHED)
+        self._cached: LRUCache[ListingKey, Listing] = LRUCache(max_cached)
         self._unsaved: dict[ListingKey, Listing] = {}
         self._not_shown: dict[str, dict[ListingKey, Entry]] = {}
         self._frozen_at = 0
@@ -187,7 +186,7 @@ class ListingCache:
             shown = self._override(stored)
             entry = entry_of(shown)
             self.index.put(entry)
-            if shown.id in self._cached or len(self._cached) < _CACHED:
+            if shown.id in self._cached or len(self._cached) < self._cached.maxsize:
                 # A new listing does not displace one that was asked for.
                 self._cached[shown.id] = shown
             # An observer may open the listing before it is written.

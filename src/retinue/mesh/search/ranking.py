@@ -125,12 +125,14 @@ class SkillSearch:
         find_entry: FindEntry | None = None,
         find_skill: FindSkill | None = None,
         eager: bool = False,
+        candidates: int = CANDIDATES,
     ) -> None:
         self.index = index
         self._find_listing = find_listing
         self.find_entry = find_entry or self._shorten
         self._find_skill = find_skill or self._pick
         self._eager = eager
+        self._candidates = candidates
         self._noted: dict[ListingKey, None] = {}
 
     def put(self, listings: Iterable[Listing]) -> None:
@@ -221,7 +223,7 @@ class SkillSearch:
         accept: Accept | None = None,
     ) -> tuple[Query, list[RankedSkill]]:
         """As `find_skills`, with all skills that were scored, and without reading them."""
-        query, candidates = self.find_candidates(text, scopes, within, limit=max(CANDIDATES, 2 * limit))
+        query, candidates = self.find_candidates(text, scopes, within, limit=max(self._candidates, 2 * limit))
         ranked: list[RankedSkill] = []
         for skill in candidates:
             score = score_skill(skill, query)

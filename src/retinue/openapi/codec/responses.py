@@ -97,13 +97,19 @@ def as_documented(answer: Answer, schema: Mapping[str, Any] | None, problems: Se
 
 
 def read_response(
-    operation: Operation, api: str, status: int, headers: Mapping[str, str], body: bytes
+    operation: Operation,
+    api: str,
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> Answer:
     """The answer of a call; ``headers`` are case-insensitive or lower case, ``api`` names the API in errors.
 
     Raises RemoteFaultError, BusyError for 429, and AgentUnreachableError for 502, 503 and 504.
     """
-    body = _decompress(api, headers.get("content-encoding", ""), body)
+    body = _decompress(api, headers.get("content-encoding", ""), body, max_decompressed_bytes)
     content_type = headers.get("content-type", "")
     shown = {name: headers[name] for name in _SHOWN_HEADERS if name in headers}
     meta = {META_KEY: {"status": status, **({"headers": shown} if shown else {})}}
@@ -171,19 +177,19 @@ def _remedy(status: int, headers: Mapping[str, str]) -> str:
     return ""
 
 
-def _decompress(api: str, encoding: str, body: bytes) -> bytes:
+def _decompress(api: str, encoding: str, body: bytes, max_bytes: int) -> bytes:
     """The body of a server that compresses although no compression was asked for."""
     if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate") or not body:
         return body
     reader = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
-        plain = reader.decompress(body, MAX_DECOMPRESSED_BYTES)
+        plain = reader.decompress(body, max_bytes)
     except zlib.error as error:
         data = {"type": "output_validation_error"}
         raise RemoteFaultError(api, _INTERNAL_ERROR, f"{api} sent a damaged body: {error}", data) from None
     if reader.unconsumed_tail:
         data = {"type": "too_large", "remedy": TOO_LARGE_REMEDY}
-        message = f"{api}: the response is larger than {MAX_DECOMPRESSED_BYTES:,} bytes"
+        message = f"{api}: the response is larger than {max_bytes:,} bytes"
         raise RemoteFaultError(api, _INTERNAL_ERROR, message, data)
     return plain
 

@@ -46,6 +46,11 @@ class EventParser:
         """Whether the buffer is empty, so that a stream ending here is not truncated."""
         return not self._buffer
 
+    @property
+    def unfinished(self) -> bytes:
+        """The beginning of an event whose end has not come."""
+        return bytes(self._buffer)
+
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that ``chunk`` completes, in order. Raises TooLargeError for an event over the limit."""
         buffer = self._buffer
