@@ -187,7 +187,7 @@ async def test_a_client_that_goes_away_ends_the_call_at_the_agent(relay: Relay, 
         row for row in relay.hub.audit.recent(9) if row["type"] == "CALL:ENDED" and row["skill"] == "hang"
     ]
     assert [row["error"] for row in rows] == ["cancelled"]
-    assert relay.hub.mesh.dispatcher.admission.limits._in_flight == 0
+    assert relay.hub.mesh.dispatcher.admission.limits.in_flight == 0
 
 
 @both_eras
