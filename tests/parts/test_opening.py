@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from retinue.authoring.agent import Agent
+from retinue.cli.failures import describe
 from retinue.core.call import LOCAL
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import AgentRecord, Listing, Skill
@@ -23,7 +24,7 @@ from retinue.mesh.observing.metrics import METRICS, Figures, Metric
 from retinue.parts.opening import SLOW_S, OpenParts, in_order, open_parts
 from retinue.parts.part import LivePart, Opened, Part, Problem
 from retinue.parts.process import Kind, Process, Tables
-from tests.parts.noted import OPEN, READY, START, TOY, NotedPart, make_part, open_toy
+from tests.parts.noted import CLOSE, DRAIN, END, OPEN, READY, START, TOY, NotedPart, make_part, open_toy
 from tests.support.memory_source import MemorySource
 
 
@@ -270,6 +271,73 @@ async def test_a_part_that_opened_whole_closes_with_the_process(process: Process
         assert process.find(Wheels) is not None
     assert notes == ["closed"]
     await directory.aclose()
+
+
+@pytest.mark.parametrize("moment", [END, DRAIN, CLOSE])
+async def test_the_others_end_although_one_does_not_end_well(process: Process, moment: str) -> None:
+    notes: list[str] = []
+    parts = [
+        make_part("engine", notes),
+        make_part("driver", notes, failing=moment),
+        make_part("radio", notes),
+    ]
+    assert await live(process, parts) == []
+    for name in ("engine", "driver", "radio"):
+        assert [note for note in notes if note.startswith(name)][-3:] == [
+            f"{name}: {step}" for step in (END, DRAIN, CLOSE)
+        ]
+
+
+async def test_a_required_part_that_does_not_end_well_is_an_error(process: Process) -> None:
+    with pytest.raises(InvalidSettingError, match="it is broken"):
+        await live(process, [make_part("driver", [], failing=CLOSE, is_required=True)])
+
+
+class ClosingPart(Part):
+    """Notes its end behind its ``yield``."""
+
+    name = "closing"
+    kinds = frozenset({TOY})
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        yield Opened()
+        self.is_closed = True
+
+
+async def test_a_part_closes_what_it_made_after_its_yield_although_another_fails(process: Process) -> None:
+    closing = ClosingPart()
+    with pytest.raises(InvalidSettingError, match="it is broken"):
+        await live(process, [closing, make_part("driver", [], failing=OPEN, is_required=True)])
+    assert closing.is_closed
+
+
+class UnsurePart(Part):
+    """Cannot say whether a process has it."""
+
+    name = "unsure"
+    kinds = frozenset({TOY})
+
+    def is_wanted(self, tables: Tables, kind: Kind) -> bool:
+        return {TOY: True}["no such kind"]
+
+    def open(self, process: Process) -> AbstractAsyncContextManager[Opened]:
+        raise AssertionError("it is not opened")
+
+
+async def test_a_part_that_cannot_say_whether_it_is_wanted_is_left_out(process: Process) -> None:
+    (problem,) = await live(process, [UnsurePart()])
+    assert (problem.name, problem.reason) == ("unsure", "KeyError: 'no such kind'")
+
+
+async def test_an_unexpected_error_of_a_required_part_names_the_part(process: Process) -> None:
+    required = type("required", (UnsurePart,), {"is_required": True})()
+    with pytest.raises(KeyError) as caught:
+        await live(process, [required])
+    assert describe(caught.value).message == "unexpected KeyError in part unsure: 'no such kind'"
 
 
 async def test_parts_of_other_kinds_and_unwanted_ones_are_not_opened(process: Process) -> None:

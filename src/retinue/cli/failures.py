@@ -50,9 +50,11 @@ def describe(error: Exception) -> Failure:
     if isinstance(error, click.ClickException):
         return Failure("usage", *_read_usage(error), error.exit_code)
     first = (str(error).strip() or "no message").splitlines()[0]
+    notes = [note.strip() for note in getattr(error, "__notes__", ())]
+    place = f" in {notes[0].splitlines()[0]}" if notes and notes[0] else ""
     return Failure(
         "internal_error",
-        f"unexpected {type(error).__name__}: {first}",
+        f"unexpected {type(error).__name__}{place}: {first}",
         f"set {DEBUG_VARIABLE}=1 for the traceback" if not trace else "please report it",
         1,
         trace=trace,

@@ -98,7 +98,10 @@ class OpenParts:
 
     def note_failure(self, name: str, error: Exception) -> None:
         """Keep the reason why a part is missing, for ``/ready``."""
-        reason = f"{error.message} — {error.remedy}" if isinstance(error, RetinueError) else str(error)
+        if isinstance(error, RetinueError):
+            reason = f"{error.message} — {error.remedy}"
+        else:
+            reason = f"{type(error).__name__}: {error}"
         if (problem := Problem("part", name, reason, is_fatal=False)) not in self._failed:
             self._failed.append(problem)
             self._process.echo(f"{name} is not available: {reason}")
@@ -156,13 +159,34 @@ class OpenParts:
         async with AsyncExitStack() as stack:
             for open_ in self._parts:
                 if open_.opened.drain is not None:
-                    stack.callback(open_.opened.drain)
+                    stack.callback(self._drain, open_.part, open_.opened.drain)
             for part, opened in self._list(lambda part: part.runs_after):
                 if opened.running is None:
                     continue
                 with self.excusing(part, "part does not run"), self._naming(part, "start"):
-                    await stack.enter_async_context(opened.running())
+                    running = AsyncExitStack()
+                    await running.enter_async_context(opened.running())
+                    stack.push_async_callback(self._end, part, running)
             yield
+
+    def _drain(self, part: Part, drain: Callable[[], None]) -> None:
+        with self._ending(part):
+            drain()
+
+    async def _end(self, part: Part, entered: AsyncExitStack) -> None:
+        """Leave what a part has entered; it sees a normal end, also if another part has failed."""
+        with self._ending(part):
+            await entered.aclose()
+
+    @contextmanager
+    def _ending(self, part: Part) -> Iterator[None]:
+        """Let the other parts end although this one fails, unless it is required; log the failure."""
+        try:
+            yield
+        except Exception as error:
+            if part.is_required:
+                raise
+            _log.warning("part does not end well", part=part.name, exc_info=error)
 
     async def get_ready(self) -> None:
         """Let each part finish its start, one after the other."""
@@ -179,6 +203,7 @@ class OpenParts:
             yield
         except Exception as error:
             if part.is_required:
+                error.add_note(f"part {part.name}")
                 raise
             _log.warning(event, part=part.name, exc_info=error)
             self.note_failure(part.name, error)
@@ -197,6 +222,13 @@ class OpenParts:
         finally:
             timer.cancel()
 
+    def wants(self, part: Part) -> bool:
+        """Whether the process has the part; no if the part, which is not required, cannot say it."""
+        kind, tables = self._process.kind, self._process.tables
+        with self.excusing(part, "part not opened"):
+            return kind in part.kinds and part.is_wanted(tables, kind)
+        return False
+
     async def open(self, part: Part, stack: AsyncExitStack) -> None:
         """Open one part, which ends with ``stack``, or at once if the process cannot take what it gives."""
         for product in part.needs:
@@ -209,7 +241,7 @@ class OpenParts:
         with self._naming(part, "open"):
             async with AsyncExitStack() as own:
                 self.add(part, await own.enter_async_context(part.open(self._process)))
-                stack.push_async_exit(own.pop_all())
+                stack.push_async_callback(self._end, part, own.pop_all())
 
 
 @contextmanager
@@ -235,10 +267,8 @@ async def open_parts(
 
     Raises RetinueError for a required part that cannot open. Another one is left out and noted.
     """
-    wanted = [
-        part for part in parts if process.kind in part.kinds and part.is_wanted(process.tables, process.kind)
-    ]
     opened = OpenParts(process, slow_s)
+    wanted = [part for part in parts if opened.wants(part)]
     async with AsyncExitStack() as stack:
         for part in in_order(wanted, lambda part: part.needs):
             with opened.excusing(part, "part not opened"):
