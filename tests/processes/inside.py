@@ -50,15 +50,15 @@ class InsideProgram:
         self._cwd = cwd
         with patch.dict(os.environ, environment or {}):
             main = _read_command(arguments, cwd)
-        self._thread = threading.Thread(target=self._run, args=[main], name=f"retinue {arguments[0]}")
+        # the command hands ``click.echo`` to its coroutine; it would print into the output of others
+        with patch.object(click, "echo", self.print):
+            running = main()
+        self._thread = threading.Thread(target=self._run, args=[running], name=f"retinue {arguments[0]}")
         self._thread.start()
 
-    def _run(self, main: Main) -> None:
+    def _run(self, running: Coroutine[Any, Any, int]) -> None:
         async def entry() -> int:
             self._loop = asyncio.get_running_loop()
-            # the command hands ``click.echo`` to its coroutine; it would print into the output of others
-            with patch.object(click, "echo", self.print):
-                running = main()
             return await running
 
         _current.set(self)
@@ -104,7 +104,8 @@ class InsideProgram:
         return match.group()
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask the command to stop, as this signal would; gives its exit code."""
+        """Ask the command to stop, as this signal would; gives its exit code. Nothing here can be killed."""
+        assert number in (signal.SIGTERM, signal.SIGINT), number
         if self._thread.is_alive() and self._loop is not None and self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.ask, number.name)
         self._thread.join(WAIT_S)
@@ -136,8 +137,8 @@ class _LogLines(TextIOBase):
 
 def _on_signals(stop: Stop) -> None:
     running = _current.get()
-    assert running is not None, "no command runs here"
-    running.stop_with(stop)
+    if running is not None:  # else a command of the test, which is refused before anything could stop it
+        running.stop_with(stop)
 
 
 def _read_command(arguments: tuple[str, ...], cwd: Path) -> Main:
