@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
+from retinue.cli.options import CommandOfParts
 from retinue.core.errors import InvalidSettingError
 from retinue.parts.installed import explain_missing, find_part, list_parts_of
 from retinue.parts.part import INTERFACE
@@ -160,3 +162,41 @@ def test_an_option_of_a_part_that_is_switched_off_is_refused(site: Path, tmp_pat
     with pytest.raises(InvalidSettingError, match="part toy is switched off") as caught:
         load_settings({"toy": {"wheels": 4}}, start=tmp_path)
     assert caught.value.remedy == "leave out its options, or remove toy from parts.off"
+
+
+def add_option(site: Path, flag: str) -> None:
+    """Let the part of `install_part` declare an option."""
+    file = site / "toy_tools" / "part.py"
+    option = f'    options = (Option("{flag}", "wheels", frozenset({{"hub"}}), "Wheels.", "N"),)\n'
+    text = file.read_text("utf-8").replace("import Opened", "import Opened, Option")
+    file.write_text(text.replace("    interface", f"{option}    interface"), "utf-8")
+
+
+@pytest.mark.parametrize("flag", ["--port", "--toys", "--koi-toy"])
+def test_a_part_whose_option_may_be_that_of_another_is_refused(site: Path, flag: str) -> None:
+    install_part(site)
+    add_option(site, flag)
+    assert f"its option {flag} does not begin with --toy" in reason_of("toy").message
+
+
+@pytest.mark.parametrize("flag", ["--toy", "--toy-wheels"])
+def test_an_option_begins_with_the_name_of_its_part(site: Path, flag: str) -> None:
+    install_part(site)
+    add_option(site, flag)
+    (part,) = list_parts_of("worker")
+    assert [option.flag for option in part.options] == [flag]
+
+
+def test_options_stay_where_a_second_distribution_has_a_part_of_a_known_name(site: Path) -> None:
+    install(site, "toy-tools", {"retinue.parts": {"koi": "toy_tools.part:ToyPart"}}, {})
+    command = CommandOfParts("hub", kind="hub", params=[click.Option(["--join", "hub_url"])])
+    flags = [flag for param in command.get_params(click.Context(command)) for flag in param.opts]
+    assert flags.count("--koi") == 1
+
+
+def test_a_process_misses_no_part_that_is_of_other_kinds(site: Path, tmp_path: Path) -> None:
+    install(site, "retinue-koi", {}, {})
+    (tmp_path / "retinue.toml").write_text("[koi]\nenabled = true\n")
+    settings = load_settings(start=tmp_path)
+    assert [*find_missing_parts(settings)] == [*find_missing_parts(settings, "hub")] == ["koi"]
+    assert find_missing_parts(settings, "worker") == {}

@@ -71,7 +71,7 @@ async def run_process(launch: Launch) -> int:
         if parts is None:
             return _end(launch, stop)
         own.parts = parts
-        for name, missing in find_missing_parts(launch.settings).items():
+        for name, missing in find_missing_parts(launch.settings, launch.kind).items():
             parts.note_failure(name, missing)
         for live in parts.list_live():
             reload.add(live)

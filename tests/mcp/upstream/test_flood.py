@@ -23,6 +23,9 @@ PLACES = {
     "junk": "it floods standard output",
     "news": "it floods standard output",
 }
+WATCHED_S = 1.5
+"""How long the share of the processor is measured."""
+
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -62,9 +65,9 @@ async def test_a_flood_costs_the_reader_a_small_share_of_its_time() -> None:
     async with running(flooding("stderr")) as imports:
         await imports.until("loud", lambda one: one.health == "degraded")
         began, spent = time.monotonic(), time.process_time()
-        for number in range(3):
-            assert (await imports.call("echo", {"text": str(number)})).value == str(number)
-            await asyncio.sleep(0.5)
+        while time.monotonic() - began < WATCHED_S:
+            assert (await imports.call("echo", {"text": "hi"})).value == "hi"
+            await asyncio.sleep(0.1)
         share = (time.process_time() - spent) / (time.monotonic() - began)
     assert share < 0.3, f"{share:.0%} of a processor"
 

@@ -363,7 +363,7 @@ async def test_a_peer_that_does_not_answer_well_holds_up_nobody(tmp_path: Path, 
             return
         asked.set()
         if kind == "silent":
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         status = 500 if kind == "errors" else 200
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": secrets.token_bytes(50)})
