@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from retinue.core.call import Principal
-from retinue.dashboard.asking import Hub, Json
+from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.drawings import (
     Box,
     Graph,
@@ -17,7 +17,7 @@ from retinue.dashboard.drawings import (
     place_layers,
     place_spiral,
 )
-from retinue.dashboard.frame import Frame
+from retinue.dashboard.frame import PageFrame
 from retinue.dashboard.step_levels import write_counts
 
 MAX_BOXES = 12
@@ -38,7 +38,7 @@ _HEALTHY = ("available", "unknown")
 class MeshPage:
     """The page ``/ui/mesh``. Who is no user of the mesh sees the agents only."""
 
-    def __init__(self, hub: Hub, frame: Frame) -> None:
+    def __init__(self, hub: HubSkills, frame: PageFrame) -> None:
         self._hub = hub
         self._frame = frame
 

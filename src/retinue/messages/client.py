@@ -31,7 +31,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import HUB_NAME, QUERY_CAPABILITIES, Listing, Skill
 from retinue.mesh.channel import Channel
-from retinue.mesh.guard.trace_guard import AdmittedCall, Signer
+from retinue.mesh.guard.trace_guard import AdmittedCall, TraceSigner
 from retinue.messages.codec.envelope import Envelope, NotUnderstoodError, new_envelope, parse_envelope
 from retinue.messages.codec.envelope import render_envelope as render
 from retinue.messages.conversations import Conversations
@@ -62,7 +62,7 @@ class MessageInvoker:
         self,
         http: HttpRequester,
         *,
-        signer: Signer | None = None,
+        signer: TraceSigner | None = None,
         token_for: Callable[[str, str], str | None] = lambda source, url: None,
         conversations: Conversations | None = None,
     ) -> None:

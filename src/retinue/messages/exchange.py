@@ -37,7 +37,7 @@ class MessageOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MessageReply:
     """A reply; ``later`` = further replies follow, or are asked for."""
 
     message: dict[str, Any]
@@ -55,7 +55,7 @@ RunSkill = Callable[[str, Mapping[str, Any], str | None, Channel, float | None],
 
 
 @dataclass(slots=True)
-class Exchange:
+class MessageExchange:
     """One message on its way through the receiver.
 
     ``target`` is the agent that it is for; None = any agent that offers the skill. ``run`` calls skills with

@@ -11,12 +11,12 @@ from retinue_koi.joining import Joining
 from retinue_koi.knowledge import STOP_CHAIN, HandlerResult, HandlerType, KnowledgeObject, KnowledgeSource
 from retinue_koi.node_state import NodeState
 from retinue_koi.pipeline import Processor
-from retinue_koi.wire import Wire
+from retinue_koi.wire import Messenger
 
 log = structlog.get_logger("retinue.koi")
 
 
-def register_node_handlers(processor: Processor, state: NodeState, wire: Wire, joining: Joining) -> None:
+def register_node_handlers(processor: Processor, state: NodeState, wire: Messenger, joining: Joining) -> None:
     """Register them, in the order of a stock node."""
 
     @processor.register_handler(

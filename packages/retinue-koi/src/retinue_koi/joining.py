@@ -15,11 +15,11 @@ from retinue_koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodePr
 from retinue_koi.codec.rids import edge_rids, type_of
 from retinue_koi.knowledge import Handled, KnowledgeObject
 from retinue_koi.node_state import NodeState
-from retinue_koi.peers import BUNDLES_AT_ONCE, Address, PeerError
-from retinue_koi.pipeline import BusyError
+from retinue_koi.peers import BUNDLES_AT_ONCE, NodeAddress, PeerError
+from retinue_koi.pipeline import PipelineFullError
 from retinue_koi.policy import Policy
 from retinue_koi.questions import find_met_again
-from retinue_koi.wire import Wire
+from retinue_koi.wire import Messenger
 
 _ANSWER_WITHIN_S: Final = 1.5
 """How long a node that introduces itself again has to say what it still has."""
@@ -43,7 +43,7 @@ class Joining:
     def __init__(
         self,
         state: NodeState,
-        wire: Wire,
+        wire: Messenger,
         policy: Policy,
         work: BackgroundWork,
         *,
@@ -76,7 +76,9 @@ class Joining:
                 answered.add(rid)
                 await self._renew_edges(rid, [edge for edge in edges if edge not in kept])
             elif edges and self._state.memory.has_proved(rid):
-                raise BusyError(f"{rid} does not say whether it still has its edges; send it again later")
+                raise PipelineFullError(
+                    f"{rid} does not say whether it still has its edges; send it again later"
+                )
             else:
                 reset.add(rid)
         if not answered:
@@ -160,7 +162,7 @@ class Joining:
                     await self._wire.introductions.introduce_again(rid)
             await asyncio.sleep(pause_s)
         wanted = [m.rid for m in manifests if type_of(m.rid) in types and self._is_news(m)]
-        dialect: Dialect = (self._wire.peers.find_address(rid) or Address("", None, "unsigned")).dialect
+        dialect: Dialect = (self._wire.peers.find_address(rid) or NodeAddress("", None, "unsigned")).dialect
         for start in range(0, len(wanted), BUNDLES_AT_ONCE):
             try:
                 bundles = await self._wire.peers.fetch_bundles(rid, wanted[start : start + BUNDLES_AT_ONCE])

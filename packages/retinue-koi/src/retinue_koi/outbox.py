@@ -17,7 +17,7 @@ import structlog
 
 from retinue.core.errors import StateError
 from retinue_koi.codec.bundles import Dialect, Event, EventType, encode_bundle, in_dialect
-from retinue_koi.peers import PeerError, Peers
+from retinue_koi.peers import NodeClient, PeerError
 from retinue_koi.storage.cache import KoiCache
 
 MAX_QUEUED: Final = 20_000
@@ -46,7 +46,7 @@ class Outbox:
     def __init__(
         self,
         cache: KoiCache,
-        peers: Peers,
+        peers: NodeClient,
         introduce: Callable[[str], Awaitable[None]],
         *,
         max_queued: int = MAX_QUEUED,

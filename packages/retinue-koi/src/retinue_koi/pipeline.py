@@ -39,7 +39,7 @@ _SLICE_S: Final = 0.005
 log = structlog.get_logger("retinue.koi")
 
 
-class BusyError(Exception):
+class PipelineFullError(Exception):
     """Too many objects wait; the sender is to send them again later."""
 
 
@@ -150,7 +150,7 @@ class Processor:
         """Let objects be processed in their order. Raises BusyError, and takes none, if too many wait."""
         external = any(kobj.source is KnowledgeSource.External for kobj in kobjs)
         if external and len(self._waiting) + len(self._asked) + len(kobjs) > self.max_waiting:
-            raise BusyError(
+            raise PipelineFullError(
                 f"{len(self._waiting)} objects wait, of {self.max_waiting}; send these again later"
             )
         self._waiting.extend(kobjs)

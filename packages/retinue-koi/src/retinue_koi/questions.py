@@ -16,7 +16,7 @@ from retinue_koi.codec.rids import NODE_TYPE
 from retinue_koi.graph import NetworkGraph
 from retinue_koi.knowledge import KnowledgeObject
 from retinue_koi.memory import NodeMemory
-from retinue_koi.peers import Address, PeerError, Peers
+from retinue_koi.peers import NodeAddress, NodeClient, PeerError
 from retinue_koi.rules import AskAlive, AskContact, AskGone, AskOwner, Refuse, Verdict
 from retinue_koi.storage.cache import KoiCache
 
@@ -32,7 +32,7 @@ log = structlog.get_logger("retinue.koi")
 class Questions:
     """Asks other nodes, at most 16 at once; each question ends with the time limit of a request."""
 
-    def __init__(self, own_rid: str, peers: Peers, graph: NetworkGraph, memory: NodeMemory) -> None:
+    def __init__(self, own_rid: str, peers: NodeClient, graph: NetworkGraph, memory: NodeMemory) -> None:
         self._own_rid = own_rid
         self._peers = peers
         self._graph = graph
@@ -86,7 +86,7 @@ class Questions:
 
     async def _signs_as(self, url: str, node: str, public_key: str) -> bool:
         try:
-            await self._peers.request(Address(url, node, "signed", public_key), FetchRids((NODE_TYPE,)))
+            await self._peers.request(NodeAddress(url, node, "signed", public_key), FetchRids((NODE_TYPE,)))
         except PeerError as error:
             log.info("koi_contact_not_confirmed", node=node, url=url, reason=str(error))
             return False

@@ -15,7 +15,7 @@ from typing import Any
 
 from retinue.a2a.codec.calls import read_answer
 from retinue.a2a.codec.faults import A2aError, unsupported_operation
-from retinue.a2a.codec.requests import Message, PushConfig
+from retinue.a2a.codec.requests import IncomingMessage, PushConfig
 from retinue.a2a.codec.tasks import (
     CANCELED,
     ENDED,
@@ -170,7 +170,7 @@ class TaskRun:
             if self._questions and not self.has_ended:
                 self._show_question()
 
-    def answer(self, message: Message) -> None:
+    def answer(self, message: IncomingMessage) -> None:
         """Take the client's next message as the answer to the open question; raises A2aError."""
         if self.has_ended:
             raise unsupported_operation(f"task {self.id} has ended; send a message without taskId")

@@ -27,7 +27,7 @@ from retinue.core.errors import (
     UnknownAgentError,
 )
 from retinue.hub.orchestration.answer_cache import AnswerCache
-from retinue.hub.orchestration.conversations import Conversations
+from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.requests import (
     OrchestrationRequest,
     apply_options,
@@ -40,7 +40,7 @@ from retinue.hub.orchestration.results import OrchestrationResult, follow_steps,
 from retinue.hub.orchestration.roster import Roster, describe_choice, describe_missing
 from retinue.hub.orchestration.tool_schemas import AGENTS
 from retinue.hub.run_access import RunAccess, reject_limited
-from retinue.hub.workflows import RunStarter, Started
+from retinue.hub.workflows import RunStarter, StartedRun
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import CAPABILITIES, parse_role
 from retinue.mesh.permissions import Access
@@ -86,7 +86,7 @@ class _Plan:
 class _Flight:
     """A run that several callers may wait for, and how many do."""
 
-    started: asyncio.Future[Started]
+    started: asyncio.Future[StartedRun]
     waiting: int = 0
 
     def has_others(self) -> bool:
@@ -107,7 +107,7 @@ class Orchestration:
         access: Access,
         *,
         cache: AnswerCache,
-        conversations: Conversations,
+        conversations: NamedConversations,
     ) -> None:
         self._starter = starter
         self._caller = caller
@@ -369,7 +369,9 @@ class Orchestration:
         if self._flights.get(key) is flight and (flight.waiting == 0 or did_not_start):
             del self._flights[key]
 
-    async def _start(self, plan: _Plan, ctx: Context, trace: TraceContext, run: str | None = None) -> Started:
+    async def _start(
+        self, plan: _Plan, ctx: Context, trace: TraceContext, run: str | None = None
+    ) -> StartedRun:
         return await self._starter.start(
             plan.loaded,
             plan.definition,
@@ -382,7 +384,7 @@ class Orchestration:
         )
 
     async def _finish(
-        self, started: Started, plan: _Plan, ctx: Context, *, keep_alone: Callable[[], bool]
+        self, started: StartedRun, plan: _Plan, ctx: Context, *, keep_alone: Callable[[], bool]
     ) -> RunRecord:
         """Wait for the end of a run, with a line of progress for each step.
 
@@ -403,7 +405,7 @@ class Orchestration:
             raise
 
     async def _read_result(
-        self, started: Started, record: RunRecord, plan: _Plan, principal: Principal
+        self, started: StartedRun, record: RunRecord, plan: _Plan, principal: Principal
     ) -> OrchestrationResult:
         """The result of the run; raises its error."""
         output = record.get()
@@ -435,7 +437,7 @@ def _is_same(record: RunRecord, plan: _Plan) -> bool:
     return record.request.name == plan.name and record.request.input == plan.given
 
 
-def _retrieve(started: asyncio.Future[Started]) -> None:
+def _retrieve(started: asyncio.Future[StartedRun]) -> None:
     """Take note of a failure, which asyncio reports if nobody else waits for it."""
     if not started.cancelled():
         started.exception()

@@ -33,7 +33,7 @@ from retinue.workflows.definitions.definition import (
     list_agents,
     list_calls,
 )
-from retinue.workflows.library import Library, Stored
+from retinue.workflows.library import Library, StoredWorkflow
 
 Json = dict[str, Any]
 
@@ -332,7 +332,7 @@ def add_workflow_list(agent: Agent, library: Library, roster: Roster) -> None:
 
 
 async def _find_agents_of_roles(
-    chosen: Sequence[Stored], roster: Roster, principal: Principal
+    chosen: Sequence[StoredWorkflow], roster: Roster, principal: Principal
 ) -> dict[str, list[str]]:
     """The agents that take calls of each role that the workflows ask for, best first."""
     roles = {role for one in chosen if one.definition is not None for role, _ in _list_roles(one.definition)}
@@ -354,7 +354,7 @@ def _list_roles(definition: Definition) -> list[tuple[str, bool]]:
     return roles
 
 
-def _render_workflow(stored: Stored, by_role: dict[str, list[str]], detailed: bool) -> Json:
+def _render_workflow(stored: StoredWorkflow, by_role: dict[str, list[str]], detailed: bool) -> Json:
     """The row of a workflow (L-18); rows of custom ones say so, and name the skills that they call."""
     row: Json = {"name": stored.name}
     if stored.definition is None:

@@ -24,7 +24,7 @@ from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import CannotAskError, InputRefusedError, InputRequiredError
 from retinue.core.quick_dataclass import quick_dataclass
 from retinue.mcp.codec.content import SERVER_INFO_KEY, complete_result
-from retinue.mcp.server.suspended_calls import KEPT_S, Conversation
+from retinue.mcp.server.suspended_calls import KEPT_S, SuspendableCall
 from retinue.mesh.channel import Capability, LogLevel, NullChannel, Root
 from retinue.mesh.permissions import MCP_CLIENT, as_mcp_client
 from retinue.mesh.schema.checks import compile_schema
@@ -131,7 +131,7 @@ class McpChannel:
     """
 
     def __init__(
-        self, context: Context, least_level: str | None, conversation: Conversation | None = None
+        self, context: Context, least_level: str | None, conversation: SuspendableCall | None = None
     ) -> None:
         self._context = context
         self._least_level = least_level

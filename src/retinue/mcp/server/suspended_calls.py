@@ -36,7 +36,7 @@ class PendingQuestions:
     requests: dict[str, types.InputRequest]
 
 
-class Conversation:
+class SuspendableCall:
     """One call that may ask: its task, its open questions, and answers that came before their question."""
 
     def __init__(self, given: Mapping[str, types.InputResponse] | None) -> None:

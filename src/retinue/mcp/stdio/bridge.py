@@ -20,7 +20,7 @@ import structlog
 
 from retinue.core.errors import RetinueError
 from retinue.mcp.codec.messages import Message, notification, parse_message, render_error
-from retinue.mcp.codec.wire import SESSION_HEADER, Incoming, Wire
+from retinue.mcp.codec.wire import SESSION_HEADER, Incoming, NegotiatedSession
 from retinue.mcp.upstream.client import McpResponse, open_response
 from retinue.web.addresses import is_loopback_url
 from retinue.web.http_client import HttpClient
@@ -54,7 +54,7 @@ class _Handshake:
     """The opening of the client's session, which is repeated to another hub, and its result."""
 
     initialize: Message
-    wire: Wire = field(default_factory=Wire)
+    wire: NegotiatedSession = field(default_factory=NegotiatedSession)
     renewing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -204,7 +204,7 @@ class Bridge:
     def _open(
         self, method: str, target: str, message: Message | None = None
     ) -> AbstractAsyncContextManager[McpResponse]:
-        wire = Wire() if self._handshake is None else self._handshake.wire
+        wire = NegotiatedSession() if self._handshake is None else self._handshake.wire
         headers = wire.headers_of(message)
         if is_loopback_url(target):
             # the token of this machine's state is secret elsewhere
@@ -273,7 +273,7 @@ class Bridge:
         return self._url + self._path
 
 
-def _note_version(wire: Wire, incoming: Incoming) -> None:
+def _note_version(wire: NegotiatedSession, incoming: Incoming) -> None:
     result = None if incoming.reply is None else incoming.reply.result
     if result is not None:
         wire.version = str(result.get("protocolVersion"))

@@ -21,7 +21,7 @@ import orjson
 import structlog
 
 from retinue.core.errors import AgentUnreachableError
-from retinue.mcp.codec.foreign import SUBSCRIPTION_KEY, ServerFacts
+from retinue.mcp.codec.foreign import SUBSCRIPTION_KEY, ForeignServerFacts
 from retinue.mcp.codec.messages import Message
 from retinue.mcp.upstream.flood import FloodMeter
 
@@ -165,7 +165,7 @@ class ServerProgram:
     async def send(self, message: Message) -> None:
         await self._write(message.document)
 
-    def agree(self, facts: ServerFacts) -> None:
+    def agree(self, facts: ForeignServerFacts) -> None:
         return None
 
     async def aclose(self) -> None:

@@ -25,8 +25,8 @@ from retinue.core.errors import (
 )
 from retinue.core.record import Listing, ListingKey
 from retinue.mcp.codec.messages import Message, render_message
-from retinue.mcp.codec.wire import SESSION_HEADER, Incoming, ResponseReader, Wire
-from retinue.mesh.guard.trace_guard import Signer
+from retinue.mcp.codec.wire import SESSION_HEADER, Incoming, NegotiatedSession, ResponseReader
+from retinue.mesh.guard.trace_guard import TraceSigner
 from retinue.web.codec.peer_requests import check_not_refused, is_lost, lost, render_rights
 from retinue.web.codec.trace import TRACE_KEYS, render_trace_headers, render_trace_meta
 from retinue.web.http_client import HttpClient
@@ -36,7 +36,7 @@ ASK_AGAIN_S = 60.0
 """After this time an agent without an MCP endpoint is asked again whether it has one."""
 
 _MAX_KNOWN = 10_000
-_SESSIONLESS = Wire()
+_SESSIONLESS = NegotiatedSession()
 
 
 class NoEndpointError(Exception):
@@ -153,7 +153,7 @@ class AgentClient:
         self,
         http: HttpClient,
         token_for: Callable[[str, str], str | None] = lambda source, url: None,
-        signer: Signer | None = None,
+        signer: TraceSigner | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -20,8 +20,8 @@ from retinue.core.errors import AgentUnreachableError, ExecutionFailedError, Rem
 from retinue.core.record import Skill
 from retinue.mcp.codec.foreign import (
     Era,
+    ForeignServerFacts,
     Requests,
-    ServerFacts,
     ServerLists,
     call_params,
     offers_single_requests,
@@ -84,7 +84,7 @@ class Transport(Protocol):
     async def send(self, message: Message) -> None:
         """Send a notification or a response."""
 
-    def agree(self, facts: ServerFacts) -> None:
+    def agree(self, facts: ForeignServerFacts) -> None:
         """Use what the server agreed to from now on."""
 
     async def aclose(self) -> None:
@@ -101,7 +101,7 @@ class ServerSession:
 
     def __init__(self, name: str, transport: Transport, client_version: str) -> None:
         self.name = name
-        self.facts = ServerFacts("handshake", None)
+        self.facts = ForeignServerFacts("handshake", None)
         self._transport = transport
         self._requests = Requests("retinue", client_version)
         self._open = OpenCalls(name)
@@ -115,7 +115,7 @@ class ServerSession:
     def calls_in_flight(self) -> int:
         return len(self._open)
 
-    async def start(self) -> ServerFacts:
+    async def start(self) -> ForeignServerFacts:
         """Agree on a protocol version. Raises AgentUnreachableError and RemoteFaultError."""
         reply = await self._exchange(self._requests.initialize(), _NOBODY)
         if reply.error is None:

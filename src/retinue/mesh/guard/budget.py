@@ -24,7 +24,7 @@ _SPARE = 8
 """1/8 of the rest is kept back where another agent may have to repeat the call."""
 
 
-class Budget:
+class TraceBudget:
     """The further calls that one call may cause, not counting itself.
 
     At any time, left + shares in flight + spent equals the whole budget.

@@ -19,7 +19,7 @@ from typing import Literal, Protocol, Self
 
 from retinue.core.call import Call, Hop, TraceContext, new_id
 from retinue.core.errors import BudgetSpentError, CallTooDeepError, InvalidRequestError
-from retinue.mesh.guard.budget import Budget
+from retinue.mesh.guard.budget import TraceBudget
 from retinue.mesh.guard.cycles import TraceBreaker, draw_path, find_cycle, guess_cycle
 
 MAX_DEPTH = 5
@@ -48,7 +48,7 @@ class GuardSettings:
     keep_traces: int = 10_000
 
 
-class Signer(Protocol):
+class TraceSigner(Protocol):
     """Signs the traces that this process sends and verifies those it receives.
 
     A signature is for one ``agent`` ("" = any) and one ``skill``.
@@ -95,7 +95,7 @@ class TraceGuard:
         settings: GuardSettings | None = None,
         *,
         hub_id: str | None = None,
-        signer: Signer | None = None,
+        signer: TraceSigner | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings or GuardSettings()
@@ -273,17 +273,17 @@ class AdmittedCall:
     ) -> None:
         self._guard = guard
         self._here = here
-        self._budget: Budget | None = None
+        self._budget: TraceBudget | None = None
         self.trace = trace
         self.charged = charged
         self.may_repeat = False
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> TraceBudget:
         """The budget of this call for further calls."""
         if self._budget is None:
             calls_left = self.trace.calls_left
-            self._budget = Budget(self._guard.new_trace_calls if calls_left is None else calls_left)
+            self._budget = TraceBudget(self._guard.new_trace_calls if calls_left is None else calls_left)
         return self._budget
 
     @property
@@ -341,7 +341,7 @@ class OutgoingCall:
     __slots__ = ("_budget", "_guard", "trace", "used")
 
     def __init__(
-        self, trace: TraceContext, budget: Budget | None = None, guard: TraceGuard | None = None
+        self, trace: TraceContext, budget: TraceBudget | None = None, guard: TraceGuard | None = None
     ) -> None:
         self.trace = trace
         self._budget = budget

@@ -16,7 +16,7 @@ import structlog
 from retinue.core.errors import RetinueError, StateError
 from retinue.core.json_values import copy_json
 from retinue.workflows.durable.database import RunDatabase
-from retinue.workflows.durable.dbos_engine import Engine, Invocation, RunLetGoError, Started, cancelled
+from retinue.workflows.durable.dbos_engine import Engine, EngineStart, Invocation, RunLetGoError, cancelled
 from retinue.workflows.durable.events import EmittedEvents, EventSink, EventTable, NewEvent
 from retinue.workflows.durable.executions_here import Execution, ExecutionsHere
 from retinue.workflows.durable.nodes import Lease
@@ -115,8 +115,8 @@ class Executions:
         return (await self._start(child_id, stored_args(request, root), self.engine.start_child)).run_id
 
     async def _start(
-        self, run_id: str, args: Sequence[Any], start: Callable[[str, Sequence[Any]], Awaitable[Started]]
-    ) -> Started:
+        self, run_id: str, args: Sequence[Any], start: Callable[[str, Sequence[Any]], Awaitable[EngineStart]]
+    ) -> EngineStart:
         execution = self.here.announce(run_id, args)
         task = None
         try:

@@ -37,7 +37,7 @@ from retinue.core.errors import (
 from retinue.workflows.caller import Choice, Wanted, cache_key
 from retinue.workflows.definitions.definition import AskFirst, Retry
 from retinue.workflows.interpreter.call_budget import StepBudget
-from retinue.workflows.interpreter.frame import Frame, Result, add_note, below, overdue, record_failure
+from retinue.workflows.interpreter.frame import Frame, StepResult, add_note, below, overdue, record_failure
 from retinue.workflows.runs.records import Fault, Origin, StepOutcome, as_json, read_json
 from retinue.workflows.runs.replay_rules import is_step_time_out, step_timed_out
 
@@ -108,7 +108,7 @@ class CallSteps:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
-    async def run(self, ask: Ask, path: str) -> Result:
+    async def run(self, ask: Ask, path: str) -> StepResult:
         """Make a call with its retries; raises StepFailedError."""
         choice: Choice | None = None
         for number, attempt in enumerate(ask.attempts, 1):
@@ -123,7 +123,7 @@ class CallSteps:
             if fault is None:
                 given = outcome.value
                 facts = {"agent": given["agent"], "cached": bool(given.get("cached"))}
-                return Result(given["value"], facts, trial.sent)
+                return StepResult(given["value"], facts, trial.sent)
             is_last = number == len(ask.attempts) or "limit_of" in fault.data or "waited_s" in fault.data
             if not fault.retryable or is_last:
                 raise StepFailedError(path, choice.agent if choice else ask.agent, as_json(fault))

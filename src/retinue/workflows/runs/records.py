@@ -120,7 +120,7 @@ class StepOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class ChildRun:
     """A started child run; its id is ``<run>/<path>``."""
 
     run_id: str
@@ -131,7 +131,7 @@ class Child:
 class ChildOutcome:
     """How a child run ended, with the time from start to end; ``calls`` as in RunRecord."""
 
-    child: Child
+    child: ChildRun
     status: RunStatus
     value: Any = None
     fault: Fault | None = None
