@@ -146,6 +146,6 @@ class DiscoveryEndpoint:
 
 
 async def _refuse_explore(request: Request) -> Response:
-    """The optional facets: a registry without them says so with this status (ARD 0.9, 7.3)."""
+    """Answer requests for facets, which are optional, with the status for unsupported (ARD 0.9, 7.3)."""
     problem = "this registry has no facets; use POST /search"
     return JSONResponse({"error": {"code": "UNIMPLEMENTED", "message": problem}}, 501)

@@ -78,7 +78,7 @@ class CardSigner:
         return None if self.valid_days is None else self.valid_days * _DAY_S
 
     def sign(self, payload: bytes, *, jku: str | None = None) -> dict[str, str]:
-        """The signature of a payload, as an entry of ``signatures``; ``jku`` says where the key is shown."""
+        """The signature of a payload, as an entry of ``signatures``; ``jku`` is the url of the key."""
         from joserfc import jws
         from joserfc.jwk import ECKey
 

@@ -50,7 +50,7 @@ def flatten(steps: list[Json], depth: int = 0) -> Iterator[tuple[Json, int]]:
 
 
 def draw_steps(steps: Sequence[ShownStep]) -> Graph:
-    """The steps of a page from left to right, those below each in a column of their own."""
+    """The steps of a page from left to right; the steps inside a step are a separate column."""
     nodes: list[Box] = []
     edges: list[tuple[str, str]] = []
     before: list[str] = []

@@ -145,7 +145,7 @@ def _make(name: str, label: str, schema: Schema, root: _Root, *, required: bool,
 
 
 def _bounded(text: str) -> str:
-    """A default, left out where it is too long for a page; the agent knows it without being told."""
+    """A default, left out where it is too long for a page, because the agent applies it itself."""
     return text if len(text) <= MAX_TEXT else ""
 
 

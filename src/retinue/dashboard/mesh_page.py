@@ -66,7 +66,7 @@ class MeshPage:
 
 
 def draw_mesh(mesh: Json, imports: Sequence[Json]) -> Graph:
-    """The hub in the middle: who shares its network and database on the left, what it reads on the right."""
+    """Draw the hub in the middle, nodes of its network and database on the left, its sources on the right."""
     hub = Box("hub", "this hub", str(mesh["hub"]["url"] or "").partition("://")[2], "done")
     others = [one for one in mesh["nodes"] if not one["is_own"]]
     # most hubs have no imports, APIs or models: their sources are in the table only

@@ -131,7 +131,7 @@ async def complete_with_retries(
 
 
 def _find_pause(error: BusyError | ModelError, wait_s: float) -> float | None:
-    """The seconds to wait before the next attempt; None for an error that repeating does not mend."""
+    """The seconds to wait before the next attempt; None for an error that another attempt repeats."""
     if isinstance(error, ModelError) and error.reason != "unavailable":
         return None
     asked_s = error.retry_after_s

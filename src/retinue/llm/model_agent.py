@@ -88,7 +88,7 @@ class ModelCalls:
         return Answer(text, usage=self._usage(request), warnings=request.warnings)
 
     async def answer_form(self, context: Context, instructions: str, task: str, read: Read) -> Answer:
-        """The answer as ``read`` reads it; one that it cannot read is asked for once more.
+        """The answer as ``read`` parses it; the model is asked once more for an unreadable answer.
 
         Raises ModelError where the second answer cannot be read either.
         """

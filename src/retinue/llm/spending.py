@@ -74,7 +74,7 @@ class Reservation:
     used: Usage | None = None
 
     def settle(self, used: Usage) -> None:
-        """Record what an attempt has used; several attempts add up."""
+        """Record the usage of an attempt; the usage of several attempts is added."""
         self.used = used if self.used is None else self.used + used
 
 
@@ -94,7 +94,7 @@ class Ledger:
         tells_cost: bool = False,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """``tells_cost``: the back-end says itself what a call has cost, once it has ended."""
+        """``tells_cost``: the back-end reports the cost of a call at its end."""
         self._path = path
         self._spec = spec
         self._budget = spec.budget
@@ -106,7 +106,7 @@ class Ledger:
 
     @contextmanager
     def reserve(self, prompt: ModelPrompt, run_id: str) -> Iterator[Reservation]:
-        """Reserve the most that a call may spend; on leaving what was settled is recorded.
+        """Reserve the maximum spending of a call; on exit the settled spending is recorded.
 
         Raises BudgetSpentError, InvalidSettingError for a limit of costs without prices, and StateError.
         """

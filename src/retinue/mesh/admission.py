@@ -65,7 +65,7 @@ class ProcessLimits:
         self._buckets: LRUCache[str, TokenBucket] = LRUCache(self._settings.max_callers)
 
     def configure(self, settings: LimitSettings) -> None:
-        """Apply other limits to the next calls; the rate of each caller is counted anew."""
+        """Apply other limits to the next calls; the count of each caller's rate restarts."""
         if settings != self._settings:
             self._settings = settings
             self._buckets = LRUCache(settings.max_callers)

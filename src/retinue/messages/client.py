@@ -196,7 +196,7 @@ class _Peer:
 
 
 def find_messages_url(listing: Listing) -> str | None:
-    """Where the agent takes messages, as its card says."""
+    """The messages url of an agent, from its card."""
     return next((one.url for one in listing.record.endpoints if one.protocol == PROTOCOL), None)
 
 
@@ -235,7 +235,7 @@ def value_of(reply: Envelope, agent: str, skill: str) -> Any:
 
 
 def error_of(reply: Envelope, agent: str, skill: str) -> RetinueError:
-    """The error that a TASK_REJECT, FAILURE or NOT_UNDERSTOOD stands for."""
+    """The error of a TASK_REJECT, FAILURE or NOT_UNDERSTOOD."""
     payload = reply.payload
     text = _text(
         payload, "reason_text", _text(payload, "error_text", f"{reply.performative} without a reason")

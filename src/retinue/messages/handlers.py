@@ -186,7 +186,7 @@ class Handlers:
         return record
 
     def _conceal(self, error: RetinueError, skill: str) -> RetinueError:
-        """An agent's own endpoint does not tell its name to whom it does not hear."""
+        """Hide the agent's name, because its own endpoint must not reveal it to a caller without access."""
         is_own = not self._forwards and isinstance(error, UnknownAgentError)
         return UnknownSkillError(skill) if is_own else error
 
@@ -264,7 +264,7 @@ class Handlers:
             self._deliver_end(task, reply)
 
     def _deliver_end(self, task: MessageTask, reply: PerformativeReply) -> None:
-        """Send the end of a task; one that is not taken after all attempts can be asked for."""
+        """Send the end of a task; after all attempts fail, the sender can still ask for it."""
 
         def note(arrived: bool) -> None:
             self._journal.note_end(task, told=True)

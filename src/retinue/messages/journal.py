@@ -46,7 +46,7 @@ class TaskJournal:
         self._store: TaskStore | None = None
 
     def save_task(self, task: MessageTask, *, told: bool = False) -> None:
-        """Store a task as it stands; ``told`` = its end needs no delivery. Raises StateError.
+        """Store the present state of a task; ``told`` = its end needs no delivery. Raises StateError.
 
         A reply that JSON cannot carry is stored as the failure that is sent in its place.
         """
@@ -65,7 +65,7 @@ class TaskJournal:
             _log.warning("the end of a task is not stored", task=task.id, reason=str(error))
 
     def save_subscription(self, one: Subscription) -> None:
-        """Store a subscription, so that its receiver can be told when it is lost. Raises StateError."""
+        """Store a subscription, so that a restarted process can notify its receiver. Raises StateError."""
         if (store := self._open()) is not None:
             body = _body(SUBSCRIPTION, one.id, one.request, one.agent)
             store.save(StoredTask(one.id, one.agent, one.owner, "", SUBSCRIPTION, False, body))

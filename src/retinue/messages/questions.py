@@ -85,7 +85,7 @@ async def _ask(
 
 
 def _is_available(details: Mapping[str, Any]) -> bool:
-    """Whether an answer to action_details says that the action can be done now."""
+    """Whether an answer to action_details reports the action as available now."""
     return details.get("status") == "success" and details.get("available") is not False
 
 
@@ -150,7 +150,7 @@ async def _list_agents(exchange: MessageExchange) -> PerformativeReply:
 async def propose(
     exchange: MessageExchange, record: AgentRecord | None, skill_id: str, arguments: Mapping[str, Any]
 ) -> PerformativeReply:
-    """TASK_ACCEPT where the agent would run the task as it stands: the skill is offered, the arguments fit.
+    """TASK_ACCEPT where the agent would run the task: it offers the skill, and the arguments fit.
 
     Nothing runs. The agent's own answer of the moment is asked for, so that its author's hook may say no.
     """
@@ -184,7 +184,7 @@ async def propose(
 
 
 def missing_callback(request: Envelope) -> NotUnderstoodError:
-    """A SUBSCRIBE that says not where to send the news."""
+    """The error for a SUBSCRIBE without a callback url."""
     return NotUnderstoodError(
         INVALID_PAYLOAD,
         "callback_url is missing: give the http or https url that the news are sent to",

@@ -75,6 +75,6 @@ def _read_wait(headers: Headers) -> float | None:
 
 
 def _read_key(headers: Headers) -> str | None:
-    """The idempotency key; one that is too long is none, because a message has no status for it."""
+    """The idempotency key; a key that is too long is ignored, because a message has no status for it."""
     key = headers.get(b"idempotency-key", b"").decode("latin-1")
     return key if 0 < len(key) <= MAX_KEY_LENGTH else None

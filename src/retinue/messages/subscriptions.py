@@ -90,7 +90,7 @@ class Subscriptions:
     async def follow_capabilities(
         self, owner: str, request: Envelope, agent: str, watch: Watch, summarise: Summarise
     ) -> PerformativeReply:
-        """Tell of what an agent can do, whenever its summary has changed."""
+        """Send an agent's capabilities whenever their summary has changed."""
         changed = asyncio.Event()
         loop = asyncio.get_running_loop()
 

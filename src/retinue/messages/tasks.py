@@ -35,7 +35,7 @@ News = Callable[["MessageTask", PerformativeReply], None]
 
 
 class NewsChannel(NullChannel):
-    """Turns progress and log lines of a task into news; questions fail, as where nobody listens.
+    """Turns progress and log lines of a task into news; questions fail, because news have no answers.
 
     It claims to listen only where the task is to be accepted at once, because through a hub, a call with
     progress takes a longer way.
@@ -70,7 +70,7 @@ class MessageTask:
     work: asyncio.Task[None] | None = None
 
     def describe(self) -> PerformativeReply:
-        """How it stands: its end, else TASK_ACCEPT with its progress."""
+        """The state of the task: its end, otherwise TASK_ACCEPT with its progress."""
         return self.reply or accepted(self.id, self.comments)
 
     def names(self) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ class Tasks:
         self._prune()
 
     async def aclose(self, reply_of: Callable[[str], PerformativeReply] | None = None) -> None:
-        """Cancel every task; ``reply_of`` gives what a task of this id ends with."""
+        """Cancel every task; ``reply_of`` gives the last reply of the task with this id."""
         running = list(self._running)
         for task in running:
             if reply_of is not None and task.reply is None:

@@ -59,7 +59,7 @@ def _make_dispatcher(
     url: str | None,
     rule: AccessRule,
 ) -> Dispatcher:
-    """The dispatcher of one agent's process; ``rule`` holds the callers that it hears."""
+    """The dispatcher of one agent's process; ``rule`` holds the allowed callers."""
     events = EventBus()
     events.subscribe_batches(log_lines)
     guard = TraceGuard(guard_settings(settings.trace), signer=signer)

@@ -1,4 +1,4 @@
-"""The mesh as an agent's process calls it: through the hub if one runs, otherwise agent to agent.
+"""The mesh of an agent's process: calls go through the hub if one runs, otherwise from agent to agent.
 
 `LimitedCalls` applies the agent's ``send`` list before a call leaves its process (S-17).
 """

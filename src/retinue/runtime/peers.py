@@ -1,4 +1,4 @@
-"""The clients of a process for agents elsewhere."""
+"""The clients of a process for agents in other processes."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Shelf(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredWorkflow:
-    """A stored workflow: its name, where it is from, and its definition or why there is none."""
+    """A stored workflow: its name, its shelf, and its definition or the problem of reading it."""
 
     name: str
     origin: Origin
@@ -93,7 +93,7 @@ class Library:
         raise UnknownWorkflowError(reference, near=suggest(name, [one for one in known if one != reference]))
 
     async def list_all(self) -> list[StoredWorkflow]:
-        """Every stored workflow; one that cannot be read is listed with its problem."""
+        """Every stored workflow; an unreadable workflow is listed with its problem."""
         found = [self._read_builtin(name) for name in list_builtins()]
         seen = {one.name for one in found}
         for shelf in self._shelves:
@@ -156,7 +156,7 @@ MAX_NESTED_WORKFLOWS = 50
 
 @dataclass(frozen=True, slots=True)
 class WorkflowBundle:
-    """A definition, and the definitions that its ``workflow`` steps name, by that name."""
+    """A definition, and by name the definitions of its ``workflow`` steps."""
 
     loaded: Loaded
     nested: Bundled = field(default_factory=dict)

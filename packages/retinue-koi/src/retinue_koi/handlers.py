@@ -46,7 +46,8 @@ def register_node_handlers(processor: Processor, state: NodeState, wire: Messeng
 
     @processor.register_handler(HandlerType.Network)
     def choose_targets(_: Processor, kobj: KnowledgeObject) -> HandlerResult:
-        """Tell the subscribers of the type; of its own node and edges, those that they concern."""
+        """Choose the receivers: for own edges their nodes, for the own profile all neighbors, otherwise the
+        type's subscribers."""
         rid_type = kobj.rid_type
         if kobj.source is KnowledgeSource.Internal:
             if rid_type == EDGE_TYPE:

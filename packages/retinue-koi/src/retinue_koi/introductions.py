@@ -49,7 +49,7 @@ class Introductions:
             self._introduced.add(address.rid)
 
     async def introduce_again(self, target: str) -> None:
-        """Introduce the node to one that does not know it any more; a failure is a log line."""
+        """Introduce the node to a node that has forgotten it; a failure is only logged."""
         address = self._peers.find_address(target)
         if address is not None:
             try:
@@ -61,7 +61,7 @@ class Introductions:
         return rid in self._introduced
 
     def forget(self, rid: str) -> None:
-        """Forget the introduction to a node that is gone; if it comes back, it gets another."""
+        """Forget the introduction to a removed node, so that it gets another when it returns."""
         self._introduced.discard(rid)
 
     async def wait_for_contact(self, address: NodeAddress) -> None:

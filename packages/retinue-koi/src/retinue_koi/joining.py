@@ -1,4 +1,4 @@
-"""Joins a network: introduction, subscription, catching up, polling."""
+"""Joins a network: introduces the node, subscribes, fetches missed objects, polls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Process = Callable[[Sequence[Event], str | None, Dialect], Awaitable[None]]
 
 
 class Joining:
-    """Joins the first contact, and subscribes to what the nodes that it meets provide."""
+    """Joins the first contact, and subscribes to the objects that each contacted node provides."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Joining:
         self._changes = 0
 
     async def meet_again(self, events: Sequence[Event]) -> tuple[Sequence[Event], set[str]]:
-        """Judge unsigned introductions of nodes that are known already, by asking each what it still has.
+        """Judge unsigned introductions of known nodes: ask each node which of its objects it still has.
 
         Edges that such a node has lost are made anew. Returns the events without the FORGET of the nodes
         that answered, and the nodes that did not: their FORGET is to be obeyed.
@@ -87,7 +87,7 @@ class Joining:
         return left, reset
 
     async def _renew_edges(self, rid: str, lost: Sequence[str]) -> None:
-        """Make the edges anew that another node has lost."""
+        """Create the edges again that another node has lost."""
         profile = self._state.graph.find_node(rid)
         if not lost or profile is None:
             reason = f"{rid} still has its edges with this node"
@@ -99,7 +99,7 @@ class Joining:
         self.subscribe(rid, profile)
 
     def forget_introduction(self, rid: str) -> None:
-        """Forget the introduction to a node that is gone; if it comes back, it gets another."""
+        """Forget the introduction to a removed node, so that it gets another when it returns."""
         self._wire.introductions.forget(rid)
         if rid in self._asked:
             self._asked[rid] = -1  # what waited for it is dropped
@@ -149,7 +149,7 @@ class Joining:
         self._work.spawn(self.catch_up(rid, types))
 
     async def catch_up(self, rid: str, types: Sequence[str]) -> None:
-        """Fetch from a provider what this node does not have, or has in an older state."""
+        """Fetch the objects from a provider that this node lacks or has in an older state."""
         await self._wire.outbox.flushed(rid, 10.0)
         manifests: tuple[Manifest, ...] = ()
         for pause_s in _RETRY_S[:6]:
@@ -183,14 +183,14 @@ class Joining:
         self._changes += 1
 
     def note_catching_up(self, rid: str, *, refused: bool) -> None:
-        """A node has asked what this one has; a koi-net 2.x node asks once, before it subscribes."""
+        """Note a node's request for the list; a koi-net 2.x node asks once, before it subscribes."""
         self._asked.pop(rid, None)
         self._asked[rid] = -1 if refused else self._changes
         if len(self._asked) > _MAX_ASKED:
             del self._asked[next(iter(self._asked))]
 
     def make_up(self, rid: str, types: Sequence[str]) -> None:
-        """Send a new subscriber what it has missed since it asked. Raises StateError."""
+        """Send a new subscriber the events since it asked for the list. Raises StateError."""
         if self._asked.get(rid, self._changes) == self._changes:
             return
         self._asked[rid] = self._changes

@@ -41,7 +41,7 @@ _MAX_RETRY_PAUSE_S: Final = 60.0
 
 
 class Outbox:
-    """Sends what waits; ``introduce`` is awaited for a node that says it does not know this one."""
+    """Sends queued events; ``introduce`` is awaited when a node replies that it does not know this one."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class Outbox:
             self._changes.pop((target, rid), None)
 
     def _collect(self, target: str, limit: int, dialect: Dialect) -> tuple[list[str], list[Event]]:
-        """The next RIDs of a queue, and their events; a RID whose bundle is gone has none."""
+        """The next RIDs of a queue, and their events; a RID without a bundle has no event."""
         rids: list[str] = []
         events: list[Event] = []
         size = 0

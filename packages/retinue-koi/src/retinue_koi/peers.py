@@ -117,7 +117,7 @@ def check_contact(url: str, field_name: str) -> None:
 
 
 def normal_contact(contact: FirstContact | str | None, field_name: str) -> FirstContact | None:
-    """A first contact of its own, since its RID is learned later. Raises InvalidSettingError."""
+    """The first contact with a checked url in normal form. Raises InvalidSettingError."""
     if contact is None:
         return None
     if isinstance(contact, str):

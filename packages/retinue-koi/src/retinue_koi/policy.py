@@ -1,4 +1,4 @@
-"""Decides which objects of others a node accepts, by the rules and by questions to their owners."""
+"""Decides which objects of other nodes a node accepts: applies the rules, and asks the owners."""
 
 from __future__ import annotations
 

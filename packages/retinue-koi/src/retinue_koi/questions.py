@@ -93,7 +93,7 @@ class Questions:
         return True
 
     async def fetch(self, kobj: KnowledgeObject) -> bool:
-        """Add manifest and contents from the source or another provider; False if nobody has them."""
+        """Add manifest and contents from the source or another provider; False if no node has them."""
         rid_type = kobj.rid_type
         providers = [kobj.source_node] if kobj.source_node else []
         for node in self._graph.list_nodes():
@@ -149,7 +149,7 @@ class Questions:
         return {one.rid for one in reply.manifests} if isinstance(reply, ManifestsPayload) else None
 
     async def _find_kept(self, kobj: KnowledgeObject, owner: str, *, must_answer: bool) -> str | None:
-        """Why a FORGET is refused, if the owner still has the object; None if it is gone."""
+        """The reason to refuse a FORGET when the owner still has the object; None when the owner has not."""
         address = self._peers.find_address(owner)
         if address is None:
             return None

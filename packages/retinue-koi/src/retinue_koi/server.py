@@ -143,7 +143,7 @@ class KoiServer:
         return self._sign(reply, envelope.source_node)
 
     async def _take_once(self, request: EventsPayload, envelope: SignedEnvelope) -> None:
-        """Take a message that takes something away; one that could not be taken may come again."""
+        """Accept a removal message once; after a failure the same message may be sent again."""
         sender, signature_id = envelope.source_node, envelope.signature_id
         if (sender, signature_id) in self._taking:
             raise PipelineFullError("the same message is being processed; send it again later")

@@ -13,7 +13,7 @@ from retinue_koi.rules import Rules
 
 @dataclass(frozen=True, slots=True)
 class Messenger:
-    """The way of one node to the others."""
+    """Sends the messages of one node to the others."""
 
     peers: NodeClient
     introductions: Introductions
@@ -28,6 +28,6 @@ class Messenger:
         *,
         contact_answers_s: float = CONTACT_ANSWERS_S,
     ) -> Messenger:
-        """The wire over these peers; a node that does not know this one any more is met again."""
+        """The messenger over these peers; a node that has forgotten this one gets another introduction."""
         introductions = Introductions(state, peers, rules, contact_answers_s=contact_answers_s)
         return cls(peers, introductions, Outbox(state.cache, peers, introductions.introduce_again))

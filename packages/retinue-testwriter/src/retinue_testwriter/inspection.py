@@ -1,4 +1,4 @@
-"""Finds the module that a text names and what can be tested in it.
+"""Finds the module that a text names, and its testable functions and classes.
 
 Both are read from source and stubs in subprocesses, without importing the module.
 """

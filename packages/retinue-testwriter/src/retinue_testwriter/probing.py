@@ -1,4 +1,4 @@
-"""Runs ``inside/probe.py``, which calls the targets to find out what they accept, return and raise.
+"""Runs ``inside/probe.py``, which calls the targets and records accepted arguments, results and exceptions.
 
 A target that kills or hangs the probe is reported and skipped; the others continue in a new process.
 """

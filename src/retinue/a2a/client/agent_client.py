@@ -178,7 +178,7 @@ class A2aClient:
     async def _cancel_late(
         self, asking: asyncio.Task[Any], task: TaskState, headers: Mapping[str, str]
     ) -> None:
-        """Cancel a task whose id is not known yet, once the agent has told it."""
+        """Cancel a task when the agent has sent its id, which is not known yet."""
         # RuntimeError: the client was closed, because the process ends
         with suppress(RetinueError, TimeoutError, RuntimeError):
             async with asyncio.timeout(LATE_CANCEL_S):
@@ -274,7 +274,7 @@ class A2aClient:
         return {"content-type": "application/json", **version, **trace, **place.headers}
 
     async def _cancel(self, task: TaskState, headers: Mapping[str, str]) -> None:
-        """Tell the agent that nobody waits for the task; it may have ended meanwhile."""
+        """Ask the agent to cancel the task, which may have ended already."""
         if task.id is None or task.has_ended:
             return
         with suppress(RetinueError, TimeoutError):

@@ -215,7 +215,7 @@ def _render_resource(value: Mapping[str, Any], mime: str) -> dict[str, Any]:
 
 
 def _place_of_text(schema: Mapping[str, Any] | None, given: Mapping[str, Any]) -> str | None:
-    """The name of the argument that a text stands for."""
+    """The name of the argument that takes a text part."""
     if schema is None:
         return "text" if not given else None
     properties = schema.get("properties", {})

@@ -52,7 +52,7 @@ class IncomingMessage:
 
 @dataclass(frozen=True, slots=True)
 class PushConfig:
-    """Where to send the updates of a task; ``legacy``: its client speaks 0.3."""
+    """The receiver of the updates of a task; ``legacy``: its client uses version 0.3."""
 
     url: str
     id: str | None = None

@@ -152,7 +152,7 @@ class TaskRun:
             self._publish(set_status(self.task, WORKING, message, metadata))
 
     async def ask(self, text: str, schema: Mapping[str, Any]) -> Any:
-        """Ask the client; raises InputRequiredError when nobody answers in time, and BusyError."""
+        """Ask the client; raises InputRequiredError without an answer in time, and BusyError."""
         self._check_asking(self)
         if len(self._questions) >= MAX_QUESTIONS:
             raise BusyError("too many questions of this task wait for an answer", 10.0)

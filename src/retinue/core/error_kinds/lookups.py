@@ -156,7 +156,7 @@ class NoModelError(RoleNotOfferedError):
 
 
 class NobodyWillingError(LookupFailedError):
-    """No agent that was asked before a step said that it can do it now."""
+    """Every agent that was asked before a step answered that it cannot do the step now."""
 
     type = "nobody_willing"
 

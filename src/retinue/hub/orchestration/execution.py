@@ -249,7 +249,7 @@ class Orchestration:
         return prefer_agent(definition, agent, frozenset(has), request.role), warnings
 
     async def _check_roles(self, plan: _Plan, principal: Principal) -> None:
-        """Fail before the run starts where nobody takes a role, with all that the caller can do about it."""
+        """Fail before the run starts if a role has no agent; the error lists all remedies."""
         if plan.request.overrides or plan.definition.runs_as != "caller":
             return  # other agents, or other rights, than the definition and the caller tell
         for role in list_open_roles(plan.definition, plan.request.role):
@@ -308,7 +308,7 @@ class Orchestration:
         return await self._read_result(started, record, plan, ctx.principal)
 
     async def _run_with_id(self, plan: _Plan, run: str, ctx: Context) -> OrchestrationResult:
-        """Start the run of this id, or pick it up; it goes on when the caller is gone."""
+        """Start the run of this id, or follow it; it continues when the caller disconnects."""
         found = await self._starter.find(run, ctx)
         with ctx.entrust() as outgoing:
             outgoing.record_usage(0)
@@ -438,7 +438,7 @@ def _is_same(record: RunRecord, plan: _Plan) -> bool:
 
 
 def _retrieve(started: asyncio.Future[StartedRun]) -> None:
-    """Take note of a failure, which asyncio reports if nobody else waits for it."""
+    """Retrieve a failure, because asyncio reports a failure that nothing retrieves."""
     if not started.cancelled():
         started.exception()
 

@@ -159,7 +159,7 @@ def _read_orchestrate(
     session: str | None = None,
     echoed: Json | None = None,
 ) -> OrchestrationRequest:
-    """The request of ``orchestrate``; ``echoed`` goes to the run beside the checked arguments."""
+    """The request of ``orchestrate``; the run gets ``echoed`` in addition to the checked arguments."""
     _check_prompt(prompt, "task.prompt" if echoed else "prompt")
     preferences, options = preferences or {}, options or {}
     timeout_ms, retries = options.get("timeout"), options.get("retries")
@@ -195,7 +195,7 @@ def add_capability_skills(
     access: Access,
     spending_of: SpendingOf = lambda agent: None,
 ) -> None:
-    """Add ``list_agents`` and ``get_capabilities``; ``spending_of`` tells what a model agent has spent."""
+    """Add ``list_agents`` and ``get_capabilities``; ``spending_of`` gives the spending of a model agent."""
 
     _add_list_agents(agent, directory, search, roster, access, spending_of)
     _add_get_capabilities(agent, directory, search, roster, access)

@@ -75,7 +75,7 @@ class ServerLists:
 
 @dataclass(slots=True)
 class Requests:
-    """Builds the requests to one server, with ids of its own."""
+    """Builds the requests to one server, and counts their ids."""
 
     client: str
     client_version: str

@@ -65,7 +65,7 @@ def relay_route(endpoint: RelayEndpoint) -> Route:
 
 
 class RelayEndpoint:
-    """The endpoint as an ASGI app; ``fallback`` serves agents that do not speak MCP."""
+    """The endpoint as an ASGI app; ``fallback`` serves agents without MCP."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class RelayEndpoint:
         return None
 
     async def _pass_stream(self, method: str, request: RelayRequest, writer: ResponseWriter) -> None:
-        """GET: what the agent sends on its own, for as long as both want. DELETE: the end of a session."""
+        """GET: forward unsolicited messages until either side ends the stream. DELETE: end a session."""
         opened = self._client.open(request.listing, method, request.headers, request.principal)
         async with opened as response:
             if response.is_stream:

@@ -103,7 +103,7 @@ class RequestReader:
 
 
 def _forwarded(scope: Scope) -> dict[str, str]:
-    """The headers for the agent, by lower-case name; raises InvalidRequestError for one that is repeated."""
+    """The headers for the agent, by lower-case name; raises InvalidRequestError for a repeated header."""
     found: dict[str, str] = {}
     for raw, value in scope["headers"]:
         if raw in _FORWARDED or raw.startswith(_FORWARDED_PREFIX):

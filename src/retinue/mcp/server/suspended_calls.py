@@ -37,7 +37,7 @@ class PendingQuestions:
 
 
 class SuspendableCall:
-    """One call that may ask: its task, its open questions, and answers that came before their question."""
+    """One call that may ask: its task, its open questions, and answers that arrived before their question."""
 
     def __init__(self, given: Mapping[str, types.InputResponse] | None) -> None:
         self._given: dict[str, types.InputResponse] = dict(given or {})
@@ -48,7 +48,7 @@ class SuspendableCall:
         self._asked = 0
 
     def start(self, running: Coroutine[Any, Any, Result]) -> None:
-        """Run the call in a task of its own, which outlives the request that started it."""
+        """Run the call in a separate task, which outlives the request that started it."""
         self._task = asyncio.create_task(running)
         self._task.add_done_callback(lambda _: self._news.set())
 

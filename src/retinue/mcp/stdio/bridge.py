@@ -133,7 +133,7 @@ class Bridge:
             del self._running[message_id]
 
     async def _answer(self, message: Message) -> None:
-        """Carry a request until the client has a response, whatever happens on the way."""
+        """Forward a request and respond to the client in every case."""
         try:
             if await self._carry(message):
                 return
@@ -212,7 +212,7 @@ class Bridge:
         return open_response(self._http, method, target, headers, message)
 
     async def _renew(self, lost: str | None) -> None:
-        """Replace the session ``lost``, with what the client sent to the hub before."""
+        """Replace the session ``lost``; repeat the client's earlier messages to the hub."""
         handshake = self._handshake
         if handshake is None:
             raise _SessionGoneError(lost)

@@ -40,7 +40,7 @@ _SESSIONLESS = NegotiatedSession()
 
 
 class NoEndpointError(Exception):
-    """The agent does not speak MCP at its URL; ``fault`` is the error for a caller without an alternative."""
+    """The agent has no MCP at its URL; ``fault`` is the error for a caller without an alternative."""
 
     def __init__(self, fault: RemoteFaultError) -> None:
         super().__init__(fault.message)
@@ -269,7 +269,7 @@ class _AgentRequest:
 
 
 def find_mcp_url(listing: Listing) -> str | None:
-    """Where the agent speaks MCP: its own endpoint of that name, else ``/mcp`` beside ``/execute``."""
+    """The MCP url of an agent: its ``mcp`` endpoint, otherwise ``/mcp`` below its url."""
     for endpoint in listing.record.endpoints:
         if endpoint.protocol == "mcp" and endpoint.url:
             return endpoint.url

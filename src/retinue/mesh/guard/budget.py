@@ -81,7 +81,7 @@ class TraceBudget:
         return share
 
     def reserve_rest(self, *, spare: bool = False) -> int:
-        """Take everything that is left, for a call handed on; with ``spare`` an eighth less."""
+        """Take all remaining calls, for a relayed call; with ``spare`` an eighth less."""
         self._in_flight += 1
         share = self.left - (self.left // _SPARE if spare else 0)
         self.left -= share

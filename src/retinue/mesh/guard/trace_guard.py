@@ -55,7 +55,7 @@ class TraceSigner(Protocol):
     """
 
     def sign(self, trace: TraceContext, agent: str, skill: str) -> TraceContext:
-        """The trace to send; one that is not trusted is not signed."""
+        """The trace to send; an untrusted trace is not signed."""
 
     def verify(self, trace: TraceContext, agent: str, skill: str) -> str | None:
         """Why the signature of a received trace is invalid; None when it is valid.
@@ -315,7 +315,7 @@ class AdmittedCall:
         return OutgoingCall(self._guard.forward(self.trace, share), self.budget)
 
     def relay(self) -> OutgoingCall:
-        """This call, handed on to another skill with the whole budget."""
+        """This call, relayed to another skill with the whole budget."""
         share = self.budget.reserve_rest(spare=self.may_repeat)
         trace = self.trace
         if share != trace.calls_left:

@@ -136,7 +136,7 @@ class SkillSearch:
         self._noted: dict[ListingKey, None] = {}
 
     def put(self, listings: Iterable[Listing]) -> None:
-        """Index these listings; each replaces the one of the same id."""
+        """Index these listings; each replaces the listing of the same id."""
         self.index.put_all([render_text(listing) for listing in listings])
 
     def note(self, listing_id: ListingKey) -> None:

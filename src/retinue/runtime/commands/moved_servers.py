@@ -320,7 +320,7 @@ def _restore_file(client: Client, hub_name: str, note: Mapping[str, Any]) -> Res
 def _remove_imports(
     settings: Settings, state: State, client_name: str, note: dict[str, Any], left: Sequence[dict[str, Any]]
 ) -> list[str]:
-    """Remove the imports that this move made; one that another move uses, too, is left to that move."""
+    """Remove the imports that this move made, except imports that another move uses too."""
     others = {name: _read_moves(state, name) for name in CLIENTS if name != client_name}
     kept = read_imports(settings, state)
     removed = []

@@ -84,7 +84,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class StrictModel(BaseModel):
-    """The common rules of all models of the grammar: nothing unknown, nothing converted, nothing changed."""
+    """The common rules of all models of the grammar: no unknown keys, no conversion, no changes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=False)
 

@@ -63,7 +63,7 @@ class ReferenceChecks:
                 self._check_expression(expression, place, view)
 
     def check_condition(self, source: str, path: Path, view: View) -> None:
-        """Check an expression that stands alone."""
+        """Check an expression outside a template."""
         try:
             expression = parse_condition(source)
         except ExpressionSyntaxError as error:

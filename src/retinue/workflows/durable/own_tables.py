@@ -1,4 +1,4 @@
-"""Creates and migrates our own tables beside those of the engine, or refuses them.
+"""Creates and migrates the tables that Retinue adds to the engine's database, or refuses a newer form.
 
 Processes of two releases share a database while one release replaces the other. So the database tells which
 version its tables have, and which version a release must know at least in order to use them. A script that

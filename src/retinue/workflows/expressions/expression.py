@@ -256,5 +256,5 @@ def _name_type(value: Any) -> str:
 
 
 def shorten(text: str, limit: int = 80) -> str:
-    """A text as it stands in a message."""
+    """A text, shortened for a message."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

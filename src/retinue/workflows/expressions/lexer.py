@@ -95,5 +95,5 @@ def read_reference(words: list[Token], index: int) -> tuple[ExpressionReference,
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a string literal means what stands between its quotes."""
+    """Whether the value of a string literal is exactly the text between its quotes."""
     return text[0] in "\"'" and "\\" not in text and not text.startswith(('"""', "'''"))

@@ -34,7 +34,7 @@ class CallBudget:
         return self._origin.with_budget(self._budget.left // branches)
 
     def settle_branch(self, origin: Origin, ended: ChildOutcome | None) -> None:
-        """Count what a branch with this origin used: its whole share if that is unknown."""
+        """Count the calls of a branch with this origin; its whole share if they are unknown."""
         if self._budget is None:
             return
         used = None if ended is None else ended.calls

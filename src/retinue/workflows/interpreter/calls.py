@@ -195,7 +195,7 @@ class _Attempt:
         return other if is_other else None
 
     async def _choose(self, path: str, wait_s: float) -> StepOutcome:
-        """Choose an agent; one that is away is waited for, and a missing one in a run that was taken up."""
+        """Choose an agent; wait for a withdrawn agent and, in a resumed run, for a missing agent."""
         ask = self._ask
 
         async def effect() -> Any:
@@ -222,7 +222,7 @@ class _Attempt:
         return origin.as_mesh() if self._ask.as_mesh else origin
 
     async def _find_best(self) -> Choice:
-        """The agent to call; raises LookupFailedError, and AgentUnreachableError for one that is away."""
+        """The agent to call; raises LookupFailedError, and AgentUnreachableError for a withdrawn agent."""
         ask = self._ask
         if ask.prefer is None or ask.agent is not None:
             return await self._find(ask.agent)

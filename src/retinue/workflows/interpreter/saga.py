@@ -1,4 +1,4 @@
-"""Compensates done steps after a failure (P-31), last step first.
+"""Compensates completed steps after a failure (P-31), last step first.
 
 When a step fails, everything done inside it is compensated first, including branches and nested workflows;
 then its ``on_error`` applies. A failed run compensates all remaining steps. A cancelled run compensates

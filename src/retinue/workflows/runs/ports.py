@@ -50,7 +50,7 @@ class RunContext(Protocol):
 
     @property
     def agent_wait_s(self) -> float:
-        """How long effects may still wait for agents that nobody knows.
+        """The remaining seconds in which effects may wait for unknown agents.
 
         More than 0 after the run was taken up from a dead node, because agents may have stopped with it.
         """

@@ -48,7 +48,7 @@ class TooManyError(WireError):
 
 @dataclass(frozen=True, slots=True)
 class UnreadableEvent:
-    """An event of a payload that cannot be read, beside others that can."""
+    """An event of a payload that cannot be read; the payload's other events can be valid."""
 
     rid: str
     reason: str

@@ -194,7 +194,7 @@ class KoiCache:
         self._unwritten[text] = None
 
     def note(self, key: str, value: Any) -> None:
-        """Keep a small JSON value beside the bundles; None removes it. Raises StateError."""
+        """Store a small JSON value next to the bundles; None removes it. Raises StateError."""
         self._append(orjson.dumps({"n": [key, value]}) + b"\n")
         self._set_note(key, value)
 
