@@ -14,7 +14,7 @@ from retinue.runtime.configuration_reload import ConfigurationReload, endpoint_p
 from retinue.runtime.launch import Address, tables_of
 from retinue.settings import Settings
 from retinue.settings_tables import TraceTable
-from retinue.web.security import SecurityMiddleware
+from retinue.web.security import PathExceptions, SecurityMiddleware
 
 
 async def no_app(scope: Any, receive: Any, send: Any) -> None:
@@ -26,7 +26,7 @@ def settings_of(**tables: Any) -> Settings:
 
 
 def test_a_reachable_process_refuses_to_stop_requiring_tokens() -> None:
-    part = endpoint_part(SecurityMiddleware(no_app), Address("0.0.0.0", 0), frozenset())
+    part = endpoint_part(SecurityMiddleware(no_app), Address("0.0.0.0", 0), PathExceptions())
     with pytest.raises(InvalidSettingError, match="no token is required"):
         part.prepare(tables_of(settings_of(auth={"anonymous": True})))
     part.prepare(tables_of(settings_of(auth={"anonymous": False})))

@@ -259,11 +259,16 @@ async def test_no_media_type_is_taken_only_from_what_is_no_browser() -> None:
 async def test_endpoints_with_media_types_of_their_own_keep_the_other_checks() -> None:
     manifest = {"content-type": "application/vnd.oci.image.manifest.v1+json"}
     blob = {"content-type": "application/octet-stream"}
-    assert (await knock(method="PUT", path="/v2/agents/plan/manifests/v1", headers=manifest)).status == 200
-    assert (await knock(path="/v2/agents/plan/blobs/uploads/", headers=blob)).status == 200
-    assert (await knock(path="/hooks/registry", headers=blob)).status == 200
-    assert (await knock(path="/v2/x", headers={**blob, "origin": "https://evil.example"})).status == 403
-    assert (await knock(path="/v22", headers=blob)).status == 415
+    taken = SecuritySettings(any_media_type=("/v2/", "/hooks/registry"))
+    place = "/v2/agents/plan/manifests/v1"
+    assert (await knock(taken, method="PUT", path=place, headers=manifest)).status == 200
+    assert (await knock(taken, path="/v2/agents/plan/blobs/uploads/", headers=blob)).status == 200
+    assert (await knock(taken, path="/hooks/registry", headers=blob)).status == 200
+    assert (
+        await knock(taken, path="/v2/x", headers={**blob, "origin": "https://evil.example"})
+    ).status == 403
+    assert (await knock(taken, path="/v22", headers=blob)).status == 415
+    assert (await knock(path="/v2/agents/plan/blobs/uploads/", headers=blob)).status == 415
 
 
 async def test_refusals_at_execute_speak_json_rpc_under_their_own_status() -> None:

@@ -13,7 +13,7 @@ from retinue.dashboard.asking import Hub, Json
 from retinue.dashboard.figures import write_examples
 from retinue.dashboard.forms import WHOLE, has_problem, make_form, read_form
 from retinue.dashboard.frame import PAGE, Frame, Page, read_entries, read_number
-from retinue.dashboard.paths import ROOT
+from retinue.dashboard.sessions import ROOT
 
 SKILLS = 100
 """Skills of an agent on one page."""

@@ -15,7 +15,7 @@ from retinue.dashboard.asking import Hub, Json
 from retinue.dashboard.drawings import draw_tiles
 from retinue.dashboard.figures import draw_steps, find_waiting
 from retinue.dashboard.frame import PAGE, Frame, Page, lead_to, read_entries, read_number
-from retinue.dashboard.paths import ROOT
+from retinue.dashboard.sessions import ROOT
 from retinue.dashboard.step_levels import make_level
 
 ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run")

@@ -26,10 +26,9 @@ from retinue.dashboard.figures import RECENT_CALLS, RECENT_S, measure
 from retinue.dashboard.frame import PAGE, Frame, Page, read_number
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.mesh_page import MeshPage
-from retinue.dashboard.paths import ROOT
 from retinue.dashboard.rendering import read_static
 from retinue.dashboard.run_pages import RunPages
-from retinue.dashboard.sessions import Sessions
+from retinue.dashboard.sessions import ROOT, Sessions
 from retinue.dashboard.sign_in_pages import SignInPages, Verify
 from retinue.dashboard.workflow_pages import WorkflowPages
 

@@ -14,7 +14,7 @@ from retinue.dashboard.asking import Hub
 from retinue.dashboard.figures import draw_definition
 from retinue.dashboard.forms import has_problem, make_form, read_form
 from retinue.dashboard.frame import Frame, Page, describe_error, lead_to, read_entries
-from retinue.dashboard.paths import ROOT
+from retinue.dashboard.sessions import ROOT
 
 _SAMPLE = """\
 name: my-workflow

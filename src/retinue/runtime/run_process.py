@@ -78,7 +78,7 @@ async def run_process(launch: Launch) -> int:
         await stack.enter_async_context(own.exporting(launch.service, process.environ))
         if listener is not None and launch.address is not None:
             checks = make_checks(process, parts, launch.address.host)
-            reload.add(endpoint_part(checks, launch.address, parts.list_open_paths()))
+            reload.add(endpoint_part(checks, launch.address, parts.list_path_exceptions()))
             app = behind_proxies(checks, process.tables.get(EndpointTable), process.url or "")
             limits = http_limits(process.tables.get(LimitTable))
             await stack.enter_async_context(serving(app, listener, stop, limits))
@@ -100,7 +100,7 @@ def make_checks(process: Process, parts: OpenParts, host: str) -> SecurityMiddle
         process.http,
         host=host,
         url=process.url or "",
-        open_paths=parts.list_open_paths(),
+        exceptions=parts.list_path_exceptions(),
         tokens=parts.list_tokens(),
     )
     parts.give_checks(checks)
