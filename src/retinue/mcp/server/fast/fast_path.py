@@ -250,7 +250,16 @@ class FastAnswer(CancelOnDisconnect):
     stream is sent, and the alarm keeps the stream open from then on.
     """
 
-    __slots__ = ("_beats", "_began", "_is_over", "_is_streaming", "_request", "_send", "_writing")
+    __slots__ = (
+        "_beats",
+        "_began",
+        "_heartbeat_s",
+        "_is_over",
+        "_is_streaming",
+        "_request",
+        "_send",
+        "_writing",
+    )
 
     def __init__(self, receive: Receive, send: Send, request: FastRequest, heartbeat_s: float) -> None:
         super().__init__(receive)
