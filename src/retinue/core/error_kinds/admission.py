@@ -133,7 +133,7 @@ class BudgetSpentError(GuardError):
 
 
 class CircuitOpenError(GuardError):
-    """A breaker is open, for ``retry_after_s`` seconds.
+    """A breaker is open; ``retry_after_s`` says for how long.
 
     The one of an agent is worth a retry after that time. The one of a trace is not, because it has rejected
     calls of this chain, and would reject them again. ``waited_s`` = how long the caller waited in vain.

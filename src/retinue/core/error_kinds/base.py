@@ -48,7 +48,7 @@ EXECUTION_FAILED = "Execution failed: "
 
 
 class RetinueError(Exception):
-    """Any failure of Retinue; ``str(error)`` is one line that describes it.
+    """Any failure of Retinue; ``str(error)`` is one line that says what happened.
 
     ``type`` is the stable machine-readable name (``data.type`` on the wire), ``remedy`` says what to do
     about it, ``data`` holds further facts.

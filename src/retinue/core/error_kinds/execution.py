@@ -28,7 +28,7 @@ MAX_DETAIL_CHARACTERS = 2_000
 
 
 class ExecutionFailedError(ExecutionError):
-    """The skill raised an exception; the message is one line of its text, or its class name.
+    """The skill raised; the message is one line of what it raised, its class name if empty.
 
     ``data`` has the class of the exception, the skill, and the further lines of its text.
     """
@@ -45,7 +45,7 @@ class ExecutionFailedError(ExecutionError):
 
     @classmethod
     def from_exception(cls, error: BaseException, skill: str = "") -> ExecutionFailedError:
-        """The failure of ``skill`` from its exception."""
+        """The failure of ``skill`` by what it raised."""
         if isinstance(error, RetinueError):
             return cls(error.message.removeprefix(EXECUTION_FAILED))
         name = type(error).__name__
@@ -83,7 +83,7 @@ class OutputInvalidError(ExecutionError):
 
     @classmethod
     def not_json(cls, skill: str, path: str, shape: str) -> OutputInvalidError:
-        """The error of a result that is not JSON at ``path``; ``shape`` describes the value there."""
+        """The error of a result that is not JSON at ``path``; ``shape`` is what stands there."""
         problem = Problem(path, f"not a JSON value{f' at {path}' if path else ''}: {shape}")
         error = cls(skill, [problem])
         error.message = f"the result of {skill} is {problem.message}"
@@ -242,7 +242,7 @@ the credit, the model or the request was refused; the provider is unavailable; t
 
 
 class ModelError(ExecutionError):
-    """A language model gave no usable answer, for ``reason``."""
+    """A language model gave no usable answer; ``reason`` says why."""
 
     type = "model_error"
 

@@ -156,7 +156,7 @@ class NoModelError(RoleNotOfferedError):
 
 
 class NobodyWillingError(LookupFailedError):
-    """Every agent that was asked before a step answered that it cannot do the step now."""
+    """No agent that was asked before a step said that it can do it now."""
 
     type = "nobody_willing"
 

@@ -69,7 +69,7 @@ class InvalidParametersError(RequestError):
 
 
 class InvalidSettingError(RequestError):
-    """A setting, flag or hand-written file is wrong; carries the field, the problem and the remedy."""
+    """A setting, flag or hand-written file is wrong; names the field, the problem and the remedy."""
 
     type = "invalid_setting"
 
