@@ -35,6 +35,7 @@ from retinue.runtime.parts.audit import RecordedCalls
 from retinue.runtime.run_process import make_checks
 from retinue.runtime.serving import Stop
 from retinue.settings import Settings
+from retinue.settings_tables import EndpointTable
 from retinue.storage.listing_store import SqliteAudit, SqliteListings
 from retinue.storage.state import State
 from retinue.testing.memory_runs import MemoryRuns
@@ -223,9 +224,8 @@ class System:
     ) -> None:
         """Open the parts behind the security checks, record requests, and let the parts run."""
         opened = await stack.enter_async_context(open_parts(process, parts))
-        settings = process.tables.get(Settings)
-        checks = make_checks(process, opened, settings, "127.0.0.1")
-        app = behind_proxies(checks, settings, process.url or "")
+        checks = make_checks(process, opened, "127.0.0.1")
+        app = behind_proxies(checks, process.tables.get(EndpointTable), process.url or "")
         later.app = self.recording.before("hub" if process.kind == "hub" else process.agent.name, app)
         await stack.enter_async_context(opened.running())
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
-from retinue import plugins
+from retinue.cli.options import CommandOfParts
 from retinue.core.errors import InvalidSettingError
-from retinue.parts.installed import explain_missing, find_installed_parts, find_part, list_parts_of
+from retinue.parts.installed import explain_missing, find_part, list_parts_of
 from retinue.parts.part import INTERFACE
 from retinue.runtime.hub_process import HubOptions, hub_parts
 from retinue.settings import Settings, find_missing_parts, load_settings
 from retinue.settings_tables import PartsTable
-from tests.plugins import install
+from tests.plugins import forget_installed, install
+from tests.plugins import site as site
 
 PART = """
 from contextlib import asynccontextmanager
@@ -35,24 +35,6 @@ class ToyPart(Part):
 
 NO_PART = "a text"
 """
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder at the head of the path, for distributions."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(folder)
-    _forget()
-    yield folder
-    _forget()
-    for module in [module for module in sys.modules if module.startswith("toy_")]:
-        del sys.modules[module]
-
-
-def _forget() -> None:
-    plugins.list_plugins.cache_clear()
-    find_installed_parts.cache_clear()
 
 
 def install_part(
@@ -140,7 +122,7 @@ def test_an_entry_point_that_is_no_part_is_refused(site: Path, attribute: str, s
 
 def test_a_known_part_that_is_not_installed_is_explained_by_its_extra(site: Path) -> None:
     install(site, "retinue-koi", {})
-    _forget()
+    forget_installed()
     assert find_part("koi") is None
     reason = explain_missing("koi")
     assert reason is not None
@@ -180,3 +162,33 @@ def test_an_option_of_a_part_that_is_switched_off_is_refused(site: Path, tmp_pat
     with pytest.raises(InvalidSettingError, match="part toy is switched off") as caught:
         load_settings({"toy": {"wheels": 4}}, start=tmp_path)
     assert caught.value.remedy == "leave out its options, or remove toy from parts.off"
+
+
+def add_option(site: Path, flag: str) -> None:
+    """Let the part of `install_part` declare an option."""
+    file = site / "toy_tools" / "part.py"
+    option = f'    options = (Option("{flag}", "wheels", frozenset({{"hub"}}), "Wheels.", "N"),)\n'
+    text = file.read_text("utf-8").replace("import Opened", "import Opened, Option")
+    file.write_text(text.replace("    interface", f"{option}    interface"), "utf-8")
+
+
+@pytest.mark.parametrize("flag", ["--port", "--toys", "--koi-toy"])
+def test_a_part_whose_option_may_be_that_of_another_is_refused(site: Path, flag: str) -> None:
+    install_part(site)
+    add_option(site, flag)
+    assert f"its option {flag} does not begin with --toy" in reason_of("toy").message
+
+
+@pytest.mark.parametrize("flag", ["--toy", "--toy-wheels"])
+def test_an_option_begins_with_the_name_of_its_part(site: Path, flag: str) -> None:
+    install_part(site)
+    add_option(site, flag)
+    (part,) = list_parts_of("worker")
+    assert [option.flag for option in part.options] == [flag]
+
+
+def test_options_stay_where_a_second_distribution_has_a_part_of_a_known_name(site: Path) -> None:
+    install(site, "toy-tools", {"retinue.parts": {"koi": "toy_tools.part:ToyPart"}}, {})
+    command = CommandOfParts("hub", kind="hub", params=[click.Option(["--join", "hub_url"])])
+    flags = [flag for param in command.get_params(click.Context(command)) for flag in param.opts]
+    assert flags.count("--koi") == 1

@@ -145,5 +145,5 @@ async def test_a_served_card_has_a_valid_signature_after_the_clock_was_set_and_s
         for offset_s in (step_s, 0.0):
             clock.offset_s = offset_s
             await publication.check()
-            artifact = await registry.pull(publication._reference)
+            artifact = await registry.pull(publication.reference)
             assert trusted.verify(list(artifact.signatures), [artifact.content]).state == "valid"

@@ -35,7 +35,7 @@ def test_the_place_of_the_runs_is_shown_without_the_password(
     database: str | None, place: str, tmp_path: Path
 ) -> None:
     runs = LazyRuns(Settings(database=database), State(tmp_path))
-    assert runs.place == place.format(home=tmp_path)
+    assert runs.store.place == place.format(home=tmp_path)
 
 
 def test_nothing_is_created_before_the_first_call(tmp_path: Path) -> None:

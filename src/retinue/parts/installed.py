@@ -98,6 +98,14 @@ def _load(plugin: Plugin, loaded: Mapping[str, Part]) -> Part:
         raise _refuse(plugin, what, f"uninstall {plugin.distribution}")
     if not part_class.kinds:
         raise _refuse(plugin, "its part is of no kind of process", f"uninstall {plugin.distribution}")
+    own = f"--{part_class.name}"
+    for option in part_class.options:
+        if option.flag != own and not option.flag.startswith(f"{own}-"):
+            raise _refuse(
+                plugin,
+                f"its option {option.flag} does not begin with {own}",
+                f"uninstall {plugin.distribution}",
+            )
     if part_class.table is not None:
         part_class.table()  # every setting needs a default, because nobody has to write the table
     return part_class()

@@ -70,6 +70,7 @@ class Check:
 class Option:
     """An option of the commands of some kinds; its value is written into ``field`` of the part's table.
 
+    ``flag`` begins with ``--`` and the part's name, so that it is no option of Retinue or of another part.
     Without ``metavar`` it is a flag, and writes True.
     """
 

@@ -12,7 +12,7 @@ from retinue.core.errors import InvalidSettingError
 from retinue.dashboard.paths import OPEN_PATHS, ROOT
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.settings import Settings
-from retinue.settings_tables import AccessTable
+from retinue.settings_tables import AccessTable, AuthTable, EndpointTable
 from retinue.storage.state import State
 from retinue.web.addresses import check_public_url
 from retinue.web.http_client import HttpClient
@@ -32,9 +32,9 @@ from retinue.web.security import (
 )
 
 
-def check_address(host: str, settings: Settings, *, insecure_ok: bool) -> None:
+def check_address(host: str, auth: AuthTable, *, insecure_ok: bool) -> None:
     """Reject a non-loopback address without token authentication; raises InvalidSettingError."""
-    check_bind(host, has_auth=not settings.auth.anonymous, insecure_ok=insecure_ok)
+    check_bind(host, has_auth=not auth.anonymous, insecure_ok=insecure_ok)
 
 
 def security_settings(
@@ -52,7 +52,7 @@ def security_settings(
         any_media_type=(REGISTRY_PATH, "/hooks/registry", f"{ROOT}/"),
         anonymous=settings.auth.anonymous,
         open_prefixes=OPEN_PATHS,
-        resource=protected_resource(settings),
+        resource=protected_resource(settings.auth),
         open_paths=PROBE_PATHS | ({METRICS_PATH} if settings.metrics.public else set()) | open_paths,
     )
 
@@ -77,9 +77,9 @@ def endpoint_checks(
     return SecurityMiddleware(app, wanted, known, token_readers(settings, state, http, url))
 
 
-def behind_proxies(app: ASGIApp, settings: Settings, url: str) -> ASGIApp:
+def behind_proxies(app: ASGIApp, doors: EndpointTable, url: str) -> ASGIApp:
     """The app as proxies reach it: the path of ``url`` is a prefix, and named proxies tell addresses."""
-    prefix, proxies = urlsplit(url).path.rstrip("/"), settings.doors.proxies
+    prefix, proxies = urlsplit(url).path.rstrip("/"), doors.proxies
     return PublicAddress(app, prefix, proxies) if prefix or proxies else app
 
 
@@ -135,9 +135,8 @@ def token_readers(settings: Settings, state: State, http: HttpClient, url: str =
     return readers
 
 
-def protected_resource(settings: Settings) -> ProtectedResource | None:
+def protected_resource(auth: AuthTable) -> ProtectedResource | None:
     """The OAuth protected-resource metadata; None if no authorization server is configured."""
-    auth = settings.auth
     servers = auth.authorization_servers
     if not servers and auth.issuer is not None and (auth.jwks_url or auth.jwks_file):
         servers = (auth.issuer,)

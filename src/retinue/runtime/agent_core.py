@@ -62,15 +62,15 @@ def _make_dispatcher(
     """The dispatcher of one agent's process; ``rule`` holds the callers that it hears."""
     events = EventBus()
     events.subscribe_batches(log_lines)
-    guard = TraceGuard(guard_settings(settings), signer=signer)
+    guard = TraceGuard(guard_settings(settings.trace), signer=signer)
     return local_dispatcher(
         agent,
         mesh=allowed,
         servers=allowed,
         access=Access({agent.name: rule}),
         url=url,
-        admission=Admission(guard, Limits(limit_settings(settings)), events),
-        timeouts=timeout_settings(settings),
+        admission=Admission(guard, Limits(limit_settings(settings.limits)), events),
+        timeouts=timeout_settings(settings.timeouts),
         open_span=span_opener(agent.name, environment()),
     )
 

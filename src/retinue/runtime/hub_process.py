@@ -15,7 +15,7 @@ from retinue.parts.part import Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import hub_access
 from retinue.runtime.launch import Address, Launch, Start
-from retinue.runtime.lazy_runs import LazyRuns, check_runs
+from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.models import spending_reader
 from retinue.runtime.parts.audit import AuditPart
@@ -30,6 +30,7 @@ from retinue.runtime.parts.upkeep import MeshMapPart, UpkeepPart
 from retinue.runtime.run_process import own_state, run_process
 from retinue.settings import Settings
 from retinue.storage.listing_store import SqliteAudit, SqliteListings
+from retinue.storage.run_store import RunStore
 from retinue.storage.skill_index import SqliteTextIndex
 from retinue.storage.state import State
 
@@ -122,7 +123,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
 async def open_hub(start: Start) -> AsyncIterator[Process]:
     """The core of a hub: its stores, directory, dispatcher and agent."""
     settings, state = start.settings, start.state
-    check_runs(settings, state)
+    RunStore(settings.database, state.runs).check()
     async with AsyncExitStack() as stack:
         listings = SqliteListings(state.database)
         stack.callback(listings.close)

@@ -92,7 +92,8 @@ class JoinedMesh:
         directory = Directory(MemoryListings(), sources, ttl_s=settings.directory.ttl_s)
         peers = make_peers(settings, state, http, (source.name for source in sources), signer)
         lookup = LocalFirst(directory, peers.remote)
-        lookup.add_protocol(PROTOCOL, InteractiveInvoker(peers.mcp_client, LazyMessageInvoker(peers)))
+        by_messages = LazyMessageInvoker(peers)
+        lookup.add_protocol(PROTOCOL, InteractiveInvoker(peers.mcp_client, by_messages))
         agent_stats = AgentStatsTable()
         strategy = make_strategy(settings.routing.strategy, agent_stats)
         direct = Dispatcher(
@@ -108,6 +109,7 @@ class JoinedMesh:
         try:
             yield cls(http, state, hub_url, directory, direct, lookup, peers)
         finally:
+            await by_messages.aclose()
             await directory.aclose()
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:

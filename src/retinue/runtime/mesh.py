@@ -53,6 +53,7 @@ from retinue.runtime.observing.telemetry import span_opener
 from retinue.runtime.peers import Peers, make_peers
 from retinue.runtime.shelves import open_shelves
 from retinue.settings import Settings, environment
+from retinue.storage.run_store import RunStore
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.workflows.caller import MemoryCache
@@ -79,6 +80,7 @@ class Mesh:
     tools: ToolList
     figures: CallFigures
     peers: Peers
+    run_store: RunStore
 
     @property
     def events(self) -> EventBus:
@@ -107,6 +109,7 @@ class Mesh:
             self.tools,
             self.figures,
             self.peers.mcp_client,
+            self.run_store,
         ):
             process.products[type(product)] = product
         return process
@@ -183,7 +186,8 @@ async def open_mesh(
             store_workflow=store_workflow,
         )
         agent = made.agent
-        if settings.database is not None or state.runs.exists():
+        run_store = RunStore(settings.database, state.runs)
+        if run_store.exists():
             made.tools.note_run()
         local = LocalInvoker({agent.name: agent}, dispatcher, dispatcher.timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url), local)
@@ -200,6 +204,7 @@ async def open_mesh(
             made.tools,
             figures,
             peers,
+            run_store,
         )
 
 
@@ -235,16 +240,16 @@ def _make_caller(
 def _make_dispatcher(
     settings: Settings, directory: Directory, lookup: LocalFirst, peers: Peers, hub_id: str | None
 ) -> Dispatcher:
-    guard = TraceGuard(guard_settings(settings), hub_id=hub_id, signer=peers.signer)
+    guard = TraceGuard(guard_settings(settings.trace), hub_id=hub_id, signer=peers.signer)
     agent_stats = AgentStatsTable()
     return Dispatcher(
         agent=HUB_NAME,
         lookup=lookup,
         invoker_of=lookup.invoker_of,
-        admission=Admission(guard, Limits(limit_settings(settings)), EventBus()),
+        admission=Admission(guard, Limits(limit_settings(settings.limits)), EventBus()),
         agent_stats=agent_stats,
         health_sink=directory.record_health,
-        timeouts=timeout_settings(settings),
+        timeouts=timeout_settings(settings.timeouts),
         strategy=make_strategy(settings.routing.strategy, agent_stats),
         open_span=span_opener(HUB_NAME, environment()),
         access=hub_access(settings),

@@ -28,6 +28,7 @@ from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import report_ready
 from retinue.settings import Settings, find_missing_parts
+from retinue.settings_tables import EndpointTable, LimitTable
 from retinue.storage.state import State
 from retinue.web.fast.exact_paths import ExactPathRouter
 from retinue.web.security import SecurityMiddleware
@@ -45,7 +46,7 @@ async def run_process(launch: Launch) -> int:
     """
     async with AsyncExitStack() as stack:
         if launch.address is not None:
-            check_address(launch.address.host, launch.settings, insecure_ok=launch.address.insecure_bind)
+            check_address(launch.address.host, launch.settings.auth, insecure_ok=launch.address.insecure_bind)
         stack.enter_context(launch.hold_state())
         listener = None if launch.address is None else _listen(launch.address, launch.echo)
         if listener is not None:
@@ -76,11 +77,11 @@ async def run_process(launch: Launch) -> int:
             reload.add(live)
         await stack.enter_async_context(own.exporting(launch.service, process.environ))
         if listener is not None and launch.address is not None:
-            settings = process.tables.get(Settings)
-            checks = make_checks(process, parts, settings, launch.address.host)
+            checks = make_checks(process, parts, launch.address.host)
             reload.add(endpoint_part(checks, launch.address, parts.list_open_paths()))
-            app = behind_proxies(checks, settings, process.url or "")
-            await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
+            app = behind_proxies(checks, process.tables.get(EndpointTable), process.url or "")
+            limits = http_limits(process.tables.get(LimitTable))
+            await stack.enter_async_context(serving(app, listener, stop, limits))
         await _enter(stack, parts.running(), stop, launch.hang_s)
         if await _is_ready(parts, stop):
             own.is_started = True
@@ -90,11 +91,11 @@ async def run_process(launch: Launch) -> int:
         return _end(launch, stop)
 
 
-def make_checks(process: Process, parts: OpenParts, settings: Settings, host: str) -> SecurityMiddleware:
+def make_checks(process: Process, parts: OpenParts, host: str) -> SecurityMiddleware:
     """The routes of the parts behind the security checks of a process that listens at ``host``."""
     checks = endpoint_checks(
         ExactPathRouter(routes=parts.list_routes()),
-        settings,
+        process.tables.get(Settings),
         process.state,
         process.http,
         host=host,

@@ -14,7 +14,7 @@ from retinue.parts.part import Opened, Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import hub_access
 from retinue.runtime.launch import Address, Launch, Start
-from retinue.runtime.lazy_runs import LazyRuns, check_runs
+from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.parts.hub_moments import FirstReadingPart
 from retinue.runtime.parts.messages import MessagesPart
@@ -23,6 +23,7 @@ from retinue.runtime.parts.runs import RunsPart
 from retinue.runtime.parts.upkeep import UpkeepPart
 from retinue.runtime.run_process import run_process
 from retinue.settings import Settings
+from retinue.storage.run_store import RunStore
 from retinue.storage.state import State
 
 SERVICE = "worker"
@@ -96,9 +97,10 @@ def worker_parts(settings: Settings) -> Sequence[Part]:
 @asynccontextmanager
 async def open_worker(start: Start) -> AsyncIterator[Process]:
     """The core of a worker: a directory in memory, its dispatcher, and the runs."""
-    check_runs(start.settings, start.state)
-    runs = LazyRuns(start.settings, start.state)
-    async with open_mesh(start.settings, start.state, MemoryListings(), open_runs=runs.open) as mesh:
+    settings, state = start.settings, start.state
+    RunStore(settings.database, state.runs).check()
+    runs = LazyRuns(settings, state)
+    async with open_mesh(settings, state, MemoryListings(), open_runs=runs.open) as mesh:
         mesh.events.subscribe_batches(log_lines)
         process = mesh.as_process("worker", start)
         process.add(LazyRuns, runs)

@@ -35,18 +35,19 @@ NOBODY = "http://127.0.0.1:9/koi-net"
 """The address of a KOI node that is not there."""
 
 LAZY = {
-    "retinue.mcp.server.lazy_server": "MCP",
-    "retinue.runtime.endpoints.a2a": "A2A",
-    "retinue.runtime.messages": "receiver of messages",
-    "retinue.runtime.lazy_runs": "durable runs",
+    "retinue.mcp.server.lazy_server:lazy_server": "MCP",
+    "retinue.runtime.endpoints.a2a:_open_service": "A2A",
+    "retinue.runtime.messages:LazyMessageInvoker": "client of messages",
+    "retinue.runtime.messages:Messages": "receiver of messages",
+    "retinue.runtime.lazy_runs:LazyRuns": "durable runs",
 }
-"""What a value that is made at its first use is, by the module of the function that makes it."""
+"""What a value that is made at its first use is, by the class or outer function that makes it."""
 
 
 def name_lazy(lazy: Lazy[Any]) -> str:
     """The protocol of a value that is made at its first use."""
-    module: str = lazy._make.__module__
-    return LAZY.get(module, module)
+    maker = f"{lazy._make.__module__}:{lazy._make.__qualname__.partition('.')[0]}"
+    return LAZY.get(maker, maker)
 
 
 SHARED = (

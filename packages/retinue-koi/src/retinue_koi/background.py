@@ -18,6 +18,11 @@ class BackgroundWork:
         self._name = name
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all work has ended."""
+        return not self._tasks
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work beside the pipeline."""
         task = asyncio.get_running_loop().create_task(self._guard(work))

@@ -12,15 +12,21 @@ from retinue_koi.node_state import NodeState
 from retinue_koi.peers import Address, PeerError, Peers
 from retinue_koi.rules import Rules
 
-_CONTACT_ANSWERS_WITHIN_S: Final = 15.0
+CONTACT_ANSWERS_S: Final = 15.0
 
 log = structlog.get_logger("retinue.koi")
 
 
 class Introductions:
-    """Introduces the node, and knows to whom it has done so; the first contact is a relay of the rules."""
+    """Introduces the node, and knows to whom it has done so; the first contact is a relay of the rules.
 
-    def __init__(self, state: NodeState, peers: Peers, rules: Rules) -> None:
+    It may take ``contact_answers_s`` to answer with its own introduction.
+    """
+
+    def __init__(
+        self, state: NodeState, peers: Peers, rules: Rules, *, contact_answers_s: float = CONTACT_ANSWERS_S
+    ) -> None:
+        self._contact_answers_s = contact_answers_s
         self._state = state
         self._peers = peers
         self._rules = rules
@@ -56,7 +62,7 @@ class Introductions:
     async def wait_for_contact(self, address: Address) -> None:
         """Say in the log if the first contact has taken the introduction and does not answer with its own."""
         try:
-            async with asyncio.timeout(_CONTACT_ANSWERS_WITHIN_S):
+            async with asyncio.timeout(self._contact_answers_s):
                 await self._contact_met.wait()
         except TimeoutError:
             log.warning(

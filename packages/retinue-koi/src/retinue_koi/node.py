@@ -33,6 +33,7 @@ from retinue_koi.codec.profiles import EdgeType
 from retinue_koi.codec.rids import PERSONALITY_TYPE
 from retinue_koi.graph import NetworkGraph
 from retinue_koi.handlers import register_node_handlers
+from retinue_koi.introductions import CONTACT_ANSWERS_S
 from retinue_koi.joining import Joining
 from retinue_koi.knowledge import Handled, KnowledgeObject, KnowledgeSource
 from retinue_koi.node_state import NodeState, NodeTypes
@@ -65,7 +66,8 @@ class KoiNode:
     """One node, used between `start` and `stop` in one event loop; its endpoints are `server.routes`.
 
     ``first_contact`` is the node to join, as its url or as ``URL#RID``. Without ``http`` the node has a
-    client of its own. A PARTIAL node polls every ``poll_interval_s``. Raises InvalidSettingError.
+    client of its own. A PARTIAL node polls every ``poll_interval_s``. A first contact that has not answered
+    after ``contact_answers_s`` is a warning in the log. Raises InvalidSettingError.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class KoiNode:
         first_contact: FirstContact | str | None = None,
         http: HttpRequester | None = None,
         poll_interval_s: float = POLL_INTERVAL_S,
+        contact_answers_s: float = CONTACT_ANSWERS_S,
     ) -> None:
         self.state = state
         self._own_http: HttpClient | None = None
@@ -84,7 +87,7 @@ class KoiNode:
         contact = normal_contact(first_contact, "first_contact")
         peers = Peers(state.identity, state.graph, http, contact, heard=state.memory.hear)
         self.policy = Policy.of(state, peers, acceptance)
-        self.wire = Wire.of(state, peers, self.policy.rules)
+        self.wire = Wire.of(state, peers, self.policy.rules, contact_answers_s=contact_answers_s)
         self.work = BackgroundWork(KoiNetNode.from_string(state.rid).name)
         self.joining = Joining(
             state, self.wire, self.policy, self.work, handle=self._handle_own, process=self.process

@@ -78,7 +78,8 @@ class Processor:
 
     def __init__(self, steps: PipelineSteps, *, max_waiting: int = MAX_WAITING) -> None:
         self._steps = steps
-        self._max_waiting = max_waiting
+        self.max_waiting = max_waiting
+        """Objects of other nodes that may wait; further ones are refused."""
         self._handlers: dict[HandlerType, list[KnowledgeHandler]] = {kind: [] for kind in HandlerType}
         self._waiting: deque[KnowledgeObject] = deque()
         self._arrived = asyncio.Event()
@@ -88,6 +89,11 @@ class Processor:
         self.cache: Any = None
         self.identity: Any = None
         self.network: Any = None
+
+    @property
+    def waiting_objects(self) -> int:
+        """How many objects wait to be processed."""
+        return len(self._waiting)
 
     # Handlers
 
@@ -143,9 +149,9 @@ class Processor:
     def handle_all(self, kobjs: Sequence[KnowledgeObject]) -> None:
         """Let objects be processed in their order. Raises BusyError, and takes none, if too many wait."""
         external = any(kobj.source is KnowledgeSource.External for kobj in kobjs)
-        if external and len(self._waiting) + len(self._asked) + len(kobjs) > self._max_waiting:
+        if external and len(self._waiting) + len(self._asked) + len(kobjs) > self.max_waiting:
             raise BusyError(
-                f"{len(self._waiting)} objects wait, of {self._max_waiting}; send these again later"
+                f"{len(self._waiting)} objects wait, of {self.max_waiting}; send these again later"
             )
         self._waiting.extend(kobjs)
         self._arrived.set()

@@ -81,8 +81,9 @@ class ServerProgram:
         *,
         own: Mapping[str, str],
         folder: Path | None = None,
+        flood: FloodMeter | None = None,
     ) -> None:
-        self.flood = FloodMeter()
+        self.flood = flood or FloodMeter()
         self._name = name
         self._command = list(command)
         self._environment = {key: own[key] for key in _INHERITED if key in own} | dict(environment)

@@ -111,6 +111,10 @@ class ServerSession:
         self._follows_others = asyncio.Event()
         self._is_level_set = False
 
+    @property
+    def calls_in_flight(self) -> int:
+        return len(self._open)
+
     async def start(self) -> ServerFacts:
         """Agree on a protocol version. Raises AgentUnreachableError and RemoteFaultError."""
         reply = await self._exchange(self._requests.initialize(), _NOBODY)

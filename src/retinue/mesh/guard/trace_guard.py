@@ -110,6 +110,16 @@ class TraceGuard:
         self._in_flight: dict[str, _InFlight] = {}
         self._running: dict[str, _Running] = {}
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is kept of any trace, because no call is in flight."""
+        return not (self._in_flight or self._running)
+
+    @property
+    def refused_traces(self) -> int:
+        """Traces whose refusals are remembered."""
+        return len(self._breaker.refused)
+
     def configure(self, settings: GuardSettings) -> None:
         """Apply other bounds to the next calls; the breaker keeps those of its creation."""
         self._settings = settings

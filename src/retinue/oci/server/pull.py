@@ -61,14 +61,19 @@ async def show_all(request: Request) -> IsShown | None:
 
 
 def routes(
-    registry: LayoutRegistry, store: LayoutRegistry | None = None, find_shown: FindShown = show_all
+    registry: LayoutRegistry,
+    store: LayoutRegistry | None = None,
+    find_shown: FindShown = show_all,
+    *,
+    max_manifests_bytes: int = MAX_MANIFESTS_BYTES,
 ) -> list[BaseRoute]:
     """Create the routes, with paths from ``/v2/`` on. With ``store``, mesh tokens may write.
 
     With ``store`` the routes must run behind `SecurityMiddleware`, and tokens limited to part of the mesh are
-    rejected. ``find_shown`` hides repositories from callers that may not write.
+    rejected. ``find_shown`` hides repositories from callers that may not write. A bulk answer has at most
+    ``max_manifests_bytes`` of manifests.
     """
-    pull = _PullEndpoint(registry, find_shown, writable=store is not None)
+    pull = _PullEndpoint(registry, find_shown, store is not None, max_manifests_bytes)
 
     def reading(handler: Handler) -> Handler:
         return with_error_responses(handler if store is None else require_full_view(handler))
@@ -108,10 +113,13 @@ def _push_routes(push: PushEndpoint) -> list[BaseRoute]:
 
 
 class _PullEndpoint:
-    def __init__(self, registry: LayoutRegistry, find_shown: FindShown, *, writable: bool) -> None:
+    def __init__(
+        self, registry: LayoutRegistry, find_shown: FindShown, writable: bool, max_manifests_bytes: int
+    ) -> None:
         self._registry = registry
         self._find_shown = find_shown
         self._writable = writable
+        self._max_manifests_bytes = max_manifests_bytes
 
     async def root(self, request: Request) -> Response:
         """GET /v2/: the first request of a client.
@@ -138,7 +146,7 @@ class _PullEndpoint:
         wanted = parse_wanted(await read_body(request, MAX_WANTED_BYTES, "a request for manifests"))
         shown = set(await self._keep_shown(request, wanted))
         readable = {name: digest for name, digest in wanted.items() if name in shown}
-        manifests = await self._registry.find_manifests(readable, MAX_MANIFESTS_BYTES)
+        manifests = await self._registry.find_manifests(readable, self._max_manifests_bytes)
         # one that is hidden is answered as one that is missing; those that are left out may be asked again
         answered = {name: manifests.get(name) for name in wanted if name in manifests or name not in shown}
         return Response(render_manifests(answered), headers={**API_VERSION, "content-type": BULK_TYPE})

@@ -176,7 +176,9 @@ async def check_postgres(url: str) -> Check:
 async def check_signatures(settings: Settings, state: State, home: LayoutRegistry) -> Check:
     """The cards in the state's registry that the policy refuses, and cards with a bad signature."""
     policy = settings.signatures.policy
-    reading = await RegistrySource("home", home, verifier=card_verifier(settings, state)).read_all()
+    reading = await RegistrySource(
+        "home", home, verifier=card_verifier(settings.signatures, state)
+    ).read_all()
     refused = [one.error for one in reading.problems if isinstance(one.error, CardSignatureError)]
     bad = [one for one in reading.listings if one.signature in ("invalid", "unknown_key")]
     if refused:

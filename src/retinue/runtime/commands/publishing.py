@@ -82,7 +82,7 @@ class Catalog:
         """Push a target and notify the hub; raises RegistryError and StateError."""
         registry, created = self._chosen(), datetime.now(UTC)
         if isinstance(target, Card):
-            signer = card_signer(self._settings, self._state)
+            signer = card_signer(self._settings.signatures, self._state)
             published = await publish_card(
                 registry,
                 target.name,
@@ -129,7 +129,7 @@ class Catalog:
             try:
                 artifact = await registry.pull(plain)
                 if artifact.form == "card":
-                    verifier = card_verifier(self._settings, self._state)
+                    verifier = card_verifier(self._settings.signatures, self._state)
                     verdict = verifier.check(artifact.signatures, (artifact.content,), reference=text)
                     return Pulled(artifact, registry.name, verdict)
                 return Pulled(artifact, registry.name)

@@ -17,7 +17,7 @@ from retinue.mesh.admission import Admission
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.events import EventBus
 from retinue.parts.process import Process
-from retinue.settings import Settings
+from retinue.storage.run_store import RunStore
 from retinue.web.security import SecurityMiddleware
 
 
@@ -37,7 +37,7 @@ class HubDashboard:
         SessionMiddleware.put_before(checks, self.sessions)
 
 
-def make_dashboard(process: Process, settings: Settings) -> HubDashboard:
+def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
     """The dashboard of a hub."""
     # reads leave no event: a page that is looked at calls several skills every second
     dispatcher, directory = process.dispatcher, process.get(Directory)
@@ -46,14 +46,14 @@ def make_dashboard(process: Process, settings: Settings) -> HubDashboard:
     hub = Hub(dispatcher, replace(dispatcher, admission=silent))
 
     def subscribe(changed: Callable[[], None]) -> Callable[[], None]:
-        ends = [
+        subscriptions = [
             events.subscribe(lambda event: changed()),
             directory.subscribe(lambda change: changed()),
         ]
 
         def end() -> None:
-            for one in ends:
-                one()
+            for unsubscribe in subscriptions:
+                unsubscribe()
 
         return end
 
@@ -69,7 +69,7 @@ def make_dashboard(process: Process, settings: Settings) -> HubDashboard:
         url=process.url or "",
         version=version("retinue"),
         verify=verify,
-        has_runs=lambda: settings.database is not None or process.state.runs.exists(),
+        has_runs=run_store.exists,
         read_limits=lambda: (guard.max_depth, guard.new_trace_calls),
     )
     made = HubDashboard(dashboard.routes(), sessions, live.end)

@@ -112,7 +112,7 @@ class Imports:
         pins = open_pins(settings, state)
         self._servers = ImportedServers(version("retinue"), pins)
         self._apis = ImportedApis(environment())
-        self._agents = ImportedAgents(pins, card_verifier(settings, state))
+        self._agents = ImportedAgents(pins, card_verifier(settings.signatures, state))
 
     @property
     def servers(self) -> ImportedServers:

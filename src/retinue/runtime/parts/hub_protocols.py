@@ -23,8 +23,8 @@ from retinue.runtime.endpoints.registry import hook_tokens, shown_repositories
 from retinue.runtime.imports.connections import Imports
 from retinue.runtime.mesh import Registries
 from retinue.runtime.parts.mcp import MCP_RANK
-from retinue.settings import Settings
-from retinue.settings_tables import DiscoveryTable
+from retinue.settings_tables import DiscoveryTable, HookTable
+from retinue.storage.run_store import RunStore
 
 
 class HubMcpPart(Part):
@@ -87,7 +87,7 @@ class RegistryPart(Part):
                 hook_route(registries.notifications.take),
                 *oci.routes(registries.home, registries.home, shown),
             ),
-            tokens=hook_tokens(process.tables.get(Settings), process.environ),
+            tokens=hook_tokens(process.tables.get(HookTable), process.environ),
         )
 
 
@@ -101,6 +101,5 @@ class DashboardPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        settings = process.tables.get(Settings)
-        dashboard = make_dashboard(process, settings)
+        dashboard = make_dashboard(process, process.get(RunStore))
         yield Opened(routes=dashboard.routes, on_checks=dashboard.take_checks, drain=dashboard.end)

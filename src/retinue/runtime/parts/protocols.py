@@ -23,8 +23,7 @@ from retinue.runtime.endpoints.a2a import open_a2a
 from retinue.runtime.factories import public_card_key
 from retinue.runtime.messages import Messages
 from retinue.runtime.observing.process_state import ProcessState
-from retinue.settings import Settings
-from retinue.settings_tables import ExecuteTable
+from retinue.settings_tables import AuthTable, ExecuteTable, SignatureTable
 from retinue.web.error_table import rest_fault
 from retinue.web.rejections import keys_route, metadata_routes
 from retinue.web.security import identity_of
@@ -69,15 +68,7 @@ class A2aPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        opening = open_a2a(
-            process.dispatcher,
-            process.shown,
-            process.tables.get(Settings),
-            process.state,
-            process.url or "",
-            process.get(Messages).answer_envelope,
-        )
-        async with opening as endpoints:
+        async with open_a2a(process, process.get(Messages).answer_envelope) as endpoints:
             yield Opened(routes=endpoints.routes, drain=endpoints.end)
 
 
@@ -117,15 +108,14 @@ class ProbesPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        settings = process.tables.get(Settings)
         state = process.find(ProcessState)
-        keys = keys_route(partial(public_card_key, settings, process.state))
+        keys = keys_route(partial(public_card_key, process.tables.get(SignatureTable), process.state))
         yield Opened(
             routes=(
                 health_route(),
                 *(() if state is None else state.routes()),
                 *(() if process.kind == "worker" else (keys,)),
-                *metadata_routes(protected_resource(settings)),
+                *metadata_routes(protected_resource(process.tables.get(AuthTable))),
             )
         )
 

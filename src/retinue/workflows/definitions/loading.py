@@ -147,23 +147,23 @@ def load_builtin(name: str) -> Loaded:
 
     Raises UnknownWorkflowError, and InvalidSettingError when two distributions have one of this name.
     """
-    found = _installed().get(name)
-    if found is None:
+    sources = list_installed_sources().get(name)
+    if sources is None:
         near = suggest(name, list_builtins())
         raise UnknownWorkflowError(name, near=[near] if near else ())
-    if len(found) > 1:
-        raise conflict(WORKFLOWS, name, list(found))
-    (file,) = found.values()
+    if len(sources) > 1:
+        raise conflict(WORKFLOWS, name, list(sources))
+    (file,) = sources.values()
     return load(file.read_text(encoding="utf-8"), source=file.name)
 
 
 def list_builtins() -> tuple[str, ...]:
     """The names of the workflows of Retinue and of installed distributions, sorted."""
-    return tuple(sorted(_installed()))
+    return tuple(sorted(list_installed_sources()))
 
 
 @cache
-def _installed() -> Mapping[str, Mapping[str, Traversable]]:
+def list_installed_sources() -> Mapping[str, Mapping[str, Traversable]]:
     """The files of each installed workflow, by distribution."""
     folders = [("retinue", resources.files("retinue.workflows").joinpath("builtin"))]
     plugins = list_plugins(WORKFLOWS)

@@ -79,9 +79,9 @@ class Lease:
 
         Raises StateError where the database does not answer.
         """
-        await self._beat()
+        await self.renew()
         if dead:
-            await self._rescue(dead)
+            await self.rescue(dead)
         self._task = asyncio.create_task(self._keep(), name="lease of the runs")
 
     async def end(self) -> None:
@@ -110,21 +110,22 @@ class Lease:
         """Renew a lease that is lost, for a caller who would rather be told than wait; raises StateError."""
         async with self._renewing:
             if time.monotonic() >= self._until:
-                await self._beat()
+                await self.renew()
 
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(self._lease_s / 3)
             try:
                 async with self._renewing:
-                    await self._beat()
+                    await self.renew()
                 # After an outage of the database all leases are old: the other nodes get time to renew.
                 if time.monotonic() - self._since >= self._lease_s * 2 / 3:
-                    await self._rescue()
+                    await self.rescue()
             except StateError as error:
                 _log.warning("lease not renewed", error=error.message)
 
-    async def _beat(self) -> None:
+    async def renew(self) -> None:
+        """Renew the lease, and see which nodes live. Raises StateError where the database does not answer."""
         statement = sa.text(
             f"INSERT INTO {self._database.nodes} (executor, version, expires, running) "  # noqa: S608
             f"VALUES (:executor, :version, {self._database.now} + :lease, :running) "
@@ -159,7 +160,7 @@ class Lease:
             if row.executor in living and row.version == VERSION
         )
 
-    async def _rescue(self, dead: Sequence[str] | None = None) -> None:
+    async def rescue(self, dead: Sequence[str] | None = None) -> None:
         """Reassign the runs of nodes whose lease is over; with ``dead``, only of these nodes."""
         over = self._seen.list_over(time.monotonic())
         # Its own lease is judged by the other nodes.
@@ -206,7 +207,7 @@ class Lease:
         lost = client.list_lost(connection, living, names, only)
         able = connection.execute(sa.text(f"{living} ORDER BY running, executor"), names).scalars()
         # A node that was seen to be over may have renewed its lease since: it gets runs the next time.
-        shares = _share_out(lost, [executor for executor in able if executor not in over])
+        shares = share_out(lost, [executor for executor in able if executor not in over])
         return {
             executor: client.requeue_lost(connection, living, names, runs, executor)
             for executor, runs in shares.items()
@@ -287,7 +288,7 @@ class SeenLeases:
         return max(0.0, low - before[1]) + min(0.0, high - before[0])
 
 
-def _share_out(runs: Sequence[str], executors: Sequence[str]) -> dict[str, list[str]]:
+def share_out(runs: Sequence[str], executors: Sequence[str]) -> dict[str, list[str]]:
     """Assign runs to nodes: outermost runs round-robin, child runs with their outermost run."""
     shares: dict[str, list[str]] = {}
     roots = sorted({run.partition("/")[0] for run in runs})

@@ -23,7 +23,7 @@ from retinue.storage.files import make_folder, remove_leftovers, storage_errors
 from retinue_koi.codec.bundles import Bundle, Manifest, encode_bundle, is_same_in_both, parse_bundle
 from retinue_koi.codec.rids import type_name, type_of
 from retinue_koi.storage.bundle_files import BundleFiles, decode_bundle
-from retinue_koi.storage.journal import Journal
+from retinue_koi.storage.journal import JOURNAL_BYTES, Journal
 
 MAX_OBJECTS: Final = 200_000
 _KEPT_PARSED: Final = 256
@@ -49,7 +49,9 @@ _Packed = tuple[str, str, tuple[tuple[str, Any], ...], int, str | None, bool]
 class KoiCache:
     """The bundles below ``folder``; one process at a time may open it."""
 
-    def __init__(self, folder: Path, *, max_objects: int = MAX_OBJECTS) -> None:
+    def __init__(
+        self, folder: Path, *, max_objects: int = MAX_OBJECTS, journal_bytes: int = JOURNAL_BYTES
+    ) -> None:
         self.folder = folder
         self._max_objects = max_objects
         self._entries: dict[str, _Packed] = {}
@@ -59,12 +61,17 @@ class KoiCache:
         self._parsed: OrderedDict[str, Bundle] = OrderedDict()
         self._lock = FileLock(folder / ".lock", mode=0o600, thread_local=False)
         self._files = BundleFiles(folder)
-        self._journal = Journal(folder)
+        self._journal = Journal(folder, journal_bytes)
         self._checkpoint: asyncio.Task[None] | None = None
         self.notes: dict[str, Any] = {}
         """Values that others keep in the journal by `note`, the newest of each key."""
         self.queues: dict[str, dict[str, str]] = {}
         """The events that wait for each node: RID → event type. Changed by `enqueue` and `dequeue` only."""
+
+    @property
+    def is_writing_files(self) -> bool:
+        """Whether changes of the older journal are being written to the files."""
+        return self._checkpoint is not None
 
     # Opening and closing
 
