@@ -144,6 +144,7 @@ def visit(page: str) -> None:
 async def test_a_server_that_asks_for_a_login_is_called_after_it(
     tmp_path: Path, port: int, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("BROWSER", "one is there")
     monkeypatch.setattr(webbrowser, "open", visit)
     async with serve_with_login() as server:
         with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:

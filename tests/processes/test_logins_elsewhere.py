@@ -64,6 +64,7 @@ def stranger() -> Iterator[Recorder]:
 async def docs(
     tmp_path: Path, port: int, stranger: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[LoggedIn]:
+    monkeypatch.setenv("BROWSER", "one is there")
     monkeypatch.setattr(webbrowser, "open", visit)
     with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
         async with log_in_at_docs(tmp_path, hub, stranger) as logged_in:
