@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from retinue.core.errors import InvalidSettingError
+from retinue.core.call import ANONYMOUS
+from retinue.core.errors import InvalidSettingError, NotAuthenticatedError
 from retinue.parts.part import LivePart
 from retinue.parts.process import Tables
 from retinue.runtime.configuration_reload import ConfigurationReload, endpoint_part
@@ -30,6 +31,19 @@ def test_a_reachable_process_refuses_to_stop_requiring_tokens() -> None:
     with pytest.raises(InvalidSettingError, match="no token is required"):
         part.prepare(tables_of(settings_of(auth={"anonymous": True})))
     part.prepare(tables_of(settings_of(auth={"anonymous": False})))
+
+
+async def test_paths_of_parts_stay_open_when_settings_are_read_anew() -> None:
+    exceptions = PathExceptions(frozenset({"/open"}), ("/pages/",), ("/files/",))
+    checks = SecurityMiddleware(no_app)
+    endpoint_part(checks, Address("127.0.0.1", 0), exceptions).prepare(
+        tables_of(settings_of(auth={"anonymous": False}))
+    )()
+    for path in ("/open", "/pages/style.css", "/health"):
+        assert await checks.authenticate({}, path) is ANONYMOUS
+    for path in ("/open/more", "/files/x"):
+        with pytest.raises(NotAuthenticatedError):
+            await checks.authenticate({}, path)
 
 
 def test_no_part_changes_if_one_of_them_refuses_the_settings() -> None:
