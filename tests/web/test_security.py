@@ -80,13 +80,13 @@ async def knock(
 ) -> Answer:
     """One request to an endpoint behind the security middleware, without a socket."""
     answer = Answer()
-    given = {"host": "127.0.0.1:9000", **(headers or {})}
+    sent = {"host": "127.0.0.1:9000", **(headers or {})}
     scope = {
         "type": "http",
         "method": method,
         "path": path,
         "server": ("127.0.0.1", 9000),
-        "headers": [(name.encode(), value.encode("latin-1")) for name, value in given.items() if value]
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in sent.items() if value]
         + [(name.encode(), value.encode("latin-1")) for name, value in more],
     }
     pending = list(chunks or [b""])
