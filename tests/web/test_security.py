@@ -208,9 +208,9 @@ async def test_a_page_behind_a_tunnel_or_a_proxy_is_our_own_by_its_host() -> Non
 async def test_a_header_that_counts_once_is_refused_when_it_comes_twice(
     name: str, values: tuple[str, str]
 ) -> None:
-    given = {"host": "", name: "", **({} if name == "host" else {"host": "127.0.0.1:9000"})}
+    without = {"host": "", name: "", **({} if name == "host" else {"host": "127.0.0.1:9000"})}
     answer = await knock(
-        headers={**({} if name == "content-type" else JSON), **given}, more=[(name, v) for v in values]
+        headers={**({} if name == "content-type" else JSON), **without}, more=[(name, v) for v in values]
     )
     assert answer.status == 400
     assert name in orjson.loads(answer.body)["detail"]
