@@ -27,11 +27,13 @@ from retinue.runtime.access import behind_proxies
 from retinue.runtime.agent_core import open_agent
 from retinue.runtime.agent_process import ServeOptions, agent_parts
 from retinue.runtime.hub_process import HubOptions, hub_parts
+from retinue.runtime.imports.connections import Imports
 from retinue.runtime.launch import Start
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.mesh import Mesh, open_mesh
 from retinue.runtime.parts.audit import RecordedCalls
+from retinue.runtime.parts.imports import ImportsPart
 from retinue.runtime.run_process import make_checks
 from retinue.runtime.serving import Stop
 from retinue.settings import Settings
@@ -159,6 +161,7 @@ class System:
         koi: KoiHub | None = None,
         koi_join: str | None = None,
         dashboard: bool = False,
+        make_imports: Callable[[Settings, State], Imports] = Imports,
     ) -> Hub:
         """A hub as ``retinue hub`` composes it, found through the state folder; with ``koi`` on a network.
 
@@ -180,7 +183,7 @@ class System:
         map_of_mesh = MeshParts(url, tuple(mesh.registries.by_name))
         process.add(MeshParts, map_of_mesh)
         process.add(SqliteAudit, audit)
-        own = {"koi": KoiPart(koi, hub_id)}
+        own = {"koi": KoiPart(koi, hub_id), "imports": ImportsPart(make_imports)}
         parts = [own.get(part.name, part) for part in hub_parts(HubOptions(), settings)]
         left_out = NOT_OPENED if dashboard else NOT_OPENED | {"dashboard"}
         await self._open(process, [part for part in parts if part.name not in left_out], later, self.stack)

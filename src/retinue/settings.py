@@ -24,6 +24,7 @@ from pydantic_settings import (
 from retinue.core.errors import InvalidSettingError
 from retinue.core.text import suggest
 from retinue.parts.installed import KNOWN_PARTS, explain_missing, find_installed_parts
+from retinue.parts.process import Kind
 from retinue.plugins import PARTS, list_plugins
 from retinue.settings_tables import (
     A2aTable,
@@ -214,10 +215,14 @@ def _name_part_fields() -> _Fields:
     return {name: (Mapping[str, Any], {}) for name in names if name not in Settings.model_fields}
 
 
-def find_missing_parts(settings: Settings) -> Mapping[str, InvalidSettingError]:
-    """By name, why parts are missing: they cannot be used, or have a table but no distribution."""
+def find_missing_parts(settings: Settings, kind: Kind | None = None) -> Mapping[str, InvalidSettingError]:
+    """By name, why parts are missing: they cannot be used, or have a table but no distribution.
+
+    A process of one ``kind`` does not miss parts that are known to be of other kinds.
+    """
     refused = find_installed_parts().refused
-    wanted = {*refused, *(name for name in KNOWN_PARTS if getattr(settings, name, None))}
+    tables = {name: known for name, known in KNOWN_PARTS.items() if getattr(settings, name, None)}
+    wanted = {*refused, *(name for name, known in tables.items() if kind is None or kind in known.flags)}
     reasons = {name: explain_missing(name) for name in sorted(wanted - {*settings.parts.off})}
     return {name: error for name, error in reasons.items() if error is not None}
 

@@ -13,8 +13,14 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from retinue.core.call import Principal
-from retinue.dashboard.paths import OPEN_PATHS
-from retinue.dashboard.sessions import SessionMiddleware, Sessions, is_own_page, read_cookie
+from retinue.dashboard.sessions import (
+    OPEN_PREFIXES,
+    PAGE_PREFIXES,
+    SessionMiddleware,
+    Sessions,
+    is_own_page,
+    read_cookie,
+)
 from retinue.web.security import SecurityMiddleware, SecuritySettings, Tokens, identity_of
 from tests.serving import serve_app
 
@@ -33,7 +39,7 @@ async def url(sessions: Sessions) -> AsyncIterator[str]:
 
     app = Starlette(routes=[Route("/{path:path}", who, methods=["GET", "POST"])])
     tokens = Tokens({TOKEN.decode(): Principal("ada", "token", frozenset({"mesh"}))})
-    settings = SecuritySettings(anonymous=False, any_media_type=("/ui/",), open_prefixes=OPEN_PATHS)
+    settings = SecuritySettings(anonymous=False, any_media_type=PAGE_PREFIXES, open_prefixes=OPEN_PREFIXES)
     checks = SecurityMiddleware(app, settings, tokens)
     SessionMiddleware.put_before(checks, sessions)
     async with serve_app(checks) as url:

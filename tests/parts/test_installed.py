@@ -192,3 +192,11 @@ def test_options_stay_where_a_second_distribution_has_a_part_of_a_known_name(sit
     command = CommandOfParts("hub", kind="hub", params=[click.Option(["--join", "hub_url"])])
     flags = [flag for param in command.get_params(click.Context(command)) for flag in param.opts]
     assert flags.count("--koi") == 1
+
+
+def test_a_process_misses_no_part_that_is_of_other_kinds(site: Path, tmp_path: Path) -> None:
+    install(site, "retinue-koi", {}, {})
+    (tmp_path / "retinue.toml").write_text("[koi]\nenabled = true\n")
+    settings = load_settings(start=tmp_path)
+    assert [*find_missing_parts(settings)] == [*find_missing_parts(settings, "hub")] == ["koi"]
+    assert find_missing_parts(settings, "worker") == {}

@@ -429,6 +429,8 @@ class GivingPart(Part):
             problems=problems,
             live=(LivePart((f"{name}.*",), lambda tables: lambda: None),),
             open_paths=frozenset({f"/{name}"}),
+            open_prefixes=(f"/{name}/open/",),
+            any_media_type=(f"/{name}/files/",),
             tokens={f"token-of-{name}": LOCAL},
         )
 
@@ -453,7 +455,10 @@ async def test_routes_stand_in_the_order_of_their_ranks_and_then_of_the_list(ope
 async def test_what_parts_give_is_collected(opened: OpenParts) -> None:
     names = ["last", "second", "third", "first"]
     assert opened.list_tokens() == {f"token-of-{name}": LOCAL for name in names}
-    assert opened.list_open_paths() == {f"/{name}" for name in names}
+    exceptions = opened.list_path_exceptions()
+    assert exceptions.open_paths == {f"/{name}" for name in names}
+    assert exceptions.open_prefixes == tuple(f"/{name}/open/" for name in names)
+    assert exceptions.any_media_type == tuple(f"/{name}/files/" for name in names)
     assert [live.names for live in opened.list_live()] == [(f"{name}.*",) for name in names]
     assert [problem.name for problem in await opened.find_problems()] == names
     assert opened.metrics.keys() == METRICS.keys() | {f"toy_{name}" for name in names}

@@ -93,10 +93,9 @@ async def test_a_database_that_does_not_answer_is_reported_once_and_tried_again(
             raise StateError("the database does not answer", remedy="start it")
 
     monkeypatch.setattr(DurableRuns, "launch", launch)
-    monkeypatch.setattr("retinue.runtime.lazy_runs.RETRY_S", 0)
     state = State(tmp_path)
     state.runs.touch()
-    lazy = LazyRuns(Settings(), state)
+    lazy = LazyRuns(Settings(), state, retry_s=0.0)
     async with lazy.open(body):
         await lazy.launch(said.append)
     assert attempts == 3

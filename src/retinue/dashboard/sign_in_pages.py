@@ -11,8 +11,7 @@ from starlette.routing import Route
 from retinue.core.call import Principal
 from retinue.core.errors import RetinueError
 from retinue.dashboard.frame import Frame, Page, read_entries
-from retinue.dashboard.paths import ROOT
-from retinue.dashboard.sessions import Sessions, read_cookie, set_cookie
+from retinue.dashboard.sessions import ROOT, Sessions, read_cookie, set_cookie
 from retinue.web.public_address import prefix_of
 from retinue.web.security import identity_of
 

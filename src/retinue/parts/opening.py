@@ -17,7 +17,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.metrics import METRICS, Figures, Metric
 from retinue.parts.part import LivePart, Opened, Part, Problem
 from retinue.parts.process import Process
-from retinue.web.security import SecurityMiddleware
+from retinue.web.security import PathExceptions, SecurityMiddleware
 
 SLOW_S = 10.0
 """A part that takes longer to open, or to start, is named."""
@@ -127,9 +127,14 @@ class OpenParts:
         """The settings that apply while the process runs."""
         return [live for open_ in self._parts for live in open_.opened.live]
 
-    def list_open_paths(self) -> frozenset[str]:
-        """The paths that need no token."""
-        return frozenset[str]().union(*(open_.opened.open_paths for open_ in self._parts))
+    def list_path_exceptions(self) -> PathExceptions:
+        """The paths that need no token, and those whose endpoints check the media type themselves."""
+        gifts = [open_.opened for open_ in self._parts]
+        return PathExceptions(
+            open_paths=frozenset[str]().union(*(opened.open_paths for opened in gifts)),
+            open_prefixes=tuple(prefix for opened in gifts for prefix in opened.open_prefixes),
+            any_media_type=tuple(prefix for opened in gifts for prefix in opened.any_media_type),
+        )
 
     def give_checks(self, checks: SecurityMiddleware) -> None:
         """Let parts put apps in front of the security checks."""
@@ -268,9 +273,9 @@ async def open_parts(
     Raises RetinueError for a required part that cannot open. Another one is left out and noted.
     """
     opened = OpenParts(process, slow_s)
-    wanted = [part for part in parts if opened.wants(part)]
+    chosen = [part for part in parts if opened.wants(part)]
     async with AsyncExitStack() as stack:
-        for part in in_order(wanted, lambda part: part.needs):
+        for part in in_order(chosen, lambda part: part.needs):
             with opened.excusing(part, "part not opened"):
                 await opened.open(part, stack)
         if process.when_open is not None:

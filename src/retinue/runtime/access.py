@@ -9,7 +9,6 @@ from starlette.types import ASGIApp
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
-from retinue.dashboard.paths import OPEN_PATHS, ROOT
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.settings import Settings
 from retinue.settings_tables import AccessTable, AuthTable, EndpointTable
@@ -20,10 +19,11 @@ from retinue.web.issued_tokens import SCOPES, KnownTokens
 from retinue.web.mesh_tokens import MeshBearer
 from retinue.web.metrics_endpoint import PATH as METRICS_PATH
 from retinue.web.public_address import PublicAddress
-from retinue.web.rejections import REGISTRY_PATH, ProtectedResource
+from retinue.web.rejections import ProtectedResource
 from retinue.web.security import (
     LOCAL_TOKEN,
     PROBE_PATHS,
+    PathExceptions,
     SecurityMiddleware,
     SecuritySettings,
     TokenReader,
@@ -37,23 +37,23 @@ def check_address(host: str, auth: AuthTable, *, insecure_ok: bool) -> None:
     check_bind(host, has_auth=not auth.anonymous, insecure_ok=insecure_ok)
 
 
-def security_settings(
-    settings: Settings, host: str, open_paths: frozenset[str] = frozenset()
-) -> SecuritySettings:
+def security_settings(settings: Settings, host: str, exceptions: PathExceptions) -> SecuritySettings:
     """The settings of the security middleware of a process that listens at ``host``.
 
-    ``open_paths`` are further paths that need no token, such as those of a KOI node that checks signatures.
+    ``exceptions`` are those of its parts, such as the paths of a KOI node that checks signatures.
     """
     return SecuritySettings(
         host=host,
         hosts=settings.doors.hosts,
         origins=settings.doors.origins,
         max_body_bytes=settings.limits.body_bytes,
-        any_media_type=(REGISTRY_PATH, "/hooks/registry", f"{ROOT}/"),
+        any_media_type=exceptions.any_media_type,
         anonymous=settings.auth.anonymous,
-        open_prefixes=OPEN_PATHS,
+        open_prefixes=exceptions.open_prefixes,
         resource=protected_resource(settings.auth),
-        open_paths=PROBE_PATHS | ({METRICS_PATH} if settings.metrics.public else set()) | open_paths,
+        open_paths=PROBE_PATHS
+        | ({METRICS_PATH} if settings.metrics.public else set())
+        | exceptions.open_paths,
     )
 
 
@@ -65,16 +65,16 @@ def endpoint_checks(
     *,
     host: str,
     url: str = "",
-    open_paths: frozenset[str] = frozenset(),
+    exceptions: PathExceptions,
     tokens: Mapping[str, Principal] | None = None,
 ) -> SecurityMiddleware:
     """The app behind the security checks of a process that listens at ``host`` and is advertised at ``url``.
 
-    ``open_paths`` need no token. ``tokens`` are accepted besides the state's token.
+    ``exceptions`` are those of `security_settings`. ``tokens`` are accepted besides the state's token.
     """
     known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN})
-    wanted = security_settings(settings, host, open_paths)
-    return SecurityMiddleware(app, wanted, known, token_readers(settings, state, http, url))
+    checked = security_settings(settings, host, exceptions)
+    return SecurityMiddleware(app, checked, known, token_readers(settings, state, http, url))
 
 
 def behind_proxies(app: ASGIApp, doors: EndpointTable, url: str) -> ASGIApp:
@@ -123,7 +123,7 @@ def token_readers(settings: Settings, state: State, http: HttpClient, url: str =
     if auth.issuer is not None and (auth.jwks_url or auth.jwks_file):
         from retinue.web.jwt_tokens import JwtReader, JwtSettings  # with cryptography: 13 MB
 
-        wanted = JwtSettings(
+        jwt = JwtSettings(
             issuer=auth.issuer,
             audiences=auth.audience,
             jwks_url=auth.jwks_url,
@@ -131,7 +131,7 @@ def token_readers(settings: Settings, state: State, http: HttpClient, url: str =
             scopes_claim=auth.scopes_claim,
             scope_names=auth.scopes,
         )
-        readers.append(JwtReader(wanted, http))
+        readers.append(JwtReader(jwt, http))
     return readers
 
 

@@ -19,7 +19,7 @@ from retinue.runtime.factories import guard_settings, limit_settings, timeout_se
 from retinue.runtime.launch import Address, tables_of
 from retinue.settings import Settings
 from retinue.settings_tables import LimitTable, TimeoutTable, TraceTable
-from retinue.web.security import SecurityMiddleware
+from retinue.web.security import PathExceptions, SecurityMiddleware
 
 
 class ConfigurationReload:
@@ -102,17 +102,17 @@ def dispatcher_parts(dispatcher: Dispatcher, access_of: Callable[[Settings], Acc
     ]
 
 
-def endpoint_part(checks: SecurityMiddleware, address: Address, open_paths: frozenset[str]) -> LivePart:
+def endpoint_part(checks: SecurityMiddleware, address: Address, exceptions: PathExceptions) -> LivePart:
     """Who may reach the endpoints of a process at ``address``.
 
-    ``open_paths`` are those of `security_settings`; no setting changes them.
+    ``exceptions`` are those of `security_settings`; no setting changes them.
     """
 
     def prepare(tables: Tables) -> Callable[[], None]:
         settings = tables.get(Settings)
         check_address(address.host, settings.auth, insecure_ok=address.insecure_bind)
-        wanted = security_settings(advertised(settings, address.advertise), address.host, open_paths)
-        return lambda: checks.configure(wanted)
+        checked = security_settings(advertised(settings, address.advertise), address.host, exceptions)
+        return lambda: checks.configure(checked)
 
     return LivePart(("doors.hosts", "doors.origins", "auth.anonymous", "metrics.public"), prepare)
 

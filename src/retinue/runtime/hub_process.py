@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from retinue.core.record import HUB_NAME
@@ -34,20 +34,16 @@ from retinue.storage.run_store import RunStore
 from retinue.storage.skill_index import SqliteTextIndex
 from retinue.storage.state import State
 
+ADDRESS = Address(port=9000)
+"""Where a hub listens without options."""
+
 
 @dataclass(frozen=True, slots=True)
 class HubOptions:
-    """How a hub runs; with ``port_may_move`` it takes the next free port instead of failing.
+    """How a hub runs; ``next_step`` is printed once its agents have started."""
 
-    ``next_step`` is printed once its agents have started.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 9000
-    port_may_move: bool = False
+    address: Address = ADDRESS
     bare: bool = False
-    advertise: str | None = None
-    insecure_bind: bool = False
     next_step: str | None = None
 
 
@@ -63,14 +59,6 @@ async def run_hub(
     An agent that does not start is reported and retried; it does not stop the hub. Raises
     HubRunningError, PortInUseError, StateDamagedError.
     """
-    address = Address(
-        options.host,
-        options.port,
-        search=options.port_may_move,
-        advertise=options.advertise,
-        insecure_bind=options.insecure_bind,
-        tells_port=True,
-    )
     return await run_process(
         Launch(
             kind="hub",
@@ -84,7 +72,7 @@ async def run_hub(
             open_core=open_hub,
             access_of=hub_access,
             reread=reread,
-            address=address,
+            address=replace(options.address, tells_port=True),
         )
     )
 

@@ -26,12 +26,12 @@ from retinue.storage.state import State
 class Address:
     """Where a process listens; with ``search`` it takes the next free port instead of failing.
 
-    ``advertise`` is the URL by which other machines reach it. ``tells_port`` prints that the port has moved.
-    ``listen`` opens the socket in another way than by host and port.
+    Port 0 is any free one. ``advertise`` is the URL by which other machines reach it. ``tells_port`` prints
+    that the port has moved. ``listen`` opens the socket in another way than by host and port.
     """
 
-    host: str
-    port: int
+    host: str = "127.0.0.1"
+    port: int = 0
     search: bool = False
     advertise: str | None = None
     insecure_bind: bool = False

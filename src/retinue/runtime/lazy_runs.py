@@ -39,7 +39,8 @@ class LazyRuns:
     Runs are stored in the state folder or in the configured database. A process has one instance.
     """
 
-    def __init__(self, settings: Settings, state: State) -> None:
+    def __init__(self, settings: Settings, state: State, *, retry_s: float = RETRY_S) -> None:
+        self._retry_s = retry_s
         self.store = RunStore(settings.database, state.runs)
         """Where the runs are stored."""
         self._options = settings.runs
@@ -84,7 +85,7 @@ class LazyRuns:
                 else:
                     echo(f"workflows are paused: {error.message}; {error.remedy}")
                     is_reported = True
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._retry_s)
             else:
                 return
 

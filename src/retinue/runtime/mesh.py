@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import HUB_NAME
-from retinue.hub.hub_agent import hub_agent
+from retinue.hub.hub_agent import HubAgent, hub_agent
 from retinue.hub.orchestration.conversations import Conversations
 from retinue.hub.orchestration.skills import SpendingOf
-from retinue.hub.orchestration.tool_list import ToolList
-from retinue.hub.resources import WorkflowPrompts
 from retinue.mesh.admission import Admission, Limits
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ExposeOverride
@@ -69,18 +66,14 @@ from retinue.workflows.runs.ports import Body, Runs
 class Mesh:
     """The core of a process that has a directory: what parts of it share; made by `open_mesh`."""
 
-    agent: Agent
+    hub: HubAgent
     dispatcher: Dispatcher
     lookup: LocalFirst
     directory: Directory
     search: SkillSearch
     registries: Registries
-    http: HttpClient
-    prompts: WorkflowPrompts
-    tools: ToolList
     figures: CallFigures
     peers: Peers
-    run_store: RunStore
 
     @property
     def events(self) -> EventBus:
@@ -98,18 +91,19 @@ class Mesh:
 
     def as_process(self, kind: Kind, start: Start) -> Process:
         """The mesh as its parts see it."""
-        shown = MeshAgents(self.agent, self.access, start.url, self.directory)
-        process = start.make_process(kind, self.agent, self.dispatcher, shown, self.peers, self.lookup)
+        agent = self.hub.agent
+        shown = MeshAgents(agent, self.access, start.url, self.directory)
+        process = start.make_process(kind, agent, self.dispatcher, shown, self.peers, self.lookup)
         process.when_open = self.synchronize
+        process.add(RunStore, RunStore(start.settings.database, start.state.runs))
         for product in (
             self.directory,
             self.search,
             self.registries,
-            self.prompts,
-            self.tools,
+            self.hub.prompts,
+            self.hub.tools,
             self.figures,
             self.peers.mcp_client,
-            self.run_store,
         ):
             process.products[type(product)] = product
         return process
@@ -171,7 +165,7 @@ async def open_mesh(
             published = await publish_workflow(home, name, text, created=datetime.now(UTC))
             return f"{published.repository}:{published.tag}"
 
-        made = hub_agent(
+        hub = hub_agent(
             directory,
             search,
             Orchestrator(runs),
@@ -185,27 +179,13 @@ async def open_mesh(
             spending_of=spending_of,
             store_workflow=store_workflow,
         )
-        agent = made.agent
-        run_store = RunStore(settings.database, state.runs)
-        if run_store.exists():
-            made.tools.note_run()
+        agent = hub.agent
+        if RunStore(settings.database, state.runs).exists():
+            hub.tools.note_run()
         local = LocalInvoker({agent.name: agent}, dispatcher, dispatcher.timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url), local)
         registries = Registries(home, named, notifications)
-        yield Mesh(
-            agent,
-            dispatcher,
-            lookup,
-            directory,
-            search,
-            registries,
-            http,
-            made.prompts,
-            made.tools,
-            figures,
-            peers,
-            run_store,
-        )
+        yield Mesh(hub, dispatcher, lookup, directory, search, registries, figures, peers)
 
 
 def _make_search(directory: Directory, texts: TextIndex | None) -> SkillSearch:

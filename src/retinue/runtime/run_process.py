@@ -71,14 +71,14 @@ async def run_process(launch: Launch) -> int:
         if parts is None:
             return _end(launch, stop)
         own.parts = parts
-        for name, missing in find_missing_parts(launch.settings).items():
+        for name, missing in find_missing_parts(launch.settings, launch.kind).items():
             parts.note_failure(name, missing)
         for live in parts.list_live():
             reload.add(live)
         await stack.enter_async_context(own.exporting(launch.service, process.environ))
         if listener is not None and launch.address is not None:
             checks = make_checks(process, parts, launch.address.host)
-            reload.add(endpoint_part(checks, launch.address, parts.list_open_paths()))
+            reload.add(endpoint_part(checks, launch.address, parts.list_path_exceptions()))
             app = behind_proxies(checks, process.tables.get(EndpointTable), process.url or "")
             limits = http_limits(process.tables.get(LimitTable))
             await stack.enter_async_context(serving(app, listener, stop, limits))
@@ -100,7 +100,7 @@ def make_checks(process: Process, parts: OpenParts, host: str) -> SecurityMiddle
         process.http,
         host=host,
         url=process.url or "",
-        open_paths=parts.list_open_paths(),
+        exceptions=parts.list_path_exceptions(),
         tokens=parts.list_tokens(),
     )
     parts.give_checks(checks)

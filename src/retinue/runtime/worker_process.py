@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
 
-from retinue.core.errors import InvalidSettingError
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.observing.events import log_lines
 from retinue.parts.installed import list_parts_of
@@ -30,18 +28,8 @@ SERVICE = "worker"
 """The name of its metrics in OpenTelemetry."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """How a worker runs; with ``port`` None it serves nothing, with 0 it takes any free port."""
-
-    host: str = "127.0.0.1"
-    port: int | None = None
-    advertise: str | None = None
-    insecure_bind: bool = False
-
-
 async def run_worker(
-    options: WorkerOptions,
+    address: Address | None,
     settings: Settings,
     state: State,
     echo: Echo,
@@ -49,20 +37,8 @@ async def run_worker(
 ) -> int:
     """Run workflows until asked to stop; returns the exit code. At SIGHUP it reads its settings anew.
 
-    Raises PortInUseError, InvalidSettingError, StateDamagedError.
+    Without an address it serves nothing. Raises PortInUseError, InvalidSettingError, StateDamagedError.
     """
-    address = None
-    if options.port is not None:
-        address = Address(
-            options.host,
-            options.port,
-            advertise=options.advertise,
-            insecure_bind=options.insecure_bind,
-        )
-    elif options.advertise is not None:
-        raise InvalidSettingError(
-            "worker.advertise", "a worker without a port serves nothing", remedy="add --port N"
-        )
     return await run_process(
         Launch(
             kind="worker",

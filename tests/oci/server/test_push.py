@@ -25,6 +25,7 @@ from retinue.oci.layout.uploads import KEPT_S, MAX_UPLOADS, Uploads
 from retinue.oci.registry import publish_card
 from retinue.oci.server import pull as oci
 from retinue.web.http_client import HttpClient
+from retinue.web.rejections import REGISTRY_PATH
 from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, SecuritySettings, Tokens
 from retinue.web.transport import HttpResponse
 from tests.mesh.scripted import FakeClock
@@ -90,7 +91,9 @@ async def endpoint(layout: LayoutRegistry) -> AsyncIterator[Endpoint]:
 @asynccontextmanager
 async def open_endpoint(layout: LayoutRegistry) -> AsyncIterator[Endpoint]:
     app = SecurityMiddleware(
-        Starlette(routes=oci.routes(layout, layout)), tokens=Tokens({TOKEN: LOCAL_TOKEN})
+        Starlette(routes=oci.routes(layout, layout)),
+        SecuritySettings(any_media_type=(REGISTRY_PATH,)),
+        Tokens({TOKEN: LOCAL_TOKEN}),
     )
     async with serve_app(app) as url, HttpClient() as client:
         yield Endpoint(url, client)
@@ -356,7 +359,7 @@ async def test_a_password_counts_at_the_registry_and_at_no_other_endpoint() -> N
 
 
 async def test_content_may_be_large_and_no_other_body_may(layout: LayoutRegistry) -> None:
-    settings = SecuritySettings(max_body_bytes=1000, max_upload_bytes=50_000)
+    settings = SecuritySettings(any_media_type=(REGISTRY_PATH,), max_body_bytes=1000, max_upload_bytes=50_000)
     app = SecurityMiddleware(
         Starlette(routes=oci.routes(layout, layout)), settings, Tokens({TOKEN: LOCAL_TOKEN})
     )

@@ -21,9 +21,10 @@ from retinue.parts.lazy import Lazy
 from retinue.parts.process import Echo
 from retinue.runtime.agent_process import ServeOptions, serve_agent
 from retinue.runtime.hub_process import HubOptions, run_hub
+from retinue.runtime.launch import Address
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.loading.targets import Target
-from retinue.runtime.worker_process import WorkerOptions, run_worker
+from retinue.runtime.worker_process import run_worker
 from retinue.settings import Settings, settings_class
 from retinue.storage.state import State
 from retinue_koi.table import KoiTable
@@ -148,7 +149,7 @@ async def record_order(
 async def test_the_order_of_a_hub(
     recorder: Recorder, retinue_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, options = State(retinue_home), HubOptions(port=0, bare=True, next_step="now call")
+    state, options = State(retinue_home), HubOptions(Address(), bare=True, next_step="now call")
     settings = settings_class()(koi=KoiTable(join=NOBODY))
     order = await record_order(
         recorder,
@@ -165,7 +166,7 @@ async def test_the_order_of_an_agent(
 ) -> None:
     lists = tmp_path / "agent.json"
     lists.write_text('{"name": "ordered", "version": "1.0.0", "mcp": {"expose_tools": []}}')
-    state, options = State(retinue_home), ServeOptions(port_may_move=True)
+    state, options = State(retinue_home), ServeOptions()
     settings = settings_class()(koi=KoiTable(member_join=NOBODY))
     target = Target(Agent("ordered", version="1.0.0"), (), lists_file=lists)
     order = await record_order(
@@ -190,7 +191,7 @@ async def test_the_order_of_a_worker(
         recorder,
         monkeypatch,
         state,
-        lambda echo: run_worker(WorkerOptions(port=0), Settings(), state, echo),
+        lambda echo: run_worker(Address(), Settings(), state, echo),
         (*SHARED, *MESH, *HUB),
     )
     check_golden("order-worker.txt", order)

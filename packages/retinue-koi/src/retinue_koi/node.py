@@ -165,7 +165,7 @@ class KoiNode:
                 log.warning("koi_event_refused", rid=one.rid, reason=one.reason, node=source)
             await self.receive_events(request.events, source, dialect, replayed=replayed)
             return None
-        if self.policy.rules.trust == "known" and source is None:
+        if self.policy.rules.terms.trust == "known" and source is None:
             raise PermissionError("this node answers signed requests of nodes that it knows")
         match request:
             case PollEvents(limit, rid):

@@ -104,7 +104,7 @@ class KoiServer:
         """The body of the reply with status 200."""
         data = decode_json(body)
         if not is_envelope(data):
-            if self._node.policy.rules.trust == "signed":
+            if self._node.policy.rules.terms.trust == "signed":
                 raise PermissionError("this node accepts signed requests only")
             request = parse_request(path, data)
             reply = await self._node.answer(request, None, "unsigned")
@@ -165,7 +165,7 @@ class KoiServer:
             key = find_introduced(source, request, "public_key")
         rules = self._node.policy.rules
         url = find_introduced(source, request, "base_url")
-        is_known = self._node.policy.rules.trust != "known" or rules.is_known(source)
+        is_known = self._node.policy.rules.terms.trust != "known" or rules.is_known(source)
         if key is None or not (is_known or rules.claims_contact(url)):
             raise FaultError("unknown_node", f"{source} is not known to this node")
         if not is_rid_of_key(source, key):

@@ -83,7 +83,7 @@ class ImportLimits:
     max_in_flight: int = MAX_IN_FLIGHT
 
 
-_LIMITS = ImportLimits()
+DEFAULT_LIMITS = ImportLimits()
 
 
 class ImportedAgent(LiveMember):
@@ -96,7 +96,7 @@ class ImportedAgent(LiveMember):
         pins: Pins,
         verifier: CardVerifier,
         on_change: OnChange,
-        limits: ImportLimits = _LIMITS,
+        limits: ImportLimits = DEFAULT_LIMITS,
     ) -> None:
         self.spec = spec
         self._limits = limits
@@ -269,7 +269,7 @@ class ImportedAgents(LiveSource[ImportedAgent]):
 
     name = A2A_AGENTS
 
-    def __init__(self, pins: Pins, verifier: CardVerifier, limits: ImportLimits = _LIMITS) -> None:
+    def __init__(self, pins: Pins, verifier: CardVerifier, limits: ImportLimits = DEFAULT_LIMITS) -> None:
         super().__init__()
         self.limits = limits
         self.pins = pins

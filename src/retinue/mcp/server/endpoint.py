@@ -155,7 +155,7 @@ class McpServer:
         self._notifier = ChangeNotifier(offer, self._connections)
         self._suspended: SuspendedCalls[SuspendedCall] = SuspendedCalls()
         self._listening = ListenHandler(self._notifier)
-        interactions = Interactions(self._connections, self._suspended)
+        interactions = Interactions(self._connections, self._suspended, options.heartbeat_s)
         long_results = long_results or LongResults(options.result_chars)
         self._tools = ToolHandlers(
             offer, calls, interactions, long_results, options.guard_as_tool_error, options.metadata_key

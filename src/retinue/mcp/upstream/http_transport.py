@@ -62,8 +62,10 @@ class HttpTransport:
         url: str,
         headers: Mapping[str, str],
         authorize: Authorize | None = None,
+        *,
+        flood: FloodMeter | None = None,
     ) -> None:
-        self.flood = FloodMeter()
+        self.flood = flood or FloodMeter()
         self.trace: TraceContext | None = None
         """The trace of requests that name none, such as those that begin and end a session of one call."""
         self._name = name

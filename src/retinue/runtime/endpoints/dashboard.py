@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
@@ -12,7 +12,7 @@ from retinue.core.call import Principal
 from retinue.dashboard.asking import Hub
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.server import Dashboard
-from retinue.dashboard.sessions import SessionMiddleware, Sessions
+from retinue.dashboard.sessions import OPEN_PREFIXES, PAGE_PREFIXES, SessionMiddleware, Sessions
 from retinue.mesh.admission import Admission
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.events import EventBus
@@ -30,6 +30,9 @@ class HubDashboard:
     end: Callable[[], None]
     checks: SecurityMiddleware | None = None
     """The security checks of the hub, which verify the tokens of the sign-in page."""
+    open_prefixes: Sequence[str] = OPEN_PREFIXES
+    form_prefixes: Sequence[str] = PAGE_PREFIXES
+    """Prefixes of the paths to which browsers send forms."""
 
     def take_checks(self, checks: SecurityMiddleware) -> None:
         """Put the sessions in front of the checks of pages; to be called before the first request."""

@@ -13,7 +13,7 @@ from retinue.mcp.upstream.imports.reads import ServersInHub
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.oci.server import pull as oci
-from retinue.oci.server.webhooks import hook_route
+from retinue.oci.server.webhooks import HOOK_PATH, hook_route
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.endpoints.agent_mcp import McpEndpoints
@@ -25,6 +25,7 @@ from retinue.runtime.mesh import Registries
 from retinue.runtime.parts.mcp import MCP_RANK
 from retinue.settings_tables import DiscoveryTable, HookTable
 from retinue.storage.run_store import RunStore
+from retinue.web.rejections import REGISTRY_PATH
 
 
 class HubMcpPart(Part):
@@ -87,6 +88,7 @@ class RegistryPart(Part):
                 hook_route(registries.notifications.take),
                 *oci.routes(registries.home, registries.home, shown),
             ),
+            any_media_type=(REGISTRY_PATH, HOOK_PATH),
             tokens=hook_tokens(process.tables.get(HookTable), process.environ),
         )
 
@@ -102,4 +104,10 @@ class DashboardPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         dashboard = make_dashboard(process, process.get(RunStore))
-        yield Opened(routes=dashboard.routes, on_checks=dashboard.take_checks, drain=dashboard.end)
+        yield Opened(
+            routes=dashboard.routes,
+            open_prefixes=dashboard.open_prefixes,
+            any_media_type=dashboard.form_prefixes,
+            on_checks=dashboard.take_checks,
+            drain=dashboard.end,
+        )
