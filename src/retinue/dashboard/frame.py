@@ -67,8 +67,8 @@ class PageFrame:
 
 def read_number(request: Request, name: str) -> int:
     """A number of a page's query, 0 where it is missing or none."""
-    given = request.query_params.get(name, "")
-    return int(given) if given.isdecimal() and len(given) <= 15 else 0
+    digits = request.query_params.get(name, "")
+    return int(digits) if digits.isdecimal() and len(digits) <= 15 else 0
 
 
 def lead_to(*parts: str) -> Response:

@@ -273,9 +273,9 @@ async def open_parts(
     Raises RetinueError for a required part that cannot open. Another one is left out and noted.
     """
     opened = OpenParts(process, slow_s)
-    wanted = [part for part in parts if opened.wants(part)]
+    chosen = [part for part in parts if opened.wants(part)]
     async with AsyncExitStack() as stack:
-        for part in in_order(wanted, lambda part: part.needs):
+        for part in in_order(chosen, lambda part: part.needs):
             with opened.excusing(part, "part not opened"):
                 await opened.open(part, stack)
         if process.when_open is not None:
