@@ -228,7 +228,7 @@ def find_missing_parts(settings: Settings, kind: Kind | None = None) -> Mapping[
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    """The keys of the table at this place, [] for one that is not found."""
+    """The keys of the table at this place; [] for an unknown table."""
     table: type[BaseModel] = settings_class()
     for part in location:
         field = table.model_fields.get(part) if isinstance(part, str) else None

@@ -39,7 +39,7 @@ _log = structlog.get_logger("retinue.ard")
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class FederatedResults:
     """The answers of others, and by URL the reasons of missing ones."""
 
     parts: list[list[CatalogEntry]] = field(default_factory=list)
@@ -66,13 +66,13 @@ class Upstreams:
         """Whether others are asked: not in a loop, and not beyond the limit."""
         return bool(self.urls) and self.own_id not in visited and len(visited) < self._max_hops
 
-    async def ask(self, search: Search, visited: Sequence[str]) -> Answers:
+    async def ask(self, search: Search, visited: Sequence[str]) -> FederatedResults:
         """Ask all at once; failed and late ones are named.
 
         Nobody is asked while the same search is under way, because it may have come back.
         """
         if search.key in self._under_way:
-            return Answers(missing=dict.fromkeys(self.urls, "the same search is under way"))
+            return FederatedResults(missing=dict.fromkeys(self.urls, "the same search is under way"))
         self._under_way.add(search.key)
         try:
             asked = {url: asyncio.create_task(self._ask_one(url, search, visited)) for url in self.urls}
@@ -84,7 +84,7 @@ class Upstreams:
                 await asyncio.gather(*asked.values(), return_exceptions=True)
         finally:
             self._under_way.discard(search.key)
-        answers = Answers()
+        answers = FederatedResults()
         for url, task in asked.items():
             if task.cancelled():
                 answers.missing[url] = f"no answer within {self._timeout_s:g} s"

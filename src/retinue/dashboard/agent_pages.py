@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError
-from retinue.dashboard.asking import Hub, Json
+from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.figures import write_examples
 from retinue.dashboard.forms import WHOLE, has_problem, make_form, read_form
-from retinue.dashboard.frame import PAGE, Frame, Page, read_entries, read_number
+from retinue.dashboard.frame import PAGE, Page, PageFrame, read_entries, read_number
 from retinue.dashboard.sessions import ROOT
 
 SKILLS = 100
@@ -31,7 +31,7 @@ _ORIGINS = {
 class AgentPages:
     """The pages below ``/ui/agents``."""
 
-    def __init__(self, hub: Hub, frame: Frame) -> None:
+    def __init__(self, hub: HubSkills, frame: PageFrame) -> None:
         self._hub = hub
         self._frame = frame
 

@@ -25,7 +25,7 @@ Page = Callable[[Request, Principal], Awaitable[Response]]
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-class Frame:
+class PageFrame:
     """Renders pages of the hub at ``url`` with navigation and the name of the visitor."""
 
     def __init__(self, url: str, version: str) -> None:

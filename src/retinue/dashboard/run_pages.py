@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError
-from retinue.dashboard.asking import Hub, Json
+from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.drawings import draw_tiles
 from retinue.dashboard.figures import draw_steps, find_waiting
-from retinue.dashboard.frame import PAGE, Frame, Page, lead_to, read_entries, read_number
+from retinue.dashboard.frame import PAGE, Page, PageFrame, lead_to, read_entries, read_number
 from retinue.dashboard.sessions import ROOT
 from retinue.dashboard.step_levels import make_level
 
@@ -34,7 +34,7 @@ MAX_VALUE_CHARACTERS = 5_000
 class RunPages:
     """The pages below ``/ui/runs``; ``has_runs`` tells whether any run was stored."""
 
-    def __init__(self, hub: Hub, frame: Frame, has_runs: Callable[[], bool]) -> None:
+    def __init__(self, hub: HubSkills, frame: PageFrame, has_runs: Callable[[], bool]) -> None:
         self._hub = hub
         self._frame = frame
         self._has_runs = has_runs

@@ -19,16 +19,16 @@ from starlette.types import Receive, Scope, Send
 from retinue.core.call import Principal
 from retinue.core.record import HUB_NAME
 from retinue.dashboard.agent_pages import AgentPages
-from retinue.dashboard.asking import Hub, Json
+from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.attention import find_attention
 from retinue.dashboard.drawings import place_bars
 from retinue.dashboard.figures import RECENT_CALLS, RECENT_S, measure
-from retinue.dashboard.frame import PAGE, Frame, Page, read_number
+from retinue.dashboard.frame import PAGE, Page, PageFrame, read_number
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.mesh_page import MeshPage
 from retinue.dashboard.rendering import read_static
 from retinue.dashboard.run_pages import RunPages
-from retinue.dashboard.sessions import ROOT, Sessions
+from retinue.dashboard.sessions import ROOT, BrowserSessions
 from retinue.dashboard.sign_in_pages import SignInPages, Verify
 from retinue.dashboard.workflow_pages import WorkflowPages
 
@@ -47,8 +47,8 @@ class Dashboard:
 
     def __init__(
         self,
-        hub: Hub,
-        sessions: Sessions,
+        hub: HubSkills,
+        sessions: BrowserSessions,
         live: LiveUpdates,
         *,
         url: str,
@@ -62,7 +62,7 @@ class Dashboard:
         self._read_limits = read_limits
         # RECENT_CALLS records take megabytes until they are counted: one overview at a time reads them
         self._reads_recent = asyncio.Lock()
-        self._frame = Frame(url, version)
+        self._frame = PageFrame(url, version)
         self._agents = AgentPages(hub, self._frame)
         self._runs = RunPages(hub, self._frame, has_runs)
         self._workflows = WorkflowPages(hub, self._frame)

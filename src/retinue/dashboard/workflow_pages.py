@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError
-from retinue.dashboard.asking import Hub
+from retinue.dashboard.asking import HubSkills
 from retinue.dashboard.figures import draw_definition
 from retinue.dashboard.forms import has_problem, make_form, read_form
-from retinue.dashboard.frame import Frame, Page, describe_error, lead_to, read_entries
+from retinue.dashboard.frame import Page, PageFrame, describe_error, lead_to, read_entries
 from retinue.dashboard.sessions import ROOT
 
 _SAMPLE = """\
@@ -29,7 +29,7 @@ output: {text: "${{ input.text }}"}
 class WorkflowPages:
     """The pages below ``/ui/workflows``."""
 
-    def __init__(self, hub: Hub, frame: Frame) -> None:
+    def __init__(self, hub: HubSkills, frame: PageFrame) -> None:
         self._hub = hub
         self._frame = frame
 

@@ -1,4 +1,4 @@
-"""Opens the parts of a process in the order of their needs, and takes them through their moments."""
+"""Opens the parts of a process in the order of their needs, then runs, drains and ends them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def in_order(parts: Sequence[Part], edges: Edges) -> list[Part]:
 
 @dataclass(frozen=True, slots=True)
 class OpenPart:
-    """A part with what it gave."""
+    """A part with its `Opened`."""
 
     part: Part
     opened: Opened

@@ -54,7 +54,7 @@ async def serve_agent(
     echo: Echo,
     reread: Callable[[], Settings] | None = None,
 ) -> int:
-    """Serve until asked to stop; returns the exit code. At SIGHUP it reads its settings anew with ``reread``.
+    """Serve until asked to stop; returns the exit code. At SIGHUP it reads its settings again.
 
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """

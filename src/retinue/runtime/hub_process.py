@@ -54,7 +54,7 @@ async def run_hub(
     echo: Echo,
     reread: Callable[[], Settings] | None = None,
 ) -> int:
-    """Run until asked to stop; returns the exit code. At SIGHUP it reads its settings anew with ``reread``.
+    """Run until asked to stop; returns the exit code. At SIGHUP it reads its settings again with ``reread``.
 
     An agent that does not start is reported and retried; it does not stop the hub. Raises
     HubRunningError, PortInUseError, StateDamagedError.

@@ -15,9 +15,9 @@ from importlib.metadata import version
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import HUB_NAME
 from retinue.hub.hub_agent import HubAgent, hub_agent
-from retinue.hub.orchestration.conversations import Conversations
+from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.skills import SpendingOf
-from retinue.mesh.admission import Admission, Limits
+from retinue.mesh.admission import Admission, ProcessLimits
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ExposeOverride
 from retinue.mesh.directory.listings import Listings
@@ -173,7 +173,7 @@ async def open_mesh(
             version=version("retinue"),
             caller=caller,
             track=track,
-            conversations=Conversations(state.read_session, state.write_session),
+            conversations=NamedConversations(state.read_session, state.write_session),
             clear_steps=step_cache.clear,
             access=dispatcher.access,
             spending_of=spending_of,
@@ -226,7 +226,7 @@ def _make_dispatcher(
         agent=HUB_NAME,
         lookup=lookup,
         invoker_of=lookup.invoker_of,
-        admission=Admission(guard, Limits(limit_settings(settings.limits)), EventBus()),
+        admission=Admission(guard, ProcessLimits(limit_settings(settings.limits)), EventBus()),
         agent_stats=agent_stats,
         health_sink=directory.record_health,
         timeouts=timeout_settings(settings.timeouts),

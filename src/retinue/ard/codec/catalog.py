@@ -92,7 +92,7 @@ def is_catalog_url(url: str) -> bool:
 
 
 def render_entries(listing: Listing, publisher: Publisher, scopes: frozenset[str]) -> list[CatalogEntry]:
-    """The entries of an agent, with what a reader with these scopes may see; [] where it sees no skill."""
+    """The entries of an agent, with the skills visible to these scopes; [] without a visible skill."""
     record = listing.record
     skills = list_shown_skills(record, scopes)
     if not skills:

@@ -52,10 +52,14 @@ _LOOK_S = 0.5
 
 
 @asynccontextmanager
-async def open_catalog(settings: Settings, state: State, location: str | None) -> AsyncIterator[Catalog]:
+async def open_catalog(
+    settings: Settings, state: State, location: str | None
+) -> AsyncIterator[RegistryCommands]:
     """Open a catalog of the registry at ``location`` (URL or folder), by default the state's."""
     async with HttpClient(allow_private=settings.allow_private_urls) as http:
-        yield Catalog(settings, state, http, check_location(location) if location is not None else None)
+        yield RegistryCommands(
+            settings, state, http, check_location(location) if location is not None else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class Pulled:
     verdict: Verdict = Verdict("none")  # noqa: RUF009 - it is frozen
 
 
-class Catalog:
+class RegistryCommands:
     """Publishes to and removes from one registry; pulls from it or, without a location, from all."""
 
     def __init__(self, settings: Settings, state: State, http: HttpClient, location: str | None) -> None:

@@ -110,7 +110,7 @@ def _find_missing(key: str, texts: Mapping[str, str], own: Mapping[str, str]) ->
 
 
 class Imports:
-    """The imports of a hub: MCP servers, HTTP APIs and agents that speak A2A.
+    """The imports of a hub: MCP servers, HTTP APIs and A2A agents.
 
     ``new_meter`` makes the meter of what a server sends unasked.
     """
