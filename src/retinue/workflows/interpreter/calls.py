@@ -80,7 +80,8 @@ class Ask:
     number of the first attempt, more than 1 where earlier ones were made before; ``undo`` the skill that
     compensates the step. ``as_mesh`` = called with the scopes of the mesh. With ``ask_first`` an agent is
     chosen among the agents that say yes. ``key_path`` is the key of an earlier attempt whose outcome is
-    unknown, ``choice`` the agent that had it. ``once`` = a time-out ends all attempts.
+    unknown, ``choice`` the agent that had it. ``once`` = only one that
+    was lost is followed by another.
     """
 
     step_id: str
@@ -178,7 +179,7 @@ class CallSteps:
                 facts = {"agent": given["agent"], "cached": bool(given.get("cached"))}
                 return Result(given["value"], facts, last.sent)
             is_last = number == len(ask.attempts) or "limit_of" in fault.data or "waited_s" in fault.data
-            is_last = is_last or not fault.retryable or (ask.once and fault.on_error == "timeout")
+            is_last = is_last or not fault.retryable or (ask.once and fault.on_error != "unreachable")
             if last is not None and not (_is_unknown(fault) or _did_not_arrive(fault)):
                 # Answered: the work is to be done again, and what is known of this key will not change.
                 trials += _answered(last, fault, unknown)
