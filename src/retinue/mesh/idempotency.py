@@ -27,7 +27,10 @@ Run = Callable[[], Awaitable[Answer]]
 
 
 AFTER_TIME_OUT_S = 60.0
-"""How long an execution goes on after the time of its last caller was over."""
+"""How long an execution goes on at most after the time of its last caller was over."""
+
+PATIENCE = 10.0
+"""How many times as long as that caller waited: the waits between attempts grow."""
 
 AFTER_DISCONNECT_S = 1.0
 """How long it goes on after its last caller went away before that: to cancel it, or because it was lost."""
@@ -110,15 +113,18 @@ class OutcomeCache:
         if entry.given_up is not None:
             entry.given_up.cancel()
             entry.given_up = None
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         entry.waiting += 1
         try:
             await asyncio.wait((execution,))
         finally:
             entry.waiting -= 1
             if not entry.waiting and not execution.done():
-                loop = asyncio.get_running_loop()
-                is_over = call.deadline is not None and loop.time() >= call.deadline - _ALMOST_S
-                left_s = self._after_time_out_s if is_over else self._after_disconnect_s
+                left_s = self._after_disconnect_s
+                if call.deadline is not None and loop.time() >= call.deadline - _ALMOST_S:
+                    left_s = max(left_s, PATIENCE * (call.deadline - began))
+                    left_s = min(left_s, self._after_time_out_s)
                 entry.given_up = loop.call_later(left_s, execution.cancel)
 
     async def _execute(self, key: Key, entry: _Entry, run: Run) -> Answer:

@@ -68,9 +68,8 @@ async def test_an_open_circuit_is_waited_for_as_long_as_it_says(bench: Bench) ->
     assert bench.slept == [4.5]
 
 
-async def test_an_agent_is_waited_for_as_long_as_all_attempts_could_last_and_then_they_are_used_up(
-    bench: Bench,
-) -> None:
+async def test_the_time_of_the_step_bounds_the_wait_and_ends_all_attempts(bench: Bench) -> None:
+    """The time of all its attempts."""
     bench.offer("work", always(CircuitOpenError("work-agent", 5, "connection refused")))
     with pytest.raises(StepFailedError, match=r"Circuit open .* \(waited 1 min 55 s\)") as caught:
         (await bench.run(ONE % ", timeout: 20s, retry: {attempts: 5}", run_id="r")).get()
