@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from retinue import plugins
 from retinue.cli.program import TABLE
 from retinue.core.errors import InvalidSettingError, UnknownWorkflowError
 from retinue.plugins import AGENTS, COMMANDS, WORKFLOWS, find_plugin, list_plugins
@@ -21,25 +18,7 @@ from retinue.workflows.library import Library
 from tests.cli.conftest import Retinue
 from tests.cli.conftest import retinue as retinue
 from tests.plugins import hide_test_writer, install, install_words
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder at the head of the path, for distributions."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(folder)
-    _forget()
-    yield folder
-    _forget()
-    for name in [name for name in sys.modules if name.startswith("word_")]:
-        del sys.modules[name]
-
-
-def _forget() -> None:
-    plugins.list_plugins.cache_clear()
-    loading._installed.cache_clear()
-    loading.load_builtin.cache_clear()
+from tests.plugins import site as site
 
 
 def test_the_test_writer_declares_its_agents_with_their_ports_its_workflow_and_its_command(

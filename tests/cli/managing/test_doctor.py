@@ -196,3 +196,12 @@ def test_little_space_is_said_in_time(
     usage = SimpleNamespace(total=free_bytes, used=0, free=free_bytes)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     assert _examine(retinue)["disk"]["status"] == status
+
+
+def test_a_part_that_is_switched_off_and_not_installed_is_named(
+    retinue: Retinue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_PARTS__OFF", '["koy", "koi"]')
+    checks = _examine(retinue)
+    assert (checks["part koy"]["status"], checks["part koy"]["remedy"]) == ("warn", "correct parts.off")
+    assert "part koi" not in checks

@@ -225,7 +225,7 @@ async def test_attempts_in_branches_and_items_are_undone_by_the_run_around_them(
     assert sorted(refunded) == ["1 C1", "2 C1"]
 
 
-def let_choose(bench: Bench, monkeypatch: pytest.MonkeyPatch, *others: str, **facts: bool) -> None:
+def let_choose(bench: Bench, monkeypatch: pytest.MonkeyPatch, *others: str, **facts: Any) -> None:
     """Let the directory say more about the agents of the bench, and name others for a skill called before."""
     choose = bench.caller.choose
 

@@ -50,7 +50,7 @@ def name_steps(document: Document) -> Document:
 
 
 def _role_of(step: Mapping[str, Any]) -> str | None:
-    """The role after which a step is called, None for one that asks for none."""
+    """The role of a step's agent, None for a step without a role."""
     parallel = step.get("parallel")
     if isinstance(parallel, Mapping):
         if "steps" in step or "branches" in step:
@@ -127,7 +127,7 @@ def load(
 
 
 def inspect_text(text: str, *, source: str = INLINE) -> tuple[Loaded | None, list[DefinitionError]]:
-    """As `load`, with all faults that can be told apart instead of the first one."""
+    """As `load`, with all separate faults instead of the first."""
     try:
         canonical = _to_canonical(read_text(text, source))
     except DefinitionError as error:
@@ -147,23 +147,23 @@ def load_builtin(name: str) -> Loaded:
 
     Raises UnknownWorkflowError, and InvalidSettingError when two distributions have one of this name.
     """
-    found = _installed().get(name)
-    if found is None:
+    sources = list_installed_sources().get(name)
+    if sources is None:
         near = suggest(name, list_builtins())
         raise UnknownWorkflowError(name, near=[near] if near else ())
-    if len(found) > 1:
-        raise conflict(WORKFLOWS, name, list(found))
-    (file,) = found.values()
+    if len(sources) > 1:
+        raise conflict(WORKFLOWS, name, list(sources))
+    (file,) = sources.values()
     return load(file.read_text(encoding="utf-8"), source=file.name)
 
 
 def list_builtins() -> tuple[str, ...]:
     """The names of the workflows of Retinue and of installed distributions, sorted."""
-    return tuple(sorted(_installed()))
+    return tuple(sorted(list_installed_sources()))
 
 
 @cache
-def _installed() -> Mapping[str, Mapping[str, Traversable]]:
+def list_installed_sources() -> Mapping[str, Mapping[str, Traversable]]:
     """The files of each installed workflow, by distribution."""
     folders = [("retinue", resources.files("retinue.workflows").joinpath("builtin"))]
     plugins = list_plugins(WORKFLOWS)

@@ -41,7 +41,15 @@ from retinue.core.errors import (
 from retinue.workflows.caller import Choice, Wanted, cache_key
 from retinue.workflows.definitions.definition import AskFirst, Retry
 from retinue.workflows.interpreter.call_budget import StepBudget
-from retinue.workflows.interpreter.frame import Frame, Result, Trial, add_note, below, overdue, record_failure
+from retinue.workflows.interpreter.frame import (
+    Frame,
+    StepResult,
+    Trial,
+    add_note,
+    below,
+    overdue,
+    record_failure,
+)
 from retinue.workflows.runs.records import Fault, Origin, StepOutcome, as_json, read_json
 from retinue.workflows.runs.replay_rules import is_step_time_out, step_timed_out
 
@@ -143,7 +151,7 @@ class CallSteps:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
-    async def run(self, ask: Ask, path: str, base: str | None = None) -> Result:
+    async def run(self, ask: Ask, path: str, base: str | None = None) -> StepResult:
         """Make a call with its retries; raises StepFailedError.
 
         The paths of the attempts begin with ``base``, by default the path of the step. Afterwards
@@ -177,7 +185,7 @@ class CallSteps:
                 trials += [one for one in unknown if not _is_settled(one, last)]
                 given = outcome.value
                 facts = {"agent": given["agent"], "cached": bool(given.get("cached"))}
-                return Result(given["value"], facts, last.sent)
+                return StepResult(given["value"], facts, last.sent)
             is_last = number == len(ask.attempts) or "limit_of" in fault.data or "waited_s" in fault.data
             is_last = is_last or not fault.retryable or (ask.once and fault.on_error != "unreachable")
             if last is not None and not (_is_unknown(fault) or _did_not_arrive(fault)):
@@ -283,7 +291,7 @@ class _Attempt:
         return other if is_other else None
 
     async def _choose(self, path: str, wait_s: float) -> StepOutcome:
-        """Choose an agent; one that is away is waited for, and a missing one in a run that was taken up."""
+        """Choose an agent; wait for a withdrawn agent and, in a resumed run, for a missing agent."""
         ask = self._ask
 
         async def effect() -> Any:
@@ -310,7 +318,7 @@ class _Attempt:
         return origin.as_mesh() if self._ask.as_mesh else origin
 
     async def _find_best(self) -> Choice:
-        """The agent to call; raises LookupFailedError, and AgentUnreachableError for one that is away."""
+        """The agent to call; raises LookupFailedError, and AgentUnreachableError for a withdrawn agent."""
         ask = self._ask
         if ask.prefer is None or ask.agent is not None:
             return await self._find(ask.agent)
