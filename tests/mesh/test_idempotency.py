@@ -98,10 +98,10 @@ async def test_a_call_goes_on_after_the_time_of_its_caller_and_its_repetition_jo
 async def test_a_call_that_nobody_waits_for_is_given_up_in_the_end_and_then_runs_again(
     is_overdue: bool,
 ) -> None:
-    bounds = {"after_time_out_s": 0.01, "after_disconnect_s": 60.0}
+    soon, never = 0.01, 60.0
+    outcomes, skill = OutcomeCache(after_time_out_s=soon, after_disconnect_s=never), Skill()
     if not is_overdue:
-        bounds = {"after_time_out_s": 60.0, "after_disconnect_s": 0.01}
-    outcomes, skill = OutcomeCache(**bounds), Skill()
+        outcomes = OutcomeCache(after_time_out_s=never, after_disconnect_s=soon)
     skill.gate = asyncio.Event()
     stopped = asyncio.Event()
 
