@@ -80,9 +80,9 @@ class PushEndpoint:
     async def begin_upload(self, request: Request) -> Response:
         """POST …/blobs/uploads/: mount from another repository, accept a whole blob, or begin an upload."""
         name, query = read_repository(request), request.query_params
-        wanted, source = query.get("mount", ""), query.get("from", "")
-        if is_digest(wanted) and is_repository(source) and await self._store.mount_blob(name, wanted, source):
-            return _stored(name, wanted)
+        digest, source = query.get("mount", ""), query.get("from", "")
+        if is_digest(digest) and is_repository(source) and await self._store.mount_blob(name, digest, source):
+            return _stored(name, digest)
         upload = await self._uploads.begin(name)
         if "digest" in query:
             return await self._complete(request, name, upload)
