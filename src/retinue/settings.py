@@ -30,6 +30,7 @@ from retinue.settings_tables import (
     A2aTable,
     AccessTable,
     AgentTable,
+    AuditTable,
     AuthTable,
     DirectoryTable,
     DiscoveryTable,
@@ -95,6 +96,7 @@ class Settings(BaseSettings):
     trace: TraceTable = TraceTable()
     limits: LimitTable = LimitTable()
     logs: LogTable = LogTable()
+    audit: AuditTable = AuditTable()
     doors: EndpointTable = EndpointTable()
     execute: ExecuteTable = ExecuteTable()
     mcp: McpTable = McpTable()
