@@ -204,7 +204,7 @@ def _read_part_fields() -> _Fields:
     tables: _Fields = {
         part.name: (part.table, part.table())
         for part in find_installed_parts().parts
-        if part.table is not None and part.name not in Settings.model_fields
+        if part.table is not None
     }
     return {**_name_part_fields(), **tables}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -9,7 +10,7 @@ import pytest
 
 from retinue.cli.options import CommandOfParts
 from retinue.core.errors import InvalidSettingError
-from retinue.parts.installed import explain_missing, find_part, list_parts_of
+from retinue.parts.installed import RESERVED, explain_missing, find_part, list_parts_of
 from retinue.parts.part import INTERFACE
 from retinue.runtime.hub_process import HubOptions, hub_parts
 from retinue.settings import Settings, find_missing_parts, load_settings
@@ -44,12 +45,13 @@ def install_part(
     name: str = "toy",
     interface: int = INTERFACE,
     attribute: str = "ToyPart",
+    declared: str = "toy",
 ) -> None:
-    """A distribution that declares the part ``toy``, whose class has this name."""
+    """A distribution that declares a part, whose class has this name and interface."""
     target = f"{distribution.replace('-', '_')}.part:{attribute}"
     text = PART.format(name=name, interface=interface)
     files = {"__init__.py": "", "part.py": text}
-    install(site, distribution, {"retinue.parts": {"toy": target}}, files)
+    install(site, distribution, {"retinue.parts": {declared: target}}, files)
 
 
 def reason_of(name: str) -> InvalidSettingError:
@@ -98,6 +100,25 @@ def test_a_part_whose_class_has_another_name_is_refused(site: Path) -> None:
     reason = reason_of("toy")
     assert "part toy of toy-tools" in reason.message
     assert "its part has another name" in reason.message
+
+
+def test_the_names_of_the_settings_are_no_names_of_parts() -> None:
+    assert Settings.model_fields.keys() == RESERVED
+
+
+@pytest.mark.parametrize("name", ["mcp", "hub"])
+def test_a_part_that_has_the_name_of_a_table_of_retinue_is_refused(
+    site: Path, tmp_path: Path, name: str
+) -> None:
+    install_part(site, name=name, declared=name)
+    (tmp_path / "retinue.toml").write_text("[hub]\nport = 9107\n")
+    settings = load_settings(start=tmp_path)
+    assert settings.hub.port == 9107
+    reason = find_missing_parts(settings)[name]
+    assert reason.message == (f"part {name} of toy-tools: its name is that of a setting of Retinue, [{name}]")
+    assert reason.remedy == "uninstall toy-tools"
+    assert find_part(name) is None
+    assert "toy_tools" not in sys.modules
 
 
 def test_of_two_parts_of_one_name_the_second_is_refused(site: Path) -> None:

@@ -30,6 +30,42 @@ KNOWN_PARTS: Mapping[str, KnownPart] = {
 """By name, so that a table or an option of a part that is not installed names the extra."""
 
 
+RESERVED = frozenset(
+    [
+        "a2a",
+        "access",
+        "agents",
+        "allow_private_urls",
+        "auth",
+        "database",
+        "directory",
+        "discovery",
+        "doors",
+        "execute",
+        "hooks",
+        "hub",
+        "imports",
+        "limits",
+        "llm",
+        "logs",
+        "mcp",
+        "messages",
+        "metrics",
+        "parts",
+        "registries",
+        "registry",
+        "routing",
+        "runs",
+        "signatures",
+        "timeouts",
+        "trace",
+        "worker",
+        "workflows",
+    ]
+)
+"""The names of Retinue's own settings; a part of another distribution has none of these names."""
+
+
 @dataclass(frozen=True, slots=True)
 class InstalledParts:
     """One object of each part, and by name the reasons why others cannot be used."""
@@ -42,7 +78,8 @@ class InstalledParts:
 def find_installed_parts() -> InstalledParts:
     """The parts of all distributions; the result is kept for the life of the process.
 
-    Refused are parts that cannot be imported, that were made for another interface, and the second of a name.
+    Refused are parts that cannot be imported, that were made for another interface, that have the name of a
+    setting of Retinue, and the second of a name.
     """
     parts: dict[str, Part] = {}
     refused: dict[str, InvalidSettingError] = {}
@@ -79,6 +116,9 @@ def explain_missing(name: str) -> InvalidSettingError | None:
 
 
 def _load(plugin: Plugin, loaded: Mapping[str, Part]) -> Part:
+    if plugin.name in RESERVED:
+        reason = f"its name is that of a setting of Retinue, [{plugin.name}]"
+        raise _refuse(plugin, reason, f"uninstall {plugin.distribution}")
     part_class = plugin.load(PARTS)
     if not (isinstance(part_class, type) and issubclass(part_class, Part)):
         raise _refuse(plugin, f"{plugin.target} is no class of a part", f"uninstall {plugin.distribution}")
