@@ -7,6 +7,7 @@ The error for an invalid value names its location, the shape of the value found 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -153,16 +154,13 @@ def load_settings(
         found = error.errors(include_url=False)
         # a misspelt key explains why another one is missing
         first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
-        # pydantic's word for a list of TOML or JSON
-        said = first["msg"].replace("a valid tuple", "a list")
-        problem = f"{said}; found {_shape(first.get('input'))}"
+        problem = f"{_name_shapes(first['msg'])}; found {_shape(first.get('input'))}"
         remedy = "see docs/settings.md"
         if first["type"] == "value_error":  # raised by a validator over several fields
             problem = first["msg"].removeprefix("Value error, ")
         elif first["type"] == "extra_forbidden":
             problem = "unknown key"
-            if near := suggest(str(first["loc"][-1]), _known_keys(first["loc"][:-1]), limit=1):
-                remedy = f"did you mean {near[0]}?"
+            remedy = _suggest_key(first["loc"], first.get("input"))
         raise InvalidSettingError(_locate(first["loc"], file, flags or {}), problem, remedy=remedy) from error
     except SettingsError as error:
         raise InvalidSettingError(
@@ -218,13 +216,28 @@ def _name_part_fields() -> _Fields:
 def find_missing_parts(settings: Settings, kind: Kind | None = None) -> Mapping[str, InvalidSettingError]:
     """By name, why parts are missing: they cannot be used, or have a table but no distribution.
 
-    A process of one ``kind`` does not miss parts that are known to be of other kinds.
+    A process of one ``kind`` misses a part only if the table would let a process of this kind open it.
     """
     refused = find_installed_parts().refused
-    tables = {name: known for name, known in KNOWN_PARTS.items() if getattr(settings, name, None)}
-    wanted = {*refused, *(name for name, known in tables.items() if kind is None or kind in known.flags)}
+    read = ((name, getattr(settings, name, None)) for name in KNOWN_PARTS)
+    # the table of an installed part is an object of its class
+    tables = {name: table for name, table in read if table and isinstance(table, Mapping)}
+    wanted = {
+        *refused,
+        *(name for name, table in tables.items() if kind is None or KNOWN_PARTS[name].is_wanted(table, kind)),
+    }
     reasons = {name: explain_missing(name) for name in sorted(wanted - {*settings.parts.off})}
     return {name: error for name, error in reasons.items() if error is not None}
+
+
+def _suggest_key(location: tuple[int | str, ...], value: object) -> str:
+    """The remedy for an unknown key; an unknown table may be that of a part that is not installed."""
+    key = str(location[-1])
+    near = suggest(key, _known_keys(location[:-1]), limit=1)
+    remedies = [f"did you mean {near[0]}?"] if near else []
+    if len(location) == 1 and isinstance(value, Mapping):
+        remedies.append(f"if a part brings [{key}], install its distribution, or remove the table")
+    return " — ".join(remedies) or "see docs/settings.md"
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
@@ -256,6 +269,12 @@ def _locate(location: tuple[int | str, ...], file: Path | None, flags: Mapping[s
     if variable := next((v for v in variables if v in os.environ and v != "RETINUE_HUB"), None):
         return variable
     return f"{file}: {dotted}" if file else dotted
+
+
+def _name_shapes(text: str) -> str:
+    """A message of pydantic with the words of TOML for a list and a table, without the names of classes."""
+    named = text.replace("a valid tuple", "a list")
+    return re.sub(r"a valid dictionary( or instance of \w+)?", "a table", named)
 
 
 def _shape(value: Any) -> str:

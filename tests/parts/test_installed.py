@@ -10,7 +10,7 @@ import pytest
 
 from retinue.cli.options import CommandOfParts
 from retinue.core.errors import InvalidSettingError
-from retinue.parts.installed import RESERVED, explain_missing, find_part, list_parts_of
+from retinue.parts.installed import KNOWN_PARTS, RESERVED, explain_missing, find_part, list_parts_of
 from retinue.parts.part import INTERFACE
 from retinue.runtime.hub_process import HubOptions, hub_parts
 from retinue.settings import Settings, find_missing_parts, load_settings
@@ -215,9 +215,31 @@ def test_options_stay_where_a_second_distribution_has_a_part_of_a_known_name(sit
     assert flags.count("--koi") == 1
 
 
-def test_a_process_misses_no_part_that_is_of_other_kinds(site: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "kinds"),
+    [
+        ("enabled = true", ["hub"]),
+        ('join = "http://127.0.0.1:9/koi-net"', ["hub"]),
+        ('member_join = "http://127.0.0.1:9/koi-net"', ["agent"]),
+        ("enabled = false", []),
+        ('trust = "open"', []),
+    ],
+)
+def test_only_the_kinds_that_would_open_a_part_miss_it(
+    site: Path, tmp_path: Path, line: str, kinds: list[str]
+) -> None:
     install(site, "retinue-koi", {}, {})
-    (tmp_path / "retinue.toml").write_text("[koi]\nenabled = true\n")
+    (tmp_path / "retinue.toml").write_text(f"[koi]\n{line}\n")
     settings = load_settings(start=tmp_path)
-    assert [*find_missing_parts(settings)] == [*find_missing_parts(settings, "hub")] == ["koi"]
-    assert find_missing_parts(settings, "worker") == {}
+    assert [*find_missing_parts(settings)] == ["koi"]
+    missing = {kind: [*find_missing_parts(settings, kind)] for kind in ("hub", "agent", "worker")}
+    assert missing == {kind: ["koi"] if kind in kinds else [] for kind in missing}
+
+
+def test_the_fields_of_a_known_part_are_those_of_its_options() -> None:
+    (koi,) = [part for part in list_parts_of("hub") if part.name == "koi"]
+    declared = {
+        kind: {option.flag: option.field for option in koi.options if kind in option.kinds}
+        for kind in koi.kinds
+    }
+    assert declared == KNOWN_PARTS["koi"].flags

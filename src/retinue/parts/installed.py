@@ -18,20 +18,34 @@ from retinue.plugins import PARTS, Plugin, list_plugins
 
 @dataclass(frozen=True, slots=True)
 class KnownPart:
-    """A part that is known by name only: the extra that installs it, and its options by kind of process."""
+    """A part that is known by name only: the extra that installs it, and its options by kind of process.
+
+    Each option has the field of the part's table that it writes; a process of the kind has the part if one of
+    the fields is set.
+    """
 
     extra: str
-    flags: Mapping[Kind, Sequence[str]]
+    flags: Mapping[Kind, Mapping[str, str]]
+
+    def is_wanted(self, table: Mapping[str, object], kind: Kind) -> bool:
+        """Whether a process of this kind would have the part; ``table`` is unchecked."""
+        return any(table.get(field) for field in self.flags.get(kind, {}).values())
 
 
 KNOWN_PARTS: Mapping[str, KnownPart] = {
-    "koi": KnownPart("koi", {"hub": ("--koi", "--koi-join"), "agent": ("--koi-join",)})
+    "koi": KnownPart(
+        "koi",
+        {
+            "hub": {"--koi": "enabled", "--koi-join": "join"},
+            "agent": {"--koi-join": "member_join"},
+        },
+    )
 }
 """By name, so that a table or an option of a part that is not installed names the extra."""
 
 
 RESERVED = frozenset(
-    [
+    {
         "a2a",
         "access",
         "agents",
@@ -61,7 +75,7 @@ RESERVED = frozenset(
         "trace",
         "worker",
         "workflows",
-    ]
+    }
 )
 """The names of Retinue's own settings; a part of another distribution has none of these names."""
 
