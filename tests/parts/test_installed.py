@@ -185,6 +185,34 @@ def test_an_option_of_a_part_that_is_switched_off_is_refused(site: Path, tmp_pat
     assert caught.value.remedy == "leave out its options, or remove toy from parts.off"
 
 
+@pytest.mark.parametrize("place", ["file", "environment", "flags"])
+def test_a_part_that_is_switched_off_is_not_imported(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    install_part(site)
+    text = '[parts]\noff = ["toy"]\n' if place == "file" else ""
+    # its table is accepted unread
+    (tmp_path / "retinue.toml").write_text(f"{text}[toy]\nwheels = 4\n")
+    if place == "environment":
+        monkeypatch.setenv("RETINUE_PARTS__OFF", '["toy"]')
+    settings = load_settings({"parts": {"off": ("toy",)}} if place == "flags" else None, start=tmp_path)
+    assert find_missing_parts(settings) == {}
+    assert list_parts_of("worker", settings.parts.off) == []
+    assert explain_missing("koi") is None
+    with pytest.raises(InvalidSettingError, match="unknown key"):
+        load_settings({"hub": {"prot": 1}, "parts": {"off": ("toy",)}}, start=tmp_path)
+    assert "toy_tools" not in sys.modules
+    assert [part.name for part in list_parts_of("worker")] == ["toy"]
+    assert "toy_tools" in sys.modules
+
+
+def test_a_wrong_list_of_parts_that_are_off_is_refused(site: Path, tmp_path: Path) -> None:
+    install_part(site)
+    (tmp_path / "retinue.toml").write_text("[parts]\noff = 4\n")
+    with pytest.raises(InvalidSettingError, match=r"parts\.off: Input should be a list"):
+        load_settings(start=tmp_path)
+
+
 def add_option(site: Path, flag: str) -> None:
     """Let the part of `install_part` declare an option."""
     file = site / "toy_tools" / "part.py"
