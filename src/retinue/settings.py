@@ -265,7 +265,7 @@ def _suggest_key(location: tuple[int | str, ...], value: object, fields: _Fields
 
 
 def _known_keys(location: tuple[int | str, ...], fields: _Fields) -> list[str]:
-    """The keys of the table at this place, [] for one that is not found."""
+    """The keys of the table at this place; [] for an unknown table."""
     table: type[BaseModel] = _from_file(None, fields)
     for part in location:
         field = table.model_fields.get(part) if isinstance(part, str) else None

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from retinue.a2a.client.imports import ENDPOINT, AgentSpec, ImportedAgents, ImportLimits
 from retinue.cards.a2a_card import CARD_PATH, render_agent_card
-from retinue.cards.signatures import CardVerifier, Policy, Signer, SigningKey, TrustedKeys
+from retinue.cards.signatures import CardSigner, CardVerifier, Policy, SigningKey, TrustedKeys
 from retinue.core.call import TraceContext
 from retinue.core.errors import AgentUnreachableError, ExecutionFailedError
 from retinue.core.record import AgentRecord, Health, Listing, Skill
@@ -193,13 +193,13 @@ async def test_headers_go_to_the_origin_of_the_import_and_to_no_other() -> None:
     ("policy", "signer", "says"),
     [
         ("require", None, "it is not signed"),
-        ("require", Signer(SigningKey.create()), "which is not trusted"),
-        ("require", Signer(KEY), ""),
+        ("require", CardSigner(SigningKey.create()), "which is not trusted"),
+        ("require", CardSigner(KEY), ""),
         ("warn", None, ""),
     ],
 )
 async def test_the_policy_on_signatures_holds_for_imports(
-    policy: Policy, signer: Signer | None, says: str
+    policy: Policy, signer: CardSigner | None, says: str
 ) -> None:
     peer = Peer()
     async with serve_app(peer.app) as url:

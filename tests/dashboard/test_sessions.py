@@ -16,8 +16,8 @@ from retinue.core.call import Principal
 from retinue.dashboard.sessions import (
     OPEN_PREFIXES,
     PAGE_PREFIXES,
+    BrowserSessions,
     SessionMiddleware,
-    Sessions,
     is_own_page,
     read_cookie,
 )
@@ -28,12 +28,12 @@ TOKEN = b"token-of-ada-0123456789"
 
 
 @pytest.fixture
-def sessions() -> Sessions:
-    return Sessions()
+def sessions() -> BrowserSessions:
+    return BrowserSessions()
 
 
 @pytest.fixture
-async def url(sessions: Sessions) -> AsyncIterator[str]:
+async def url(sessions: BrowserSessions) -> AsyncIterator[str]:
     async def who(request: Request) -> JSONResponse:
         return JSONResponse(identity_of(request.scope).principal.id)
 
@@ -52,7 +52,7 @@ async def get(url: str, **options: Any) -> tuple[int, Any, str]:
         return reply.status, text, reply.headers.get("location", "")
 
 
-async def test_a_cookie_stands_for_its_token_on_pages_only(url: str, sessions: Sessions) -> None:
+async def test_a_cookie_stands_for_its_token_on_pages_only(url: str, sessions: BrowserSessions) -> None:
     headers = {"cookie": f"retinue_session={sessions.begin(TOKEN)}"}
     assert (await get(f"{url}/", headers=headers))[:2] == (200, '"ada"')
     assert (await get(f"{url}/ui/agents", headers=headers))[:2] == (200, '"ada"')
@@ -69,13 +69,13 @@ async def test_a_page_without_a_session_leads_to_sign_in_and_back(url: str) -> N
     assert (await get(f"{url}/ui/sign-in", headers=unknown))[0] == 200
 
 
-async def test_a_session_whose_token_is_revoked_leads_to_sign_in(url: str, sessions: Sessions) -> None:
+async def test_a_session_whose_token_is_revoked_leads_to_sign_in(url: str, sessions: BrowserSessions) -> None:
     headers = {"accept": "text/html", "cookie": f"retinue_session={sessions.begin(b'revoked')}"}
     assert (await get(f"{url}/ui/calls", headers=headers))[0] == 303
     assert (await get(f"{url}/ui/sign-in", headers=headers))[0] == 200
 
 
-def test_a_link_signs_in_once_and_an_ended_session_is_gone(sessions: Sessions) -> None:
+def test_a_link_signs_in_once_and_an_ended_session_is_gone(sessions: BrowserSessions) -> None:
     code = sessions.make_link(TOKEN).rpartition("/")[2]
     session = sessions.use_link(code)
     assert session is not None

@@ -18,7 +18,7 @@ from retinue.storage.state import State
 from retinue_koi.codec.personality import AgentPersonality
 from retinue_koi.codec.rids import PERSONALITY_TYPE
 from retinue_koi.membership import KoiHub, KoiMember, make_node
-from retinue_koi.peers import Address, FirstContact
+from retinue_koi.peers import FirstContact, NodeAddress
 from retinue_koi.programs.nodes import CoordinatorAdapterNode
 from retinue_koi.table import KoiTable
 from tests.mcp.clients import connect, texts
@@ -360,7 +360,9 @@ async def test_hubs_that_had_one_name_before_they_met_both_keep_it(tmp_path: Pat
             for koi, other in ((first, hub_two), (second, hub_one)):
                 assert koi.node is not None
                 koi.node.wire.peers.first_contact = FirstContact(f"{other.url}/koi-net")
-                await koi.node.wire.introductions.introduce(Address(f"{other.url}/koi-net", None, "unsigned"))
+                await koi.node.wire.introductions.introduce(
+                    NodeAddress(f"{other.url}/koi-net", None, "unsigned")
+                )
             await until(lambda: "right" in first.adapter.agents and "left" in second.adapter.agents)
         for koi in hubs:
             assert koi.node is not None

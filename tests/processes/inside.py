@@ -115,8 +115,9 @@ class InsideProgram:
         assert self._result is not None
         return self._result
 
-    def forget_modules(self) -> None:
-        """Take the modules and the import path of its agents away again."""
+    def close(self) -> None:
+        """End it, and take the modules and the import path of its agents away again."""
+        self.end()
         folder = str(self._cwd)
         for name, module in list(sys.modules.items()):
             if (getattr(module, "__file__", None) or "").startswith(folder):
@@ -167,6 +168,5 @@ def inside(
         stack.enter_context(patch.object(session, "configure_logs", lambda level="info": None))
         stack.enter_context(patch.object(Stop, "on_signals", _on_signals))
         running = InsideProgram(*arguments, cwd=cwd, environment=environment)
-        stack.callback(running.forget_modules)
-        stack.callback(running.end)
+        stack.callback(running.close)
         yield running

@@ -129,6 +129,22 @@ def program(
         running.close()
 
 
+def run_apart(
+    *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a ``retinue`` command to its end in a process of its own."""
+    return subprocess.run(
+        [*_start_of(None), *arguments],
+        cwd=cwd,
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 def execute(url: str, method: str, params: Any = None, token: str | None = None) -> dict[str, Any]:
     """One JSON-RPC request; the whole reply."""
     headers = {"content-type": "application/json"}

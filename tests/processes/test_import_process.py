@@ -7,6 +7,8 @@ import os
 import re
 import sys
 import tomllib
+import urllib.request
+import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,12 +135,17 @@ async def test_five_hundred_tools_cost_a_client_less_than_12_kb_and_each_is_foun
         assert max(sizes) < 12
 
 
+def visit(page: str) -> None:
+    """Open a page as a browser does, in the process of the command."""
+    with urllib.request.urlopen(page):
+        pass
+
+
 async def test_a_server_that_asks_for_a_login_is_called_after_it(
     tmp_path: Path, port: int, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    browser = tmp_path / "browser.py"
-    browser.write_text("import sys, urllib.request\nurllib.request.urlopen(sys.argv[1])\n")
-    monkeypatch.setenv("BROWSER", f"{sys.executable} {browser} %s")
+    monkeypatch.setenv("BROWSER", "one is there")
+    monkeypatch.setattr(webbrowser, "open", visit)
     async with serve_with_login() as server:
         with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
             hub.wait_for("0 agents")

@@ -80,13 +80,13 @@ async def knock(
 ) -> Answer:
     """One request to an endpoint behind the security middleware, without a socket."""
     answer = Answer()
-    given = {"host": "127.0.0.1:9000", **(headers or {})}
+    sent = {"host": "127.0.0.1:9000", **(headers or {})}
     scope = {
         "type": "http",
         "method": method,
         "path": path,
         "server": ("127.0.0.1", 9000),
-        "headers": [(name.encode(), value.encode("latin-1")) for name, value in given.items() if value]
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in sent.items() if value]
         + [(name.encode(), value.encode("latin-1")) for name, value in more],
     }
     pending = list(chunks or [b""])
@@ -208,9 +208,9 @@ async def test_a_page_behind_a_tunnel_or_a_proxy_is_our_own_by_its_host() -> Non
 async def test_a_header_that_counts_once_is_refused_when_it_comes_twice(
     name: str, values: tuple[str, str]
 ) -> None:
-    given = {"host": "", name: "", **({} if name == "host" else {"host": "127.0.0.1:9000"})}
+    without = {"host": "", name: "", **({} if name == "host" else {"host": "127.0.0.1:9000"})}
     answer = await knock(
-        headers={**({} if name == "content-type" else JSON), **given}, more=[(name, v) for v in values]
+        headers={**({} if name == "content-type" else JSON), **without}, more=[(name, v) for v in values]
     )
     assert answer.status == 400
     assert name in orjson.loads(answer.body)["detail"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import TooLargeError
-from retinue.web.codec.sse import Event, EventParser, parse_event, render_event
+from retinue.web.codec.sse import EventParser, ServerSentEvent, parse_event, render_event
 
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 LINES = st.sampled_from([b"data: a", b"data:b", b"event: message", b"id: 7", b": ping", b"retry: 5", b"data"])
@@ -42,7 +42,7 @@ def test_no_byte_of_any_stream_is_lost(stream: bytes, size: int) -> None:
 def test_an_event_says_its_data_its_name_and_its_id() -> None:
     """Lines of data are joined; one space after the colon belongs to the format."""
     raw = b"event: message\r\nid: 3\r\ndata: {\r\ndata:  1}\r\n\r\n"
-    assert parse_event(raw) == Event(raw, b"{\n 1}", "message", "3")
+    assert parse_event(raw) == ServerSentEvent(raw, b"{\n 1}", "message", "3")
     assert parse_event(b": ping\n\n").data == b""
     assert parse_event(b"id: a\0b\n\n").id is None
 

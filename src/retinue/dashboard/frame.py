@@ -25,7 +25,7 @@ Page = Callable[[Request, Principal], Awaitable[Response]]
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-class Frame:
+class PageFrame:
     """Renders pages of the hub at ``url`` with navigation and the name of the visitor."""
 
     def __init__(self, url: str, version: str) -> None:
@@ -67,8 +67,8 @@ class Frame:
 
 def read_number(request: Request, name: str) -> int:
     """A number of a page's query, 0 where it is missing or none."""
-    given = request.query_params.get(name, "")
-    return int(given) if given.isdecimal() and len(given) <= 15 else 0
+    digits = request.query_params.get(name, "")
+    return int(digits) if digits.isdecimal() and len(digits) <= 15 else 0
 
 
 def lead_to(*parts: str) -> Response:

@@ -36,7 +36,7 @@ MAX_LINKS = 100
 MAX_SESSIONS = 1_000
 
 
-class Sessions:
+class BrowserSessions:
     """The sessions and unused one-time links of one hub."""
 
     def __init__(self) -> None:
@@ -98,12 +98,12 @@ class SessionMiddleware:
     A page that needs a token leads to the sign-in page. `put_before` connects it with the checks.
     """
 
-    def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, sessions: BrowserSessions) -> None:
         self._app = app
         self._sessions = sessions
 
     @classmethod
-    def put_before(cls, checks: SecurityMiddleware, sessions: Sessions) -> None:
+    def put_before(cls, checks: SecurityMiddleware, sessions: BrowserSessions) -> None:
         """Let ``checks`` pass the requests of pages through the sessions first."""
         checks.put_in_front(cls(checks.check, sessions), PAGES, PAGE_PREFIXES)
 

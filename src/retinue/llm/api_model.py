@@ -34,7 +34,7 @@ from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from retinue.core.errors import BusyError, CallTimedOutError, ModelError, RetinueError
-from retinue.llm.completion import MAX_ANSWER_BYTES, Completion, OnText, Prompt, Redactor, Usage
+from retinue.llm.completion import MAX_ANSWER_BYTES, ModelPrompt, ModelReply, OnText, Redactor, Usage
 from retinue.llm.spec import ModelSpec
 
 NO_KEY = "none"
@@ -67,7 +67,7 @@ class ApiModel:
         self._model = _open_model(spec, key or NO_KEY, self._http)
         self._redact = Redactor([key] if key else [])
 
-    async def complete(self, prompt: Prompt, on_text: OnText) -> Completion:
+    async def complete(self, prompt: ModelPrompt, on_text: OnText) -> ModelReply:
         parts: list[ModelRequestPart] = [SystemPromptPart(prompt.instructions), UserPromptPart(prompt.task)]
         try:
             async with model_request_stream(
@@ -98,7 +98,7 @@ class ApiModel:
         """Close the connections."""
         await self._http.aclose()
 
-    def _read(self, response: ModelResponse) -> Completion:
+    def _read(self, response: ModelResponse) -> ModelReply:
         name = self._spec.name
         text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
         if response.finish_reason == "content_filter":
@@ -108,7 +108,7 @@ class ApiModel:
         if not text.strip():
             raise ModelError.empty(name)
         usage = Usage(response.usage.input_tokens, response.usage.output_tokens)
-        return Completion(
+        return ModelReply(
             text, usage, response.model_name or self._spec.asks_model, response.finish_reason == "length"
         )
 

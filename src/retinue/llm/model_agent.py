@@ -22,7 +22,7 @@ from retinue.core.call import Answer
 from retinue.core.errors import CallTimedOutError, ModelError
 from retinue.core.record import AgentRecord
 from retinue.llm import prompts
-from retinue.llm.completion import Completion, Model, Prompt, Usage, complete_with_retries
+from retinue.llm.completion import Model, ModelPrompt, ModelReply, Usage, complete_with_retries
 from retinue.llm.spec import ModelSpec
 from retinue.llm.spending import Ledger, Reservation
 from retinue.llm.structured import UnreadableAnswerError, read_code, read_object
@@ -61,7 +61,7 @@ class _Request:
     model: str = ""
     warnings: tuple[str, ...] = ()
 
-    def add(self, completion: Completion, usage: Usage, max_tokens: int) -> None:
+    def add(self, completion: ModelReply, usage: Usage, max_tokens: int) -> None:
         self.used = usage if self.used is None else self.used + usage
         self.model = completion.model
         if completion.is_cut:
@@ -88,7 +88,7 @@ class ModelCalls:
         return Answer(text, usage=self._usage(request), warnings=request.warnings)
 
     async def answer_form(self, context: Context, instructions: str, task: str, read: Read) -> Answer:
-        """The answer as ``read`` reads it; one that it cannot read is asked for once more.
+        """The answer as ``read`` parses it; the model is asked once more for an unreadable answer.
 
         Raises ModelError where the second answer cannot be read either.
         """
@@ -117,23 +117,23 @@ class ModelCalls:
         return _Request(context, prompts.write_instructions(instructions), task, limit, until, deadline)
 
     async def _complete(self, request: _Request, task: str) -> str:
-        prompt = Prompt(request.instructions, task, self._spec.max_tokens)
+        prompt = ModelPrompt(request.instructions, task, self._spec.max_tokens)
         try:
             async with asyncio.timeout_at(request.until), self._slots:
                 return await self._complete_now(request, prompt)
         except TimeoutError:
             raise request.limit from None
 
-    async def _complete_now(self, request: _Request, prompt: Prompt) -> str:
+    async def _complete_now(self, request: _Request, prompt: ModelPrompt) -> str:
         with self._ledger.reserve(prompt, request.context.trace.id) as reservation:
-            attempt = Prompt(prompt.instructions, prompt.task, reservation.max_tokens)
+            attempt = ModelPrompt(prompt.instructions, prompt.task, reservation.max_tokens)
             completion = await self._ask(request, attempt, reservation)
             usage = self._ledger.price(completion.usage)
             reservation.settle(usage)
             request.add(completion, usage, reservation.max_tokens)
         return completion.text
 
-    async def _ask(self, request: _Request, prompt: Prompt, reservation: Reservation) -> Completion:
+    async def _ask(self, request: _Request, prompt: ModelPrompt, reservation: Reservation) -> ModelReply:
         progress = _Progress(request.context)
         model = await self._open()
         attempts = _Attempts(model, progress, prompt, reservation, self._ledger)
@@ -159,7 +159,7 @@ class _Attempts:
     """The model, with what its failed attempts used recorded: the provider has read their prompt."""
 
     def __init__(
-        self, model: Model, progress: _Progress, prompt: Prompt, reservation: Reservation, ledger: Ledger
+        self, model: Model, progress: _Progress, prompt: ModelPrompt, reservation: Reservation, ledger: Ledger
     ) -> None:
         self._model = model
         self._progress = progress
@@ -167,7 +167,7 @@ class _Attempts:
         self._reservation = reservation
         self._ledger = ledger
 
-    async def complete(self, prompt: Prompt, on_text: Callable[[str], Awaitable[None]]) -> Completion:
+    async def complete(self, prompt: ModelPrompt, on_text: Callable[[str], Awaitable[None]]) -> ModelReply:
         before = self._progress.size_bytes
         try:
             return await self._model.complete(prompt, on_text)

@@ -1,4 +1,4 @@
-"""Opens the parts of a process in the order of their needs, and takes them through their moments."""
+"""Opens the parts of a process in the order of their needs, then runs, drains and ends them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _find_circle(parts: Sequence[Part], edges: Edges) -> CircleError | None:
 
 @dataclass(frozen=True, slots=True)
 class OpenPart:
-    """A part with what it gave."""
+    """A part with its `Opened`."""
 
     part: Part
     opened: Opened
@@ -319,9 +319,9 @@ async def open_parts(
     Raises RetinueError for a required part that cannot open. Another one is left out and noted.
     """
     opened = OpenParts(process, slow_s)
-    wanted = opened.leave_out_circles([part for part in parts if opened.wants(part)])
+    chosen = opened.leave_out_circles([part for part in parts if opened.wants(part)])
     async with AsyncExitStack() as stack:
-        for part in in_order(wanted, lambda part: part.needs):
+        for part in in_order(chosen, lambda part: part.needs):
             with opened.excusing(part, "part not opened"):
                 await opened.open(part, stack)
         if process.when_open is not None:

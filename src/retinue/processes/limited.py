@@ -31,7 +31,7 @@ _KILL_PASSES = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProgramLimits:
     """Limits of one program, in seconds, bytes and counts.
 
     ``cpu_s``, ``memory_bytes`` (address space), ``open_files`` and ``file_bytes`` (size of one file) apply to
@@ -82,7 +82,7 @@ async def run_command(
     arguments: Sequence[str],
     *,
     folder: Path,
-    limits: Limits | None = None,
+    limits: ProgramLimits | None = None,
     environment: Mapping[str, str] | None = None,
     stdin: bytes = b"",
     on_stdout: Callable[[bytes], Awaitable[None]] | None = None,
@@ -93,7 +93,7 @@ async def run_command(
     A program that cannot be started yields exit code 127 and the reason on stderr. On cancellation, every
     descendant is dead before CancelledError propagates.
     """
-    limits = limits or Limits()
+    limits = limits or ProgramLimits()
     started = time.monotonic()
     with resources.as_file(resources.files("retinue.processes") / "keeper.py") as keeper_script:
         read_end, write_end = os.pipe()
@@ -126,7 +126,7 @@ async def run_command(
     return _to_result(report, stdout, stderr, exceeded, time.monotonic() - started)
 
 
-def _describe_limits(limits: Limits, report: int) -> str:
+def _describe_limits(limits: ProgramLimits, report: int) -> str:
     return json.dumps(
         {
             "parent": os.getpid(),
@@ -143,7 +143,7 @@ def _describe_limits(limits: Limits, report: int) -> str:
 async def _communicate(
     keeper: asyncio.subprocess.Process,
     stdin: bytes,
-    limits: Limits,
+    limits: ProgramLimits,
     on_stdout: Callable[[bytes], Awaitable[None]] | None,
 ) -> tuple[bytes, bytes, LimitName | None]:
     """Write stdin and read output until the program ends or exceeds its wall time or output limit."""

@@ -1,4 +1,4 @@
-"""The endpoints of our own processes: ``/execute``, ``/health`` and ``/ready``.
+"""The endpoints of Retinue's own processes: ``/execute``, ``/health`` and ``/ready``.
 
 ``POST /execute`` is JSON-RPC 2.0 where the method is a skill (P-07 … P-12, P-22 … P-24). It
 is a plain ASGI app, because Starlette's Request and Response cost more than the whole dispatch. JSON-RPC
@@ -263,5 +263,5 @@ def ready_route(find_problems: Callable[[], Awaitable[list[Problem]]], path: str
 
 
 def health_route(path: str = "/health") -> Route:
-    """The route that shows whether the process is alive; it needs no token."""
+    """The route that shows whether the process is running; it needs no token."""
     return Route(path, _answer, methods=["GET"])

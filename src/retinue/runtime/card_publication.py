@@ -17,7 +17,7 @@ import structlog
 
 from retinue.cards.card_checks import check_card
 from retinue.cards.pallet_card import encode_card, parse_card, render_card
-from retinue.cards.signatures import Signer
+from retinue.cards.signatures import CardSigner
 from retinue.core.errors import ReferenceNotFoundError, RetinueError
 from retinue.core.record import AgentRecord
 from retinue.oci.codec.reference import Reference, card_repository, default_tag
@@ -48,7 +48,7 @@ class CardPublication:
         echo: Echo,
         *,
         probe_timeout_s: float,
-        signer: Signer | None = None,
+        signer: CardSigner | None = None,
     ) -> None:
         self._registry = registry
         self._read_record = read_record

@@ -23,7 +23,7 @@ from retinue.web.security import PathExceptions, SecurityMiddleware
 
 
 class ConfigurationReload:
-    """The settings of one process; call it to read them anew.
+    """The settings of one process; call it to read them again.
 
     ``reread`` reads file and environment with the options of the command. ``parts`` of the process take
     settings while it runs; others join with `add`.

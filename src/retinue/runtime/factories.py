@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from retinue.cards.signatures import CardVerifier, Signer
+from retinue.cards.signatures import CardSigner, CardVerifier
 from retinue.core.call import LOCAL, Call, Outcome, new_id
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import QUERY_CAPABILITIES
@@ -24,7 +24,7 @@ from retinue.mesh.dispatch import Dispatcher, TimeoutSettings
 from retinue.mesh.guard.trace_guard import GuardSettings, new_trace
 from retinue.oci.client.credentials import DockerCredentials
 from retinue.oci.client.http_registry import CredentialSource
-from retinue.oci.codec.auth import Credentials
+from retinue.oci.codec.auth import RegistryCredentials
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import CopyableRegistry, Registry, open_registry
 from retinue.oci.source import RegistrySource
@@ -81,8 +81,8 @@ class _TokenLogin:
     def __init__(self, token: Callable[[], str]) -> None:
         self._token = token
 
-    async def find(self, host: str) -> Credentials:
-        return Credentials("retinue", self._token())
+    async def find(self, host: str) -> RegistryCredentials:
+        return RegistryCredentials("retinue", self._token())
 
 
 def _plain(url: str) -> str:
@@ -133,12 +133,12 @@ def card_verifier(signatures: SignatureTable, state: State) -> CardVerifier:
     return CardVerifier(signatures.policy, keys.trusted, keys.revision)
 
 
-def card_signer(signatures: SignatureTable, state: State) -> Signer | None:
+def card_signer(signatures: SignatureTable, state: State) -> CardSigner | None:
     """The signer of published cards of this state; None where the settings say so. Raises StateError."""
     if not signatures.sign:
         return None
     state.prepare()
-    return Signer(card_keys(signatures, state).signing_key(), signatures.valid_days)
+    return CardSigner(card_keys(signatures, state).signing_key(), signatures.valid_days)
 
 
 def guard_settings(trace: TraceTable) -> GuardSettings:

@@ -14,7 +14,7 @@ from retinue.parts.installed import list_parts_of
 from retinue.parts.part import Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import hub_access
-from retinue.runtime.launch import Address, Launch, Start
+from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource, Start
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.models import spending_reader
@@ -54,24 +54,19 @@ async def run_hub(
     echo: Echo,
     reread: Callable[[], Settings] | None = None,
 ) -> int:
-    """Run until asked to stop; returns the exit code. At SIGHUP it reads its settings anew with ``reread``.
+    """Run until asked to stop; returns the exit code. At SIGHUP it reads its settings again with ``reread``.
 
     An agent that does not start is reported and retried; it does not stop the hub. Raises
     HubRunningError, PortInUseError, StateDamagedError.
     """
     return await run_process(
         Launch(
-            kind="hub",
-            name="hub",
-            service=HUB_NAME,
-            settings=settings,
+            identity=ProcessIdentity("hub", "hub", HUB_NAME),
+            source=SettingsSource(settings, reread),
             state=state,
             echo=echo,
+            core=Core(hold_state=partial(own_state, state, echo), open=open_hub, access_of=hub_access),
             parts=hub_parts(options, settings),
-            hold_state=partial(own_state, state, echo),
-            open_core=open_hub,
-            access_of=hub_access,
-            reread=reread,
             address=replace(options.address, tells_port=True),
         )
     )

@@ -1,4 +1,4 @@
-"""The mesh as an agent's process calls it: through the hub if one runs, otherwise agent to agent.
+"""The mesh of an agent's process: calls go through the hub if one runs, otherwise from agent to agent.
 
 `LimitedCalls` applies the agent's ``send`` list before a call leaves its process (S-17).
 """
@@ -28,7 +28,7 @@ from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.routing import make_strategy
 from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Calls, Dispatcher
-from retinue.mesh.guard.trace_guard import Signer, new_trace
+from retinue.mesh.guard.trace_guard import TraceSigner, new_trace
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.permissions import matches
 from retinue.mesh.servers import Ask, Servers
@@ -86,7 +86,7 @@ class JoinedMesh:
         http: HttpClient,
         sources: Sequence[Source],
         hub_url: str | None,
-        signer: Signer | None = None,
+        signer: TraceSigner | None = None,
     ) -> AsyncIterator[JoinedMesh]:
         """The mesh of ``state``, closed on leaving; ``signer`` None means the state's own signer."""
         directory = Directory(MemoryListings(), sources, ttl_s=settings.directory.ttl_s)
@@ -147,7 +147,7 @@ class JoinedMesh:
         return listing, AgentClient(self._http, lambda source, place: hub.token, self.peers.signer)
 
 
-def interactive_calls(http: HttpClient, url: str, hub: HubCalls, signer: Signer) -> InteractiveHubCalls:
+def interactive_calls(http: HttpClient, url: str, hub: HubCalls, signer: TraceSigner) -> InteractiveHubCalls:
     """Calls to the hub at ``url`` whose channel reaches through; the others go by ``hub``."""
     client = AgentClient(http, lambda source, url: hub.token, signer)
     return InteractiveHubCalls(client, HUB_NAME, url, hub)

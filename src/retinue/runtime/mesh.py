@@ -14,10 +14,10 @@ from importlib.metadata import version
 
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import HUB_NAME
-from retinue.hub.hub_agent import HubAgent, hub_agent
-from retinue.hub.orchestration.conversations import Conversations
+from retinue.hub.hub_agent import HubAgent, MeshView, Workflows, hub_agent
+from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.skills import SpendingOf
-from retinue.mesh.admission import Admission, Limits
+from retinue.mesh.admission import Admission, ProcessLimits
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ExposeOverride
 from retinue.mesh.directory.listings import Listings
@@ -166,18 +166,22 @@ async def open_mesh(
             return f"{published.repository}:{published.tag}"
 
         hub = hub_agent(
-            directory,
-            search,
-            Orchestrator(runs),
-            Library(open_shelves(settings, state, named, own=HOME_SOURCE)),
+            MeshView(
+                directory=directory,
+                search=search,
+                caller=caller,
+                track=track,
+                access=dispatcher.access,
+                spending_of=spending_of,
+            ),
+            Workflows(
+                orchestrator=Orchestrator(runs),
+                library=Library(open_shelves(settings, state, named, own=HOME_SOURCE)),
+                clear_steps=step_cache.clear,
+                store=store_workflow,
+            ),
+            NamedConversations(state.read_session, state.write_session),
             version=version("retinue"),
-            caller=caller,
-            track=track,
-            conversations=Conversations(state.read_session, state.write_session),
-            clear_steps=step_cache.clear,
-            access=dispatcher.access,
-            spending_of=spending_of,
-            store_workflow=store_workflow,
         )
         agent = hub.agent
         if RunStore(settings.database, state.runs).exists():
@@ -226,7 +230,7 @@ def _make_dispatcher(
         agent=HUB_NAME,
         lookup=lookup,
         invoker_of=lookup.invoker_of,
-        admission=Admission(guard, Limits(limit_settings(settings.limits)), EventBus()),
+        admission=Admission(guard, ProcessLimits(limit_settings(settings.limits)), EventBus()),
         agent_stats=agent_stats,
         health_sink=directory.record_health,
         timeouts=timeout_settings(settings.timeouts),

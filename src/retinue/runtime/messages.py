@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from retinue.messages.client import MessageInvoker
     from retinue.messages.exchange import MessageOptions
-    from retinue.messages.journal import Journal
+    from retinue.messages.journal import TaskJournal
     from retinue.messages.receiver import Receiver
 
 PROTOCOL = "messages"
@@ -188,12 +188,14 @@ class LazyMessageInvoker:
         )
 
 
-def _journal(state: State, name: str) -> Journal:
-    from retinue.messages.journal import Journal
+def _journal(state: State, name: str) -> TaskJournal:
+    from retinue.messages.journal import TaskJournal
     from retinue.messages.tasks import KEEP, KEEP_S
     from retinue.storage.task_store import TaskStore
 
-    return Journal(lambda: TaskStore.open(state, name, keep=KEEP, keep_days=KEEP_S / 86_400.0, kind=_KIND))
+    return TaskJournal(
+        lambda: TaskStore.open(state, name, keep=KEEP, keep_days=KEEP_S / 86_400.0, kind=_KIND)
+    )
 
 
 def _options(table: MessageTable) -> MessageOptions:

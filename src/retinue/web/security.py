@@ -198,7 +198,7 @@ class SecurityMiddleware:
         self._small_bytes = min(self._settings.max_body_bytes, self._settings.max_upload_bytes)
 
     def put_in_front(self, app: ASGIApp, paths: Collection[str], prefixes: Sequence[str]) -> None:
-        """Hand the requests of these paths to ``app``, which calls `check` with what is to be checked."""
+        """Route the requests of these paths to ``app``, which calls `check` itself."""
         self._front, self._front_paths, self._front_prefixes = app, frozenset(paths), tuple(prefixes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,7 +9,7 @@ import structlog
 
 from retinue_koi.codec.bundles import Event, EventType
 from retinue_koi.node_state import NodeState
-from retinue_koi.peers import Address, PeerError, Peers
+from retinue_koi.peers import NodeAddress, NodeClient, PeerError
 from retinue_koi.rules import Rules
 
 CONTACT_ANSWERS_S: Final = 15.0
@@ -24,7 +24,12 @@ class Introductions:
     """
 
     def __init__(
-        self, state: NodeState, peers: Peers, rules: Rules, *, contact_answers_s: float = CONTACT_ANSWERS_S
+        self,
+        state: NodeState,
+        peers: NodeClient,
+        rules: Rules,
+        *,
+        contact_answers_s: float = CONTACT_ANSWERS_S,
     ) -> None:
         self._contact_answers_s = contact_answers_s
         self._state = state
@@ -33,7 +38,7 @@ class Introductions:
         self._introduced: set[str] = set()
         self._contact_met = asyncio.Event()
 
-    async def introduce(self, address: Address) -> None:
+    async def introduce(self, address: NodeAddress) -> None:
         """Send the handshake: FORGET and NEW of the own profile. Raises PeerError."""
         own = self._state.cache.read(self._state.rid)
         if own is None:
@@ -44,7 +49,7 @@ class Introductions:
             self._introduced.add(address.rid)
 
     async def introduce_again(self, target: str) -> None:
-        """Introduce the node to one that does not know it any more; a failure is a log line."""
+        """Introduce the node to a node that has forgotten it; a failure is only logged."""
         address = self._peers.find_address(target)
         if address is not None:
             try:
@@ -56,10 +61,10 @@ class Introductions:
         return rid in self._introduced
 
     def forget(self, rid: str) -> None:
-        """Forget the introduction to a node that is gone; if it comes back, it gets another."""
+        """Forget the introduction to a removed node, so that it gets another when it returns."""
         self._introduced.discard(rid)
 
-    async def wait_for_contact(self, address: Address) -> None:
+    async def wait_for_contact(self, address: NodeAddress) -> None:
         """Say in the log if the first contact has taken the introduction and does not answer with its own."""
         try:
             async with asyncio.timeout(self._contact_answers_s):

@@ -1,4 +1,4 @@
-"""Remembers other nodes: contacts, signed messages, forgotten objects."""
+"""Remembers contacts with other nodes, signed messages and forgotten objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROVED: Final = "proved:"
 
 
 class NodeMemory:
-    """The memory of one node; all but who was heard is in the cache, and survives a restart."""
+    """The memory of one node. All but the times of contact is in the cache and survives a restart."""
 
     def __init__(
         self,

@@ -37,14 +37,14 @@ from retinue_koi.introductions import CONTACT_ANSWERS_S
 from retinue_koi.joining import Joining
 from retinue_koi.knowledge import Handled, KnowledgeObject, KnowledgeSource
 from retinue_koi.node_state import NodeState, NodeTypes
-from retinue_koi.peers import FirstContact, Peers, normal_contact
+from retinue_koi.peers import FirstContact, NodeClient, normal_contact
 from retinue_koi.pipeline import Processor
 from retinue_koi.policy import Acceptance, Policy
 from retinue_koi.questions import list_bundles, list_manifests
 from retinue_koi.rules import Trust
 from retinue_koi.steps import NodeSteps
 from retinue_koi.storage.cache import KoiCache
-from retinue_koi.wire import Wire
+from retinue_koi.wire import Messenger
 
 ACKNOWLEDGE_S: Final = 2.0
 """How long a broadcast waits for its events to be processed."""
@@ -59,7 +59,7 @@ class Network:
     """``processor.network`` of handlers: the graph, and requests to other nodes."""
 
     graph: NetworkGraph
-    request_handler: Peers
+    request_handler: NodeClient
 
 
 class KoiNode:
@@ -85,9 +85,9 @@ class KoiNode:
         if http is None:
             http = self._own_http = HttpClient(allow_private=acceptance.allow_private_urls)
         contact = normal_contact(first_contact, "first_contact")
-        peers = Peers(state.identity, state.graph, http, contact, heard=state.memory.hear)
+        peers = NodeClient(state.identity, state.graph, http, contact, heard=state.memory.hear)
         self.policy = Policy.of(state, peers, acceptance)
-        self.wire = Wire.of(state, peers, self.policy.rules, contact_answers_s=contact_answers_s)
+        self.wire = Messenger.of(state, peers, self.policy.rules, contact_answers_s=contact_answers_s)
         self.work = BackgroundWork(KoiNetNode.from_string(state.rid).name)
         self.joining = Joining(
             state, self.wire, self.policy, self.work, handle=self._handle_own, process=self.process

@@ -17,7 +17,7 @@ import structlog
 
 from retinue.core.errors import StateError
 from retinue_koi.codec.bundles import Dialect, Event, EventType, encode_bundle, in_dialect
-from retinue_koi.peers import PeerError, Peers
+from retinue_koi.peers import NodeClient, PeerError
 from retinue_koi.storage.cache import KoiCache
 
 MAX_QUEUED: Final = 20_000
@@ -41,12 +41,12 @@ _MAX_RETRY_PAUSE_S: Final = 60.0
 
 
 class Outbox:
-    """Sends what waits; ``introduce`` is awaited for a node that says it does not know this one."""
+    """Sends queued events; ``introduce`` is awaited when a node replies that it does not know this one."""
 
     def __init__(
         self,
         cache: KoiCache,
-        peers: Peers,
+        peers: NodeClient,
         introduce: Callable[[str], Awaitable[None]],
         *,
         max_queued: int = MAX_QUEUED,
@@ -219,7 +219,7 @@ class Outbox:
             self._changes.pop((target, rid), None)
 
     def _collect(self, target: str, limit: int, dialect: Dialect) -> tuple[list[str], list[Event]]:
-        """The next RIDs of a queue, and their events; a RID whose bundle is gone has none."""
+        """The next RIDs of a queue, and their events; a RID without a bundle has no event."""
         rids: list[str] = []
         events: list[Event] = []
         size = 0

@@ -1,4 +1,4 @@
-"""The pipeline of a node: passes one object after the other through five stages of handlers.
+"""The pipeline of a node: passes objects, one at a time, through five stages of handlers.
 
 The stages are those of koi-net: RID (known, wanted?), Manifest (newer?), Bundle (valid? sets the normalized
 event type), then the cache is changed, Network (who is told?), Final. A handler that raises stops its object
@@ -39,8 +39,8 @@ _SLICE_S: Final = 0.005
 log = structlog.get_logger("retinue.koi")
 
 
-class BusyError(Exception):
-    """Too many objects wait; the sender is to send them again later."""
+class PipelineFullError(Exception):
+    """Too many objects wait; the sender should send them again later."""
 
 
 class PipelineSteps(ABC):
@@ -59,7 +59,7 @@ class PipelineSteps(ABC):
 
     @abstractmethod
     def fetch(self, kobj: KnowledgeObject) -> Awaitable[bool]:
-        """Add manifest and contents from the source or another provider; False if nobody has them."""
+        """Add manifest and contents from the source or another provider; False if no node has them."""
 
     @abstractmethod
     def change_cache(self, kobj: KnowledgeObject) -> None:
@@ -150,7 +150,7 @@ class Processor:
         """Let objects be processed in their order. Raises BusyError, and takes none, if too many wait."""
         external = any(kobj.source is KnowledgeSource.External for kobj in kobjs)
         if external and len(self._waiting) + len(self._asked) + len(kobjs) > self.max_waiting:
-            raise BusyError(
+            raise PipelineFullError(
                 f"{len(self._waiting)} objects wait, of {self.max_waiting}; send these again later"
             )
         self._waiting.extend(kobjs)

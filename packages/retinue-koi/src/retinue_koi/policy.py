@@ -1,4 +1,4 @@
-"""Decides which objects of others a node accepts, by the rules and by questions to their owners."""
+"""Decides which objects of other nodes a node accepts: applies the rules, and asks the owners."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from retinue_koi.knowledge import KnowledgeObject
 from retinue_koi.node_state import NodeState
-from retinue_koi.peers import Peers
+from retinue_koi.peers import NodeClient
 from retinue_koi.questions import Questions
 from retinue_koi.rules import Rules, Terms, Trust, Verdict, default_trust
 
@@ -35,7 +35,7 @@ class Policy:
     questions: Questions
 
     @classmethod
-    def of(cls, state: NodeState, peers: Peers, acceptance: Acceptance) -> Policy:
+    def of(cls, state: NodeState, peers: NodeClient, acceptance: Acceptance) -> Policy:
         """The policy of the node with this state. The first contact is a relay if its RID is known."""
         base_url, contact = state.identity.profile.base_url, peers.first_contact
         terms = Terms(

@@ -1,4 +1,4 @@
-"""Imported A2A agents: reads each card in the background, again each minute, and lists its skills.
+"""Imported A2A agents: reads each card in the background, once a minute, and lists its skills.
 
 A card whose skills or endpoint have changed since they were accepted keeps its accepted text, and changed
 skills are not called, until a person accepts them (``mesh.pins``). An agent that cannot be reached is listed
@@ -87,7 +87,7 @@ DEFAULT_LIMITS = ImportLimits()
 
 
 class ImportedAgent(LiveMember):
-    """One imported agent, whose card is read by a task of its own."""
+    """One imported agent; a separate task reads its card."""
 
     def __init__(
         self,

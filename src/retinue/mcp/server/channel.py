@@ -25,7 +25,7 @@ from retinue.core.errors import CannotAskError, InputRefusedError, InputRequired
 from retinue.core.quick_dataclass import quick_dataclass
 from retinue.mcp.codec.content import SERVER_INFO_KEY, complete_result
 from retinue.mcp.server.offer import HEARTBEAT_S
-from retinue.mcp.server.suspended_calls import KEPT_S, Conversation
+from retinue.mcp.server.suspended_calls import KEPT_S, SuspendableCall
 from retinue.mesh.channel import Capability, LogLevel, NullChannel, Root
 from retinue.mesh.permissions import MCP_CLIENT, as_mcp_client
 from retinue.mesh.schema.checks import compile_schema
@@ -131,7 +131,7 @@ class McpChannel:
         self,
         context: Context,
         least_level: str | None,
-        conversation: Conversation | None = None,
+        conversation: SuspendableCall | None = None,
         *,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:

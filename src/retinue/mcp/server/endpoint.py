@@ -1,4 +1,4 @@
-"""One MCP server: the SDK's low-level server with our handlers, over HTTP (``/mcp``) and stdio.
+"""One MCP server: the SDK's low-level server with Retinue's handlers, over HTTP (``/mcp``) and stdio.
 
 The SDK keeps sessions, protocol versions and framing. Each request asks the offer for the items that its
 caller may see, so that one server serves every caller. A session works only for the principal that opened it.

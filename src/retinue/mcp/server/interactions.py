@@ -17,7 +17,7 @@ from starlette.requests import Request
 from retinue.core.errors import BusyError, CannotAskError
 from retinue.mcp.server.change_notifier import Connections
 from retinue.mcp.server.channel import LEVELS, Context, McpChannel, complete, is_modern, principal_of
-from retinue.mcp.server.suspended_calls import Conversation, PendingQuestions, SuspendedCalls
+from retinue.mcp.server.suspended_calls import PendingQuestions, SuspendableCall, SuspendedCalls
 from retinue.mesh.permissions import principal_key
 from retinue.web.disconnect import DisconnectCallbacks
 from retinue.web.error_table import mcp_read_fault
@@ -29,7 +29,7 @@ Run = Callable[[McpChannel], Awaitable[dict[str, Any]]]
 class SuspendedCall:
     """A suspended call with its channel."""
 
-    conversation: Conversation
+    conversation: SuspendableCall
     channel: McpChannel
 
     def end(self) -> None:
@@ -73,7 +73,7 @@ class Interactions:
     ) -> dict[str, Any]:
         owner, subject = _owner(context), _subject(context, params)
         if params.request_state is None:
-            conversation = Conversation(params.input_responses)
+            conversation = SuspendableCall(params.input_responses)
             channel = McpChannel(context, level, conversation, heartbeat_s=self._heartbeat_s)
             conversation.start(_as_coroutine(run, channel))
         else:

@@ -198,11 +198,11 @@ class Directory:
         return self._cache.find_skill(entry, skill_id)
 
     def open_all(self, entries: Sequence[Entry]) -> list[Listing]:
-        """The whole listings, without those that are gone; about 100 µs each. Raises StateError."""
+        """The whole listings, without removed ones; about 100 µs each. Raises StateError."""
         return self._cache.open_all(entries)
 
     async def open(self, candidate: Candidate) -> Listing | None:
-        """The whole listing, from its source where the store has lost it; None when it is gone.
+        """The whole listing, from its source where the store has lost it; None after its removal.
 
         Raises StateError where neither has it.
         """
@@ -312,7 +312,7 @@ class Directory:
         stats_of: Callable[[str], Stats] = lambda agent: Stats(),
         prefer: Callable[[str], Sequence[Entry]] = lambda words: (),
     ) -> Answers:
-        """Ask these ``agents``, or all enabled ones, at once what they can do, and rank their answers.
+        """Ask these ``agents``, or all enabled agents, concurrently for capabilities, and rank the answers.
 
         The question is about ``capabilities`` (``match`` all or any), about one ``action``, or without both
         a summary. ``dispatch`` asks one agent; default: at its endpoint, with `open_directory`.
@@ -357,7 +357,7 @@ class Directory:
         await self.sources.read_all(thorough=thorough)
 
     async def note_withdrawal(self, name: str) -> None:
-        """Read every source: the agent of this name says that it has withdrawn its card, and is away."""
+        """Read every source after the agent of this name reported the withdrawal of its card."""
         before = self._index.find_named(name)
         await self.refresh()
         # a look-up may have read the source between the withdrawal and this message
@@ -372,14 +372,14 @@ class Directory:
         return self._away.find_error_of_role(role, scopes, agent=agent, view=view)
 
     def forget_away(self, name: str) -> bool:
-        """Take an agent for unknown that is away: somebody removed it. True if an observer had the name."""
+        """Treat a withdrawn agent as unknown from now on. True if an observer released the name."""
         self._away.forget(name)
         self._removed.pop(name, None)
         released = [observer(name) for observer in tuple(self._forgotten)]
         return any(released)
 
     def on_forgotten(self, observer: Callable[[str], bool]) -> Callable[[], None]:
-        """Call ``observer`` with each name that somebody has forgotten; returns the function that ends it.
+        """Call ``observer`` with each forgotten name; returns the function that removes the observer.
 
         The observer says whether it has released the name.
         """
@@ -442,7 +442,7 @@ class Directory:
             self.mark_unreachable(listing, reason)
 
     def mark_unknown(self, listing: Candidate, reason: str) -> None:
-        """Record that the agent was not asked yet, and what is waited for."""
+        """Record that the agent was not probed yet, and the reason."""
         self._mark(listing, lambda entry: entry.as_unknown(reason, self._now()))
 
     def mark_reachable(self, listing: Candidate) -> None:
@@ -454,7 +454,7 @@ class Directory:
         self._mark(listing, lambda entry: entry.as_degraded(reason, self._now()))
 
     def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
-        """Record that no agent answers at the listing's url; ``since`` stays at the first failure."""
+        """Record that no agent answers at the listing's url; ``since`` is the first failure."""
         self._mark(listing, lambda entry: entry.as_unreachable(str(error), self._now()))
 
     def source_failures(self) -> dict[str, RetinueError | None]:

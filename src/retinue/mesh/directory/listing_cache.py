@@ -48,7 +48,7 @@ class ListingChange:
 
 
 def states_visibility(listing: Listing) -> bool:
-    """Whether the card says who may see each skill, as that of a Retinue agent does."""
+    """Whether the card states the visibility of each skill, as the card of a Retinue agent does."""
     return _RETINUE_BLOCK in listing.raw
 
 
@@ -125,7 +125,7 @@ class ListingCache:
             self._freeze()
 
     def open(self, listing_id: ListingKey) -> Listing | None:
-        """The whole listing; None when it is gone or the store has lost it. Raises StateError."""
+        """The whole listing; None after its removal or when the store has lost it. Raises StateError."""
         entry = self.index.find(listing_id)
         if entry is None:
             return None

@@ -58,7 +58,7 @@ class SourceSync:
         self._cache.accept(one for one in listings if one.key not in self.reread_keys)
 
     async def take(self, reading: Reading) -> None:
-        """Store the listings of a reading, and remove what it neither lists nor has a problem with."""
+        """Store the listings of a reading, and remove every other listing that it reports no problem for."""
         for start in range(0, len(reading.listings), BATCH):
             self.accept(reading.listings[start : start + BATCH])
             await asyncio.sleep(0)
@@ -130,7 +130,7 @@ class SourceRefresher:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the source reports a change; False for one that cannot tell."""
+        """Whether the source reports a change; False for a source that cannot detect changes."""
         return self.source.changed()
 
     @property

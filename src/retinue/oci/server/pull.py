@@ -36,7 +36,7 @@ from retinue.oci.server.responses import (
     API_VERSION,
     JSON_TYPE,
     Handler,
-    Refusal,
+    RegistryErrorResponse,
     check_digest,
     read_body,
     read_repository,
@@ -129,7 +129,9 @@ class _PullEndpoint:
         """
         if self._writable and not may_write(request):
             challenge = {"www-authenticate": REGISTRY_CHALLENGE}
-            raise Refusal("UNAUTHORIZED", "reading is open; writing requires a login", challenge)
+            raise RegistryErrorResponse(
+                "UNAUTHORIZED", "reading is open; writing requires a login", challenge
+            )
         return Response(b"{}", media_type=JSON_TYPE, headers=API_VERSION)
 
     async def catalog(self, request: Request) -> Response:
@@ -156,7 +158,7 @@ class _PullEndpoint:
         name = read_repository(request)
         tags = await self._list_tags(request, name)
         if not tags:
-            raise Refusal("NAME_UNKNOWN", f"there is no repository {name}")
+            raise RegistryErrorResponse("NAME_UNKNOWN", f"there is no repository {name}")
         return _page(request, tags, "tags", {"name": name})
 
     async def manifest(self, request: Request) -> Response:
@@ -167,8 +169,8 @@ class _PullEndpoint:
         )
         if stored is None:
             if not await self._list_tags(request, name):
-                raise Refusal("NAME_UNKNOWN", f"there is no repository {name}")
-            raise Refusal("MANIFEST_UNKNOWN", f"{name} has no {target}")
+                raise RegistryErrorResponse("NAME_UNKNOWN", f"there is no repository {name}")
+            raise RegistryErrorResponse("MANIFEST_UNKNOWN", f"{name} has no {target}")
         return _content(request, stored.content, stored.digest, stored.media_type)
 
     async def blob(self, request: Request) -> Response:
@@ -176,7 +178,7 @@ class _PullEndpoint:
         name, digest = read_repository(request), check_digest(request.path_params["digest"])
         content = await self._registry.find_blob(name, digest) if await self._shows(request, name) else None
         if content is None:
-            raise Refusal("BLOB_UNKNOWN", f"{name} has no {digest}")
+            raise RegistryErrorResponse("BLOB_UNKNOWN", f"{name} has no {digest}")
         return _content(request, content, digest, OCTETS_TYPE, partly=True)
 
     async def _keep_shown(self, request: Request, names: Iterable[str]) -> list[str]:
@@ -192,11 +194,11 @@ class _PullEndpoint:
     async def refuse(self, request: Request) -> Response:
         """Any other path or method."""
         if request.method in {"GET", "HEAD"}:
-            raise Refusal("NAME_UNKNOWN", "there is nothing at this path")
+            raise RegistryErrorResponse("NAME_UNKNOWN", "there is nothing at this path")
         message = "this path does not support writing"
         if not self._writable:
             message = "this registry is read-only over HTTP; publish with: retinue publish"
-        raise Refusal("UNSUPPORTED", message, {"allow": "GET, HEAD"})
+        raise RegistryErrorResponse("UNSUPPORTED", message, {"allow": "GET, HEAD"})
 
 
 def _content(
@@ -271,5 +273,5 @@ def _page_size(text: str | None) -> int:
     if text is None:
         return PAGE_SIZE_LIMIT
     if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise Refusal("PAGINATION_NUMBER_INVALID", "n must be a number from 0 to 1000")
+        raise RegistryErrorResponse("PAGINATION_NUMBER_INVALID", "n must be a number from 0 to 1000")
     return min(int(text), PAGE_SIZE_LIMIT)

@@ -230,7 +230,7 @@ class _DocumentReader:
         )
 
     def _read_responses(self, operation: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """The described responses by status; one that cannot be read is empty."""
+        """The described responses by status; an unreadable response is empty."""
         by_status: dict[str, dict[str, Any]] = {}
         responses = operation.get("responses")
         for status, value in responses.items() if isinstance(responses, dict) else ():

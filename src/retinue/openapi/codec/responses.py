@@ -67,7 +67,7 @@ _CHARSET = re.compile(r'charset="?([\w.-]{1,40})', re.IGNORECASE)
 
 
 def documented_only(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """An output schema that shows what the document promises and accepts what the API returns.
+    """An output schema that documents the promised form and accepts any response.
 
     MCP clients refuse a result that breaks the listed schema, so a warning takes a schema that fits. An
     object stays one: `as_documented` sees to it.
@@ -218,7 +218,7 @@ def _part_of(operation: Operation, media_type: str, body: bytes) -> Part:
 
 
 def _find_detail(content_type: str, body: bytes) -> str:
-    """One line of what the API says; "" when it says nothing that can be shown."""
+    """One line of the API's own error message; "" without a usable message."""
     if is_json_type(content_type) or body[:1] in (b"{", b"["):
         try:
             value = orjson.loads(body)

@@ -9,10 +9,10 @@ from importlib.metadata import version
 from starlette.routing import Route
 
 from retinue.core.call import Principal
-from retinue.dashboard.asking import Hub
+from retinue.dashboard.asking import HubSkills
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.server import Dashboard
-from retinue.dashboard.sessions import OPEN_PREFIXES, PAGE_PREFIXES, SessionMiddleware, Sessions
+from retinue.dashboard.sessions import OPEN_PREFIXES, PAGE_PREFIXES, BrowserSessions, SessionMiddleware
 from retinue.mesh.admission import Admission
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.events import EventBus
@@ -26,7 +26,7 @@ class HubDashboard:
     """The parts of a hub's dashboard; ``end`` closes its streams, so that the server can stop."""
 
     routes: list[Route]
-    sessions: Sessions
+    sessions: BrowserSessions
     end: Callable[[], None]
     checks: SecurityMiddleware | None = None
     """The security checks of the hub, which verify the tokens of the sign-in page."""
@@ -46,7 +46,7 @@ def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
     dispatcher, directory = process.dispatcher, process.get(Directory)
     guard, events = dispatcher.admission.guard, dispatcher.admission.events
     silent = Admission(guard, events=EventBus())
-    hub = Hub(dispatcher, replace(dispatcher, admission=silent))
+    hub = HubSkills(dispatcher, replace(dispatcher, admission=silent))
 
     def subscribe(changed: Callable[[], None]) -> Callable[[], None]:
         subscriptions = [
@@ -64,7 +64,7 @@ def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
         assert made.checks is not None
         return await made.checks.authenticate({b"authorization": b"Bearer " + token})
 
-    sessions, live = Sessions(), LiveUpdates(subscribe)
+    sessions, live = BrowserSessions(), LiveUpdates(subscribe)
     dashboard = Dashboard(
         hub,
         sessions,

@@ -110,7 +110,7 @@ def _find_missing(key: str, texts: Mapping[str, str], own: Mapping[str, str]) ->
 
 
 class Imports:
-    """The imports of a hub: MCP servers, HTTP APIs and agents that speak A2A.
+    """The imports of a hub: MCP servers, HTTP APIs and A2A agents.
 
     ``new_meter`` makes the meter of what a server sends unasked.
     """
@@ -138,24 +138,30 @@ class Imports:
 
     def list_states(self) -> list[tuple[str, bool, str]]:
         """Each MCP server: its name, whether it is connected, and the reason if not."""
-        return [(one.spec.name, one.is_ready, one.reason) for one in self._servers.list_members()]
+        return [(member.spec.name, member.is_ready, member.reason) for member in self._servers.list_members()]
 
     def list_imports(self) -> list[ImportState]:
         """Every import: whether it is connected, and its tools that wait to be accepted."""
         pins = self._servers.pins
         servers = [
-            ImportState(one.spec.name, "mcp", one.is_ready, one.reason, pins.list_changes(one.spec.name))
-            for one in self._servers.list_members()
+            ImportState(
+                member.spec.name, "mcp", member.is_ready, member.reason, pins.list_changes(member.spec.name)
+            )
+            for member in self._servers.list_members()
         ]
         agents = [
             ImportState(
-                one.spec.name, "a2a", one.client is not None, one.reason, pins.list_changes(one.spec.name)
+                member.spec.name,
+                "a2a",
+                member.client is not None,
+                member.reason,
+                pins.list_changes(member.spec.name),
             )
-            for one in self._agents.list_members()
+            for member in self._agents.list_members()
         ]
         apis = [
-            ImportState(one.spec.name, "openapi", one.client is not None, one.reason)
-            for one in self._apis.list_members()
+            ImportState(member.spec.name, "openapi", member.client is not None, member.reason)
+            for member in self._apis.list_members()
         ]
         return [*servers, *agents, *apis]
 
@@ -167,7 +173,7 @@ class Imports:
     @property
     def invokers(self) -> dict[str, Invoker]:
         """The invokers of skills, by source."""
-        return {one.name: one for one in (self._servers, self._apis, self._agents)}
+        return {member.name: member for member in (self._servers, self._apis, self._agents)}
 
     def health_sink(self, sink: HealthSink) -> HealthSink:
         """``sink`` for the health that calls find; a server that floods stays degraded while it answers."""

@@ -134,12 +134,12 @@ class StreamedResponse(PendingResponse):
         return self.is_over and not self._parts
 
     async def wait_for_head(self) -> None:
-        """Return when status and headers are there. Raises what `fail` was told."""
+        """Return when status and headers have arrived. Raises the error given to `fail`."""
         while not self.has_begun:
             await self._wait()
 
     async def read_some(self) -> bytes:
-        """All that has arrived, b"" at the end. Raises what `fail` was told, after what came before it."""
+        """All bytes that have arrived, b"" at the end; then raises the error given to `fail`."""
         while not self._parts:
             if self.is_over:
                 return b""

@@ -50,7 +50,7 @@ def name_steps(document: Document) -> Document:
 
 
 def _role_of(step: Mapping[str, Any]) -> str | None:
-    """The role after which a step is called, None for one that asks for none."""
+    """The role of a step's agent, None for a step without a role."""
     parallel = step.get("parallel")
     if isinstance(parallel, Mapping):
         if "steps" in step or "branches" in step:
@@ -127,7 +127,7 @@ def load(
 
 
 def inspect_text(text: str, *, source: str = INLINE) -> tuple[Loaded | None, list[DefinitionError]]:
-    """As `load`, with all faults that can be told apart instead of the first one."""
+    """As `load`, with all separate faults instead of the first."""
     try:
         canonical = _to_canonical(read_text(text, source))
     except DefinitionError as error:

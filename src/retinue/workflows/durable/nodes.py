@@ -40,7 +40,7 @@ _log = structlog.get_logger("retinue.runs")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A living node, with the number of outermost runs that it last reported."""
+    """A node with a valid lease, and its last reported number of outermost runs."""
 
     executor: str
     running: int
@@ -71,11 +71,11 @@ class Lease:
 
     @property
     def left_s(self) -> float:
-        """How long the lease still lasts, 0 for one that is lost."""
+        """The remaining seconds of the lease, 0 for a lost lease."""
         return max(0.0, self._until - time.monotonic())
 
     async def begin(self, dead: Sequence[str] = ()) -> None:
-        """Acquire the lease, and take over the runs of nodes that are known to be dead.
+        """Acquire the lease, and take over the runs of nodes without a valid lease.
 
         Raises StateError where the database does not answer.
         """
@@ -85,7 +85,7 @@ class Lease:
         self._task = asyncio.create_task(self._keep(), name="lease of the runs")
 
     async def end(self) -> None:
-        """Release the lease, so that other nodes take over at once; no effect on one that was never held."""
+        """Release the lease, if held, so that other nodes take over at once."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -107,7 +107,7 @@ class Lease:
         return self.epoch
 
     async def renew_lost(self) -> None:
-        """Renew a lease that is lost, for a caller who would rather be told than wait; raises StateError."""
+        """Renew the lease now if it is lost; raises StateError."""
         async with self._renewing:
             if time.monotonic() >= self._until:
                 await self.renew()
@@ -161,7 +161,7 @@ class Lease:
         )
 
     async def rescue(self, dead: Sequence[str] | None = None) -> None:
-        """Reassign the runs of nodes whose lease is over; with ``dead``, only of these nodes."""
+        """Reassign the runs of nodes whose lease has expired; with ``dead``, only of these nodes."""
         over = self._seen.list_over(time.monotonic())
         # Its own lease is judged by the other nodes.
         over.pop(self.executor, None)
@@ -200,7 +200,7 @@ class Lease:
     def _reassign(
         self, connection: sa.Connection, only: Sequence[str] | None, over: Collection[str]
     ) -> dict[str, int]:
-        """Queue the runs of dead nodes at living ones, each run together with its child runs."""
+        """Queue the runs of failed nodes at running nodes, each run together with its child runs."""
         client = self._database.client
         living = f"SELECT executor FROM {self._database.nodes} WHERE version = :version"  # noqa: S608
         names: dict[str, Any] = {"version": VERSION}

@@ -15,7 +15,15 @@ from retinue.workflows.definitions.run_forms import BranchRun, render_form
 from retinue.workflows.expressions.scope import StepState
 from retinue.workflows.interpreter.branch_inputs import find_branch_reads
 from retinue.workflows.interpreter.frame import Frame, Undo, record_failure
-from retinue.workflows.runs.records import Child, ChildOutcome, Fault, Origin, RunRequest, as_json, read_json
+from retinue.workflows.runs.records import (
+    ChildOutcome,
+    ChildRun,
+    Fault,
+    Origin,
+    RunRequest,
+    as_json,
+    read_json,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +141,12 @@ async def _run_shared(
 ) -> dict[int, ChildOutcome]:
     context = frame.context
     if is_decided is None and (concurrency is None or concurrency >= len(branches)):
-        children: list[Child] = []
+        children: list[ChildRun] = []
         for branch in branches:
             children.append(await _start(frame, path, branch, children))
         return dict(enumerate(await context.wait(f"{path}/wait", children, "all")))
     ended: dict[int, ChildOutcome] = {}
-    running: dict[int, Child] = {}
+    running: dict[int, ChildRun] = {}
     begun = 0
     while True:
         may_start = not (stop_at_failure and any(one.status != "done" for one in ended.values()))
@@ -158,7 +166,7 @@ async def _run_shared(
             return ended
 
 
-async def _start(frame: Frame, path: str, branch: Branch, running: Sequence[Child]) -> Child:
+async def _start(frame: Frame, path: str, branch: Branch, running: Sequence[ChildRun]) -> ChildRun:
     """Start a child run; where the run may store no more, the ``running`` ones are cancelled."""
     try:
         return await frame.context.child(branch.path, branch.request)
@@ -189,8 +197,10 @@ def hide_undo(outcome: Mapping[str, Any]) -> dict[str, Any]:
 def _relocate(outcome: Mapping[str, Any], below: str) -> dict[str, Any]:
     """The outcome of a compensation in a child run, with paths relative to its parent."""
     found = {**outcome, "step": f"{below}/{outcome['step']}"}
+    if "attempt" in outcome:
+        found["attempt"] = f"{below}/{outcome['attempt']}"
     if AGAIN in outcome:
-        found[AGAIN] = {**outcome[AGAIN], "path": f"{below}/{outcome[AGAIN]['path']}"}
+        found[AGAIN] = read_json(Undo, outcome[AGAIN]).moved_below(below).to_json()
     return found
 
 
@@ -222,9 +232,7 @@ def adopt_undo(frame: Frame, outcome: ChildOutcome, *, as_mesh: bool = False) ->
     """
     result = BranchResult.of(outcome)
     below = outcome.child.path
-    frame.undo += [
-        replace(one, path=f"{below}/{one.path}", as_mesh=as_mesh or one.as_mesh) for one in result.undo
-    ]
+    frame.undo += [one.moved_below(below, as_mesh=as_mesh) for one in result.undo]
     return result
 
 

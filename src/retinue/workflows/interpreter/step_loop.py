@@ -39,13 +39,13 @@ from retinue.workflows.interpreter.control_steps import (
     run_wait_for,
     run_workflow,
 )
-from retinue.workflows.interpreter.frame import Frame, Result, Tools, add_note, record_failure
+from retinue.workflows.interpreter.frame import Frame, StepResult, Tools, add_note, record_failure
 from retinue.workflows.interpreter.parallel_steps import run_parallel
-from retinue.workflows.interpreter.saga import compensate, finish_undoing, record_undo
+from retinue.workflows.interpreter.saga import compensate, finish_undoing, record_trials, record_undo
 from retinue.workflows.runs.ports import RunContext
 from retinue.workflows.runs.records import RunRequest, read_json
 
-RunStep = Callable[[Frame, Step, str], Awaitable[Result | None]]
+RunStep = Callable[[Frame, Step, str], Awaitable[StepResult | None]]
 
 _KINDS: Mapping[StepKind, RunStep] = {
     "skill": run_call,
@@ -127,18 +127,32 @@ class StepLoop:
                 return None
             if step.timeout is not None and step.kind not in _CALLS and not step.asks_agents:
                 await frame.add_limit(path, step.timeout_s, f"timeout of step {path}")
-            result = await _KINDS[step.kind](frame, step, path)
-            if result is not None:
-                result = await self._settle(step, path, result)
+            await self._execute(step, path)
         except StepFailedError as error:
             frame.limits = limits
             return await self._handle(step, path, await self._undo(error, mark))
         frame.limits = limits
-        if result is not None and step.compensate is not None:
-            await record_undo(frame, step.compensate, step, path, result)
         return step.then
 
-    async def _settle(self, step: Step, path: str, result: Result) -> Result:
+    async def _execute(self, step: Step, path: str) -> None:
+        """Execute one step, and record how all its effects are undone, even if it fails."""
+        frame, result = self.frame, None
+        frame.trials = []
+        try:
+            result = await _KINDS[step.kind](frame, step, path)
+            given = None if result is None else await self._settle(step, path, result)
+        except StepFailedError:
+            if step.compensate is not None:
+                await record_trials(frame, step, path)
+                if result is not None:
+                    await record_undo(frame, step.compensate, step, path, result)
+            raise
+        if step.compensate is not None:
+            await record_trials(frame, step, path)
+            if given is not None:
+                await record_undo(frame, step.compensate, step, path, given)
+
+    async def _settle(self, step: Step, path: str, result: StepResult) -> StepResult:
         """Record the output of a step, validated and transformed."""
         frame = self.frame
         frame.scope.record(step.id, result.output, **result.facts)
@@ -149,7 +163,7 @@ class StepLoop:
             return result
         output = await frame.render(step.transform, f"{path}/transform", step=path, field="transform")
         frame.scope.record(step.id, output, **result.facts)
-        return Result(output, result.facts, result.arguments)
+        return StepResult(output, result.facts, result.arguments)
 
     async def _handle(self, step: Step, path: str, error: StepFailedError) -> str | None:
         """Record a failure as data if ``on_error`` allows it; raises the error otherwise."""

@@ -43,7 +43,7 @@ class AgentProgram:
 
 
 class CoordinatorPart(Part):
-    """Lists the personalities of the network, over REST and MCP, beside the KOI endpoints."""
+    """Lists the personalities of the network over REST and MCP, in addition to the KOI endpoints."""
 
     name = "koi-coordinator"
     kinds = frozenset({COORDINATOR})

@@ -32,7 +32,7 @@ log = structlog.get_logger("retinue.koi")
 
 
 @dataclass(slots=True)
-class Entry:
+class CacheEntry:
     """The facts of a bundle in memory: its manifest, and the owner of a personality."""
 
     manifest: Manifest
@@ -43,7 +43,7 @@ class Entry:
 
 
 _Packed = tuple[str, str, tuple[tuple[str, Any], ...], int, str | None, bool]
-"""An `Entry` in memory. A tuple of plain values is small, and nothing to the garbage collector."""
+"""An `CacheEntry` in memory. A tuple of plain values is small, and nothing to the garbage collector."""
 
 
 class KoiCache:
@@ -133,13 +133,13 @@ class KoiCache:
     def exists(self, rid: object) -> bool:
         return str(rid) in self._entries
 
-    def find_entry(self, rid: object) -> Entry | None:
+    def find_entry(self, rid: object) -> CacheEntry | None:
         text = str(rid)
         packed = self._entries.get(text)
         if packed is None:
             return None
         timestamp, digest, more, instant_us, owner, same_in_both = packed
-        return Entry(Manifest(text, timestamp, digest, more), instant_us, owner, same_in_both)
+        return CacheEntry(Manifest(text, timestamp, digest, more), instant_us, owner, same_in_both)
 
     def list_rids(self, rid_types: Iterable[Any] = ()) -> list[str]:
         """The RIDs of these types, which are texts or classes; without types all."""
@@ -194,7 +194,7 @@ class KoiCache:
         self._unwritten[text] = None
 
     def note(self, key: str, value: Any) -> None:
-        """Keep a small JSON value beside the bundles; None removes it. Raises StateError."""
+        """Store a small JSON value next to the bundles; None removes it. Raises StateError."""
         self._append(orjson.dumps({"n": [key, value]}) + b"\n")
         self._set_note(key, value)
 
