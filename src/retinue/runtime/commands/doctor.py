@@ -109,9 +109,7 @@ def _check_parts(settings: Settings, state: State) -> list[Check]:
         for name in settings.parts.off
         if name not in {*KNOWN_PARTS, *(plugin.name for plugin in list_plugins(PARTS))}
     ]
-    for part in find_installed_parts().parts:
-        if part.name in settings.parts.off:
-            continue
+    for part in find_installed_parts(settings.parts.off).parts:
         try:
             checks += part.checks(tables, state)
         except Exception as error:  # noqa: BLE001 - a failing check does not stop the others
