@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from retinue import plugins
+from retinue import Agent, plugins
 from retinue.cli.program import TABLE
 from retinue.core.errors import InvalidSettingError, UnknownWorkflowError
+from retinue.hub.resources import WorkflowPrompts
 from retinue.plugins import AGENTS, COMMANDS, WORKFLOWS, find_plugin, list_plugins
 from retinue.runtime.parts.children import child_specs
 from retinue.settings import load_settings
@@ -121,6 +123,44 @@ async def test_a_workflow_that_two_have_is_listed_with_its_problem_and_the_other
         await library.get("direct")
     assert caught.value.remedy == "uninstall word-games"
     assert (await library.get("word-count")).definition.name == "word-count"
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"__init__.py": "import missing_module"}, "cannot be imported: No module named 'missing_module'"),
+        ({"__init__.py": "1 / 0"}, "cannot be imported: ZeroDivisionError('division by zero')"),
+        ({"__init__.py": "raise SystemExit(3)"}, "cannot be imported: SystemExit(3)"),
+        ({"__init__.py": "def"}, "cannot be imported: SyntaxError("),
+        ({"__init__.py": "", "flows.py": ""}, "is no package"),
+    ],
+    ids=["missing", "raises", "exits", "syntax", "module"],
+)
+async def test_a_package_that_cannot_be_imported_is_named_once_and_the_other_workflows_are_read(
+    site: Path, files: dict[str, str], reason: str
+) -> None:
+    install_words(site)
+    target = "word_loss.flows" if "flows.py" in files else "word_loss"
+    install(site, "word-loss", {WORKFLOWS: {"loss": target}}, files)
+    prompts = WorkflowPrompts(Agent("hub", version="1.0.0", description="A hub."), Library())
+    with capture_logs() as log_lines:
+        for _ in range(3):
+            await prompts.refresh()
+    assert (await Library().get("word-count")).definition.name == "word-count"
+    listed = {stored.name: stored.problem for stored in await Library().list_all()}
+    assert reason in str(listed["(word-loss)"])
+    assert listed["word-count"] is None
+    (line,) = [line for line in log_lines if line["event"] == "workflows cannot be read"]
+    assert (line["log_level"], line["distribution"]) == ("warning", "word-loss")
+    assert reason in line["reason"]
+
+
+def test_a_broken_package_is_named_in_the_list_of_workflows(site: Path, retinue: Retinue) -> None:
+    install(site, "word-loss", {WORKFLOWS: {"loss": "word_loss"}}, {"__init__.py": "1 / 0"})
+    listed = retinue("workflows")
+    assert listed.exit_code == 0
+    assert "plan-build-test" in listed.stdout
+    assert listed.stderr.count("word-loss declares word_loss, which cannot be imported") == 1
 
 
 def test_a_command_that_cannot_be_imported_names_its_distribution(site: Path, retinue: Retinue) -> None:

@@ -5,16 +5,16 @@ A step without an id gets the name of its role, ``execute``, ``execute-2``, … 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from retinue.core.errors import DefinitionError, UnknownWorkflowError
+from retinue.core.errors import DefinitionError, InvalidSettingError, UnknownWorkflowError
 from retinue.mesh.directory.routing import CAPABILITIES
-from retinue.plugins import WORKFLOWS, conflict, list_plugins
+from retinue.plugins import WORKFLOWS, Plugin, conflict, list_plugins
 from retinue.workflows.definitions.checks import check_document, inspect_document, suggest
 from retinue.workflows.definitions.definition import DEFAULT_ROLE, STEP_ID, Definition
 from retinue.workflows.definitions.documents import Document, document_of, read_text
@@ -147,7 +147,7 @@ def load_builtin(name: str) -> Loaded:
 
     Raises UnknownWorkflowError, and InvalidSettingError when two distributions have one of this name.
     """
-    found = _installed().get(name)
+    found = _installed().files.get(name)
     if found is None:
         near = suggest(name, list_builtins())
         raise UnknownWorkflowError(name, near=[near] if near else ())
@@ -159,21 +159,49 @@ def load_builtin(name: str) -> Loaded:
 
 def list_builtins() -> tuple[str, ...]:
     """The names of the workflows of Retinue and of installed distributions, sorted."""
-    return tuple(sorted(_installed()))
+    return tuple(sorted(_installed().files))
+
+
+def list_broken() -> Sequence[tuple[str, InvalidSettingError]]:
+    """The installed distributions whose workflows cannot be read, each with the reason."""
+    return _installed().broken
+
+
+@dataclass(frozen=True, slots=True)
+class _Installed:
+    """The files of each installed workflow, by distribution, and the distributions that cannot be read."""
+
+    files: Mapping[str, Mapping[str, Traversable]]
+    broken: Sequence[tuple[str, InvalidSettingError]]
 
 
 @cache
-def _installed() -> Mapping[str, Mapping[str, Traversable]]:
-    """The files of each installed workflow, by distribution."""
+def _installed() -> _Installed:
+    """Read the installed distributions, once in the life of the process."""
     folders = [("retinue", resources.files("retinue.workflows").joinpath("builtin"))]
-    plugins = list_plugins(WORKFLOWS)
-    folders += [(plugin.distribution, resources.files(plugin.load(WORKFLOWS))) for plugin in plugins]
-    found: dict[str, dict[str, Traversable]] = {}
+    broken = []
+    for plugin in list_plugins(WORKFLOWS):
+        try:
+            folders.append((plugin.distribution, _open_package(plugin)))
+        except InvalidSettingError as error:
+            broken.append((plugin.distribution, error))
+    files: dict[str, dict[str, Traversable]] = {}
     for distribution, folder in folders:
         for file in folder.iterdir():
             if file.name.endswith(".yaml"):
-                found.setdefault(file.name.removesuffix(".yaml"), {})[distribution] = file
-    return found
+                files.setdefault(file.name.removesuffix(".yaml"), {})[distribution] = file
+    return _Installed(files, tuple(broken))
+
+
+def _open_package(plugin: Plugin) -> Traversable:
+    package = plugin.load(WORKFLOWS)
+    if not hasattr(package, "__path__"):
+        raise InvalidSettingError(
+            f"{WORKFLOWS}: {plugin.name}",
+            f"{plugin.distribution} declares {plugin.target}, which is no package",
+            remedy=f"reinstall or uninstall {plugin.distribution}",
+        )
+    return resources.files(package)
 
 
 def _to_canonical(document: Document) -> Document:
