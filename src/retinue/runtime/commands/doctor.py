@@ -21,6 +21,7 @@ from retinue.runtime.checks.machine import (
     check_libraries,
     check_own_network,
     check_program,
+    check_programs,
     check_python,
     failed,
     guarded,
@@ -95,6 +96,7 @@ async def examine(
         checks += [check_own_network(), *check_hub_port(settings.hub.port, hub_url), check_agent_port()]
         checks += [await _check_registry(url, settings, http) for url in settings.registries]
     checks += [check_program(name) for name in OPTIONAL_PROGRAMS]
+    checks.append(await guarded("programs", check_programs))
     checks += _check_parts(settings, state)
     return checks + _check_models(settings, state, environ)
 
