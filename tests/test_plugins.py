@@ -94,9 +94,9 @@ def test_two_distributions_with_an_agent_of_one_name_keep_the_hub_from_starting(
     with pytest.raises(
         InvalidSettingError, match="word-agent: declared by word-games and by word-tools"
     ) as caught:
-        child_specs(load_settings(), State(site), "http://127.0.0.1:1", bare=False)
+        child_specs(load_settings(), State(site), "http://127.0.0.1:1", bare=False, environ={})
     assert caught.value.remedy == "uninstall word-games or word-tools"
-    assert child_specs(load_settings(), State(site), "http://127.0.0.1:1", bare=True) == []
+    assert child_specs(load_settings(), State(site), "http://127.0.0.1:1", bare=True, environ={}) == []
 
 
 def test_two_distributions_with_a_command_of_one_name_are_named(site: Path, retinue: Retinue) -> None:

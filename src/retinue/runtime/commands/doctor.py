@@ -14,6 +14,7 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import list_published
 from retinue.parts.installed import find_installed_parts
 from retinue.parts.part import Check, Status
+from retinue.runtime.checks.children import check_environment
 from retinue.runtime.checks.hub import check_hub, check_list, check_ready
 from retinue.runtime.checks.machine import (
     check_agent_port,
@@ -97,6 +98,7 @@ async def examine(
         checks += [await _check_registry(url, settings, http) for url in settings.registries]
     checks += [check_program(name) for name in OPTIONAL_PROGRAMS]
     checks.append(await guarded("programs", check_programs))
+    checks += check_environment(settings, state, environ)
     checks += _check_parts(settings, state)
     return checks + _check_models(settings, state, environ)
 

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
-from string import Template
 
 import structlog
 
@@ -26,6 +25,7 @@ from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Invoker
 from retinue.mesh.health.agent_stats import HealthSink
 from retinue.openapi.imports import ApiSpec, ImportedApis
+from retinue.processes.environment import fill_variables, find_missing
 from retinue.runtime.factories import card_verifier
 from retinue.runtime.imports.files import find_own_url, open_pins, read_imports, read_pins
 from retinue.runtime.imports.logins import ImportLogin, LoginFile, logins_folder
@@ -65,8 +65,7 @@ def _spec_of(
     state: State,
     own_url: str | None,
 ) -> ImportSpec:
-    headers = {key: Template(value).safe_substitute(own) for key, value in table.headers.items()}
-    environ = {key: Template(value).safe_substitute(own) for key, value in table.env.items()}
+    headers, environ = fill_variables(table.headers, own), fill_variables(table.env, own)
     command = (table.command, *table.args) if table.command else ()
 
     problem = _find_missing("headers", table.headers, own) or _find_missing("env", table.env, own)
@@ -92,15 +91,14 @@ def _spec_of(
 
 def _find_missing(key: str, texts: Mapping[str, str], own: Mapping[str, str]) -> str:
     """The problem if a text names a variable as ``${NAME}`` that ``own`` lacks; "" if none does."""
-    for name, text in texts.items():
-        for placeholder in Template.pattern.finditer(text):
-            variable = placeholder["braced"]
-            if variable is not None and variable not in own:
-                return (
-                    f"the variable {variable} for its {key} {name} is not set in the hub's environment: "
-                    "set it and start the hub again"
-                )
-    return ""
+    missing = find_missing(texts, own)
+    if missing is None:
+        return ""
+    name, variable = missing
+    return (
+        f"the variable {variable} for its {key} {name} is not set in the hub's environment: "
+        "set it and start the hub again"
+    )
 
 
 class Imports:
@@ -219,7 +217,7 @@ class Imports:
 
 
 def _agent_of(name: str, table: ImportTable, own: Mapping[str, str]) -> AgentSpec:
-    headers = {key: Template(value).safe_substitute(own) for key, value in table.headers.items()}
+    headers = fill_variables(table.headers, own)
     return AgentSpec(
         name,
         table.a2a or "",
