@@ -15,7 +15,15 @@ from pathlib import Path
 
 from retinue.core.errors import CallTimedOutError, ModelError
 from retinue.llm.command_output import CommandAnswer, OutputReader, read_errors
-from retinue.llm.completion import MAX_ANSWER_BYTES, Completion, OnText, Prompt, Redactor
+from retinue.llm.completion import (
+    MAX_ANSWER_BYTES,
+    Completion,
+    OnText,
+    OnUsage,
+    Prompt,
+    Redactor,
+    ignore_usage,
+)
 from retinue.llm.spec import KEY_VARIABLES, ModelSpec
 from retinue.llm.spending import Ledger
 from retinue.processes.limited import CommandResult, Limits, run_command
@@ -75,7 +83,7 @@ class CommandModel:
         variables = [name for names in KEY_VARIABLES.values() for name in names]
         self._redact = Redactor(environ.get(name, "") for name in (*variables, spec.api_key_env or ""))
 
-    async def complete(self, prompt: Prompt, on_text: OnText) -> Completion:
+    async def complete(self, prompt: Prompt, on_text: OnText, on_usage: OnUsage = ignore_usage) -> Completion:
         spec = self._spec
         reader = OutputReader()
 
@@ -96,6 +104,9 @@ class CommandModel:
                 on_stdout=read,
             )
         answer = reader.finish()
+        is_answer = done.ok and not answer.problem and bool(answer.text.strip())
+        if answer.usage is not None and not is_answer:
+            on_usage(answer.usage)
         if done.limit == "wall":
             raise CallTimedOutError(
                 f"the command of {spec.name}",
