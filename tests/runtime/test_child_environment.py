@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
+import sys
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retinue.core.errors import InvalidSettingError
+from retinue.mcp.codec.messages import Message
+from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.parts.part import Check
+from retinue.processes.environment import with_home
 from retinue.runtime.commands.doctor import examine
 from retinue.runtime.models import find_models
 from retinue.runtime.parts.children import child_specs, model_children
@@ -95,6 +102,51 @@ def test_a_variable_that_the_hub_does_not_have_is_named(tmp_path: Path) -> None:
     settings = Settings(agents=(AgentTable(target="a.py", env={"TOKEN": "${GITHUB_TOKEN}"}),))
     with pytest.raises(InvalidSettingError, match=r"agents: a\.py: env\.TOKEN: the variable GITHUB_TOKEN"):
         environments(tmp_path, settings, HUB)
+
+
+def make_unwritable_home(tmp_path: Path, kind: str) -> dict[str, str]:
+    if kind == "none":
+        return {}
+    home = tmp_path / "given"
+    if kind == "file":
+        home.touch()
+    return {"HOME": str(home)}
+
+
+@pytest.mark.parametrize("kind", ["none", "missing", "file"])
+async def test_a_program_of_an_import_has_a_home_to_keep_its_cache_in(tmp_path: Path, kind: str) -> None:
+    """As npx, which waits without an end where it cannot make ~/.npm."""
+    state = State(tmp_path / "state")
+    own = with_home({"PATH": os.defpath, **make_unwritable_home(tmp_path, kind)}, state.home)
+    assert own["HOME"] == str(state.home)
+    server = tmp_path / "server.py"
+    server.write_text(
+        "import json, pathlib, sys\n"
+        "cache = pathlib.Path.home() / '.npm' / '_cacache'\n"
+        "cache.mkdir(parents=True)\n"
+        "line = json.loads(sys.stdin.readline())\n"
+        "result = {'cache': str(cache)}\n"
+        "print(json.dumps({'jsonrpc': '2.0', 'id': line['id'], 'result': result}), flush=True)\n"
+    )
+    program = ServerProgram("one", [sys.executable, str(server)], {}, own=own)
+    await program.open()
+    try:
+        request = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        async with (
+            asyncio.timeout(60),
+            aclosing(program.exchange(Message("request", "ping", 1, request))) as stream,
+        ):
+            answer = await anext(stream)
+    finally:
+        await program.aclose()
+    assert answer["result"] == {"cache": str(state.home / ".npm" / "_cacache")}
+    assert stat.S_IMODE(state.home.stat().st_mode) == 0o700
+
+
+def test_a_home_that_can_be_written_stays(tmp_path: Path) -> None:
+    own = {"HOME": str(tmp_path)}
+    assert with_home(own, tmp_path / "state" / "home") == own
+    assert not (tmp_path / "state").exists()
 
 
 def check(tmp_path: Path, environ: dict[str, str], **tables: Any) -> dict[str, Check]:

@@ -5,7 +5,10 @@ By default a child gets no variable that may hold a key, because a hub has the k
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from string import Template
 
 INHERITED = frozenset(
@@ -46,6 +49,20 @@ def is_for_agent(name: str) -> bool:
     if name in _NOT_FOR_AGENTS:
         return False
     return name in INHERITED or name in _OF_AGENTS or name.startswith(_PREFIXES_OF_AGENTS)
+
+
+def with_home(own: Mapping[str, str], fallback: Path) -> dict[str, str]:
+    """``own`` with a HOME that can be written: ``fallback``, made when needed, where its own cannot be.
+
+    npm and uv keep their caches below HOME, and npm waits without an end where it cannot write. A service has
+    no HOME, or one that does not exist.
+    """
+    home = own.get("HOME")
+    if home and Path(home).is_dir() and os.access(home, os.W_OK | os.X_OK):
+        return dict(own)
+    with suppress(OSError):
+        fallback.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return {**own, "HOME": str(fallback)}
 
 
 def fill_variables(texts: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:

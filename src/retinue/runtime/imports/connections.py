@@ -25,7 +25,7 @@ from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Invoker
 from retinue.mesh.health.agent_stats import HealthSink
 from retinue.openapi.imports import ApiSpec, ImportedApis
-from retinue.processes.environment import fill_variables, find_missing
+from retinue.processes.environment import fill_variables, find_missing, with_home
 from retinue.runtime.factories import card_verifier
 from retinue.runtime.imports.files import find_own_url, open_pins, read_imports, read_pins
 from retinue.runtime.imports.logins import ImportLogin, LoginFile, logins_folder
@@ -185,7 +185,8 @@ class Imports:
             await asyncio.gather(self._servers.aclose(), self._apis.aclose(), self._agents.aclose())
 
     async def _configure(self, http: HttpClient) -> None:
-        tables, own = read_imports(self._settings, self._state), environment()
+        tables = read_imports(self._settings, self._state)
+        own = with_home(environment(), self._state.home)
         apis = {name: table for name, table in tables.items() if table.openapi is not None}
         agents = {name: _agent_of(name, table, own) for name, table in tables.items() if table.a2a}
         servers = {name: table for name, table in tables.items() if name not in apis and name not in agents}

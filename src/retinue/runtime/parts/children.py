@@ -13,7 +13,12 @@ from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, LivePart, Opened, Part, Problem
 from retinue.parts.process import Echo, Process, Tables
 from retinue.plugins import AGENTS, list_unique_plugins
-from retinue.processes.environment import fill_variables, find_missing, select_for_agent
+from retinue.processes.environment import (
+    fill_variables,
+    find_missing,
+    select_for_agent,
+    with_home,
+)
 from retinue.rpc.probe import answers, probe
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models
 from retinue.runtime.observing.log_files import AgentLogs, keep_small, writes_to
@@ -108,8 +113,9 @@ class SupervisorPart(Part):
 
         def list_specs(tables: Tables) -> list[ChildSpec]:
             settings = tables.get(Settings)
-            own = child_specs(settings, process.state, url, self._bare, process.environ)
-            return [*own, *model_children(models, settings, process.state, url, process.environ)]
+            environ = with_home(process.environ, process.state.home)
+            own = child_specs(settings, process.state, url, self._bare, environ)
+            return [*own, *model_children(models, settings, process.state, url, environ)]
 
         def prepare(tables: Tables) -> Callable[[], None]:
             """Agents that the settings no longer name are stopped, new ones are started."""
