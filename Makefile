@@ -59,7 +59,7 @@ site: ## the documentation as a site in site/, its links checked
 	@scripts/bootstrap test docs
 	@exec $(BIN)/python -m scripts.site
 
-release: ## build both distributions, install and try them: the checklist of a release
+release: ## build all distributions, install and try them: the checklist of a release
 	@scripts/bootstrap test docs
 	@exec $(BIN)/python -m scripts.release --check $(ARGS)
 

@@ -38,5 +38,5 @@ async def open_agent_app(
         # without the log line of each call, which would fill the pipe to the program that measures
         process.dispatcher = local_dispatcher(agent)
         async with open_parts(process, parts) as opened:
-            checks = make_checks(process, opened, settings, "127.0.0.1")
-            yield behind_proxies(checks, settings, url)
+            checks = make_checks(process, opened, "127.0.0.1")
+            yield behind_proxies(checks, settings.doors, url)

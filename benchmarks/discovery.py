@@ -123,7 +123,7 @@ async def _visible_s(folder: Path, *, notified: bool) -> float:
                 BackgroundTasks(
                     mesh.directory,
                     mesh.dispatcher.agent_stats,
-                    mesh.http,
+                    mesh.peers.http,
                     refresh_s=3600.0 if notified else REFRESH_S,
                     probe_timeout_s=1.0,
                 ).run()

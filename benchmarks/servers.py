@@ -22,7 +22,8 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.server import pull as oci
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.serving import Stop, bind, run_loop, serving, url_of
-from retinue.web.security import SecurityMiddleware
+from retinue.web.rejections import REGISTRY_PATH
+from retinue.web.security import SecurityMiddleware, SecuritySettings
 
 
 def bare_app() -> ASGIApp:
@@ -67,7 +68,8 @@ async def crowd_app(stack: AsyncExitStack, home: Path, agents: int, think_s: flo
 def registry_app(folder: Path) -> ASGIApp:
     """The hub's registry endpoint over a folder, behind every check."""
     layouts = LayoutRegistry(folder)
-    return SecurityMiddleware(Starlette(routes=oci.routes(layouts, layouts)))
+    settings = SecuritySettings(any_media_type=(REGISTRY_PATH,))
+    return SecurityMiddleware(Starlette(routes=oci.routes(layouts, layouts)), settings)
 
 
 async def main(kind: str, *arguments: str) -> int:

@@ -1,6 +1,6 @@
 """What has to hold before a release, checked one after the other.
 
-``python -m scripts.release --check`` builds both distributions, looks into them, installs them into empty
+``python -m scripts.release --check`` builds all distributions, looks into them, installs them into empty
 environments without this checkout, and runs what a user would run first. ``--set 0.2.0`` writes a version to
 every place that holds one; the version of ``pyproject.toml`` is the one that counts. Nothing is uploaded.
 """
@@ -385,7 +385,7 @@ def main(arguments: Sequence[str]) -> int:
     """Check, or set the version."""
     parser = argparse.ArgumentParser(prog="release", description=__doc__)
     chosen = parser.add_mutually_exclusive_group(required=True)
-    chosen.add_argument("--check", action="store_true", help="build, install and try both distributions")
+    chosen.add_argument("--check", action="store_true", help="build, install and try all distributions")
     chosen.add_argument("--set", metavar="X.Y.Z", help="write the version to every place that holds one")
     options = parser.parse_args(arguments)
     try:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import pytest
+
+from retinue.parts.installed import find_installed_parts
+from retinue.plugins import list_plugins
+from retinue.workflows.definitions.loading import list_installed_sources, load_builtin
 
 WORDS = {
     "__init__.py": "",
@@ -34,6 +41,26 @@ steps:
   - {id: count, skill: count_words}
 """,
 }
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder at the head of the path, for distributions; their modules are forgotten at the end."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    forget_installed()
+    before = set(sys.modules)
+    yield folder
+    forget_installed()
+    for name in set(sys.modules) - before:
+        if name.startswith(("toy_", "word_")):
+            del sys.modules[name]
+
+
+def forget_installed() -> None:
+    for read in (list_plugins, find_installed_parts, list_installed_sources, load_builtin):
+        read.cache_clear()
 
 
 def install(

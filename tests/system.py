@@ -25,20 +25,19 @@ from retinue.parts.part import Part
 from retinue.parts.process import Process
 from retinue.runtime.access import behind_proxies
 from retinue.runtime.agent_core import open_agent
+from retinue.runtime.agent_process import ServeOptions, agent_parts
+from retinue.runtime.hub_process import HubOptions, hub_parts
+from retinue.runtime.imports.connections import Imports
 from retinue.runtime.launch import Start
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.mesh import Mesh, open_mesh
-from retinue.runtime.parts.audit import AuditPart, RecordedCalls
-from retinue.runtime.parts.hub_protocols import DashboardPart, DiscoveryPart, HubMcpPart, RegistryPart
+from retinue.runtime.parts.audit import RecordedCalls
 from retinue.runtime.parts.imports import ImportsPart
-from retinue.runtime.parts.mcp import AgentMcpPart
-from retinue.runtime.parts.messages import MessagesPart
-from retinue.runtime.parts.protocols import A2aPart, CardPart, ExecutePart, ProbesPart, RestPart
-from retinue.runtime.parts.upkeep import MeshMapPart
 from retinue.runtime.run_process import make_checks
 from retinue.runtime.serving import Stop
 from retinue.settings import Settings
+from retinue.settings_tables import EndpointTable
 from retinue.storage.listing_store import SqliteAudit, SqliteListings
 from retinue.storage.state import State
 from retinue.testing.memory_runs import MemoryRuns
@@ -51,6 +50,11 @@ from tests.serving import serve_app
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 WAIT_S = 10.0
 """Longer than anything takes; a test that waits this long has failed."""
+
+NOT_OPENED = frozenset(
+    {"hub-file", "models", "first-reading", "upkeep", "folder-watch", "logs", "agents", "runs", "list-watch"}
+)
+"""The parts that start processes, and those that do in the background what a test does when it wants it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,7 @@ class System:
         koi: KoiHub | None = None,
         koi_join: str | None = None,
         dashboard: bool = False,
+        make_imports: Callable[[Settings, State], Imports] = Imports,
     ) -> Hub:
         """A hub as ``retinue hub`` composes it, found through the state folder; with ``koi`` on a network.
 
@@ -178,7 +183,10 @@ class System:
         map_of_mesh = MeshParts(url, tuple(mesh.registries.by_name))
         process.add(MeshParts, map_of_mesh)
         process.add(SqliteAudit, audit)
-        await self._open(process, [*HUB_PARTS, KoiPart(koi, hub_id), *_PAGES[:dashboard]], later, self.stack)
+        own = {"koi": KoiPart(koi, hub_id), "imports": ImportsPart(make_imports)}
+        parts = [own.get(part.name, part) for part in hub_parts(HubOptions(), settings)]
+        left_out = NOT_OPENED if dashboard else NOT_OPENED | {"dashboard"}
+        await self._open(process, [part for part in parts if part.name not in left_out], later, self.stack)
         self.state.write_hub(url)
         self.stack.callback(self.state.forget_hub)
         return Hub(url, mesh, audit, process)
@@ -200,11 +208,13 @@ class System:
         later = _Later()
         url = await stack.enter_async_context(serve_app(later))
         shown = shown_url or url
-        core = open_agent("agent", Target(agent, ()), None, self._start(self.settings, shown))
+        target = Target(agent, ())
+        core = open_agent("agent", target, None, self._start(self.settings, shown))
         process = await stack.enter_async_context(core)
         for observer in observers:
             process.dispatcher.admission.events.subscribe(observer)
-        await self._open(process, AGENT_PARTS, later, stack)
+        parts = agent_parts(target, ServeOptions(publish=False), self.settings)
+        await self._open(process, [part for part in parts if part.name not in NOT_OPENED], later, stack)
         card = encode_card(render_card(agent.record(shown), scopes=PUBLISHED_SCOPES))
         await publish(publish_to or self.home, card)
         return Served(url, stack.aclose, process.dispatcher.admission.events)
@@ -217,37 +227,10 @@ class System:
     ) -> None:
         """Open the parts behind the security checks, record requests, and let the parts run."""
         opened = await stack.enter_async_context(open_parts(process, parts))
-        settings = process.tables.get(Settings)
-        checks = make_checks(process, opened, settings, "127.0.0.1")
-        app = behind_proxies(checks, settings, process.url or "")
+        checks = make_checks(process, opened, "127.0.0.1")
+        app = behind_proxies(checks, process.tables.get(EndpointTable), process.url or "")
         later.app = self.recording.before("hub" if process.kind == "hub" else process.agent.name, app)
         await stack.enter_async_context(opened.running())
-
-
-HUB_PARTS: Sequence[Part] = (
-    ImportsPart(),
-    AuditPart(),
-    MeshMapPart(),
-    MessagesPart(),
-    HubMcpPart(),
-    A2aPart(),
-    ExecutePart(),
-    CardPart(),
-    RestPart(),
-    ProbesPart(),
-    DiscoveryPart(),
-    RegistryPart(),
-)
-_PAGES: Sequence[Part] = (DashboardPart(),)
-AGENT_PARTS: Sequence[Part] = (
-    ExecutePart(),
-    AgentMcpPart(),
-    MessagesPart(),
-    A2aPart(),
-    CardPart(),
-    RestPart(),
-    ProbesPart(),
-)
 
 
 @dataclass(frozen=True, slots=True)

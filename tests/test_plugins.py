@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from retinue import Agent, plugins
+from retinue import Agent
 from retinue.cli.program import TABLE
 from retinue.core.errors import InvalidSettingError, UnknownWorkflowError
 from retinue.hub.resources import WorkflowPrompts
@@ -23,25 +21,7 @@ from retinue.workflows.library import Library
 from tests.cli.conftest import Retinue
 from tests.cli.conftest import retinue as retinue
 from tests.plugins import hide_test_writer, install, install_words
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder at the head of the path, for distributions."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(folder)
-    _forget()
-    yield folder
-    _forget()
-    for name in [name for name in sys.modules if name.startswith("word_")]:
-        del sys.modules[name]
-
-
-def _forget() -> None:
-    plugins.list_plugins.cache_clear()
-    loading._installed.cache_clear()
-    loading.load_builtin.cache_clear()
+from tests.plugins import site as site
 
 
 def test_the_test_writer_declares_its_agents_with_their_ports_its_workflow_and_its_command(
@@ -129,9 +109,9 @@ async def test_a_workflow_that_two_have_is_listed_with_its_problem_and_the_other
     ("files", "reason"),
     [
         ({"__init__.py": "import missing_module"}, "cannot be imported: No module named 'missing_module'"),
-        ({"__init__.py": "1 / 0"}, "cannot be imported: ZeroDivisionError('division by zero')"),
-        ({"__init__.py": "raise SystemExit(3)"}, "cannot be imported: SystemExit(3)"),
-        ({"__init__.py": "def"}, "cannot be imported: SyntaxError("),
+        ({"__init__.py": "1 / 0"}, "cannot be imported: ZeroDivisionError: division by zero"),
+        ({"__init__.py": "raise SystemExit(3)"}, "cannot be imported: SystemExit: 3"),
+        ({"__init__.py": "def"}, "cannot be imported: SyntaxError: "),
         ({"__init__.py": "", "flows.py": ""}, "is no package"),
     ],
     ids=["missing", "raises", "exits", "syntax", "module"],

@@ -1,4 +1,4 @@
-"""Retinue: an agent mesh. Agents are found by what they can do, called with checks, and chained.
+"""Retinue, an agent mesh: find agents by their skills, call them with checks, and chain the calls.
 
 The public names; each is imported when it is first used, so that the command line starts at once.
 """

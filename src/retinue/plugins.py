@@ -53,16 +53,15 @@ class Plugin:
     summary: str
 
     def load(self, group: str) -> Any:
-        """Import the object. Raises InvalidSettingError when the import fails in any way."""
+        """Import the object. Raises InvalidSettingError when the import fails."""
         module, _, attribute = self.target.partition(":")
         try:
             found = import_module(module)
             return getattr(found, attribute) if attribute else found
-        except (Exception, SystemExit) as error:  # importing runs the distribution's own code
-            reason = str(error) if isinstance(error, (ImportError, AttributeError)) else repr(error)
+        except (ImportError, AttributeError) as error:
             raise InvalidSettingError(
                 f"{group}: {self.name}",
-                f"{self.distribution} declares {self.target}, which cannot be imported: {reason}",
+                f"{self.distribution} declares {self.target}, which cannot be imported: {error}",
                 remedy=f"reinstall or uninstall {self.distribution}",
             ) from error
 

@@ -24,6 +24,7 @@ from pydantic_settings import (
 from retinue.core.errors import InvalidSettingError
 from retinue.core.text import suggest
 from retinue.parts.installed import KNOWN_PARTS, explain_missing, find_installed_parts
+from retinue.parts.process import Kind
 from retinue.plugins import PARTS, list_plugins
 from retinue.settings_tables import (
     A2aTable,
@@ -147,7 +148,7 @@ def load_settings(
 
     try:
         fields = _read_part_fields() if with_parts else _name_part_fields()
-        return _from_file(file, fields)(**dict(flags or {}))
+        settings = _from_file(file, fields)(**dict(flags or {}))
     except ValidationError as error:
         found = error.errors(include_url=False)
         # a misspelt key explains why another one is missing
@@ -171,6 +172,14 @@ def load_settings(
         ) from error
     except ValueError as error:
         raise InvalidSettingError(str(file or "settings"), str(error), remedy="correct the file") from error
+    if unused := {*settings.parts.off}.intersection(flags or {}):
+        name = min(unused)
+        raise InvalidSettingError(
+            "parts.off",
+            f"part {name} is switched off",
+            remedy=f"leave out its options, or remove {name} from parts.off",
+        )
+    return settings
 
 
 def settings_class() -> type[Settings]:
@@ -206,16 +215,20 @@ def _name_part_fields() -> _Fields:
     return {name: (Mapping[str, Any], {}) for name in names if name not in Settings.model_fields}
 
 
-def find_missing_parts(settings: Settings) -> Mapping[str, InvalidSettingError]:
-    """By name, why parts are missing: they cannot be used, or have a table but no distribution."""
+def find_missing_parts(settings: Settings, kind: Kind | None = None) -> Mapping[str, InvalidSettingError]:
+    """By name, why parts are missing: they cannot be used, or have a table but no distribution.
+
+    A process of one ``kind`` does not miss parts that are known to be of other kinds.
+    """
     refused = find_installed_parts().refused
-    wanted = {*refused, *(name for name in KNOWN_PARTS if getattr(settings, name, None))}
+    tables = {name: known for name, known in KNOWN_PARTS.items() if getattr(settings, name, None)}
+    wanted = {*refused, *(name for name, known in tables.items() if kind is None or kind in known.flags)}
     reasons = {name: explain_missing(name) for name in sorted(wanted - {*settings.parts.off})}
     return {name: error for name, error in reasons.items() if error is not None}
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    """The keys of the table at this place, [] for one that is not found."""
+    """The keys of the table at this place; [] for an unknown table."""
     table: type[BaseModel] = settings_class()
     for part in location:
         field = table.model_fields.get(part) if isinstance(part, str) else None

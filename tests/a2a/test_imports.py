@@ -15,12 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from retinue.a2a.client import imports
-from retinue.a2a.client.imports import ENDPOINT, AgentSpec, ImportedAgents
+from retinue.a2a.client.imports import ENDPOINT, AgentSpec, ImportedAgents, ImportLimits
 from retinue.cards.a2a_card import CARD_PATH, render_agent_card
-from retinue.cards.signatures import CardVerifier, Policy, Signer, SigningKey, TrustedKeys
+from retinue.cards.signatures import CardSigner, CardVerifier, Policy, SigningKey, TrustedKeys
+from retinue.core.call import TraceContext
 from retinue.core.errors import AgentUnreachableError, ExecutionFailedError
 from retinue.core.record import AgentRecord, Health, Listing, Skill
+from retinue.mesh.channel import NullChannel
 from retinue.mesh.pins import Document, Pins
 from retinue.web.http_client import HttpClient
 from tests.serving import serve_app
@@ -65,7 +66,7 @@ class PinsOfTest(Pins):
         return self._document
 
     async def wait_for_change(self, server: str) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not self.list_waiting(server):
                 self._changed.clear()
                 await self._changed.wait()
@@ -78,7 +79,7 @@ class Mesh:
     pins: PinsOfTest
 
     async def next(self) -> tuple[Listing, Health, str]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             return await self.changes.get()
 
 
@@ -86,7 +87,7 @@ class Mesh:
 async def importing(url: str, policy: Policy = "warn", **spec: Any) -> AsyncIterator[Mesh]:
     pins = PinsOfTest()
     verifier = CardVerifier(policy, lambda: TrustedKeys({"ops": KEY.public}), lambda: 0)
-    agents = ImportedAgents(pins, verifier)
+    agents = ImportedAgents(pins, verifier, ImportLimits(relist_s=0.02, first_back_off_s=0.02))
     changes: asyncio.Queue[tuple[Listing, Health, str]] = asyncio.Queue()
     agents.subscribe(lambda listing, health, reason: changes.put_nowait((listing, health, reason)))
     async with HttpClient() as http:
@@ -103,12 +104,6 @@ def card_at(url: str, *skills: Skill) -> dict[str, Any]:
 
 
 SAY = Skill("say", "Says it")
-
-
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imports, "RELIST_S", 0.02)
-    monkeypatch.setattr(imports, "FIRST_BACK_OFF_S", 0.02)
 
 
 async def test_the_skills_of_a_card_are_listed_under_the_name_of_the_import() -> None:
@@ -187,9 +182,9 @@ async def test_headers_go_to_the_origin_of_the_import_and_to_no_other() -> None:
             peer.card = card_at(place, SAY)
             async with importing(url, headers={"Authorization": "Bearer secret"}) as mesh:
                 await mesh.next()
-                agent = mesh.agents._members["peer"]
+                (agent,) = mesh.agents.list_members()
                 assert agent.client is not None
-                await agent.client._ask("SendMessage", {}, {})
+                await agent.client.call(SAY, {"prompt": "hi"}, TraceContext("t"), NullChannel())
     assert {one for one in peer.seen if one[0] == "call"} == {("call", "Bearer secret")}
     assert other.seen == [("call", None)]
 
@@ -198,13 +193,13 @@ async def test_headers_go_to_the_origin_of_the_import_and_to_no_other() -> None:
     ("policy", "signer", "says"),
     [
         ("require", None, "it is not signed"),
-        ("require", Signer(SigningKey.create()), "which is not trusted"),
-        ("require", Signer(KEY), ""),
+        ("require", CardSigner(SigningKey.create()), "which is not trusted"),
+        ("require", CardSigner(KEY), ""),
         ("warn", None, ""),
     ],
 )
 async def test_the_policy_on_signatures_holds_for_imports(
-    policy: Policy, signer: Signer | None, says: str
+    policy: Policy, signer: CardSigner | None, says: str
 ) -> None:
     peer = Peer()
     async with serve_app(peer.app) as url:

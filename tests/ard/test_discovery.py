@@ -26,7 +26,7 @@ from retinue.mesh.search.text_index import MemoryTextIndex
 from retinue.runtime.access import security_settings
 from retinue.settings import Settings
 from retinue.web.http_client import HttpClient
-from retinue.web.security import SecurityMiddleware, Tokens
+from retinue.web.security import PathExceptions, SecurityMiddleware, Tokens
 from retinue.web.transport import HttpResponse
 from tests.serving import serve_app
 from tests.support.memory_source import MemorySource
@@ -66,7 +66,7 @@ class Hub:
         publisher = Publisher(f"{self.name}.example", self.name, f"http://{self.name}.example")
         upstreams = Upstreams(self.http, self.upstreams, f"id-{self.name}", **self.options)
         endpoint = DiscoveryEndpoint(self.directory, self.search, Access({}), publisher, upstreams)
-        settings = security_settings(Settings(), "127.0.0.1")
+        settings = security_settings(Settings(), "127.0.0.1", PathExceptions())
         secured = SecurityMiddleware(Starlette(routes=endpoint.routes()), settings, Tokens({}))
 
         async def app(scope: Any, receive: Any, send: Any) -> None:

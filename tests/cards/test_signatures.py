@@ -20,9 +20,9 @@ from jwt.api_jwk import PyJWK
 
 from retinue.cards.a2a_card import CardOptions, render_agent_card
 from retinue.cards.signatures import (
+    CardSigner,
     CardVerifier,
     Policy,
-    Signer,
     SigningKey,
     TrustedKeys,
     canonical_forms,
@@ -36,10 +36,12 @@ from tests.strategies import json_values, records
 KEY = SigningKey.create()
 OTHER = SigningKey.create()
 TRUSTED = TrustedKeys({"ops": KEY.public})
-SIGNER = Signer(KEY)
+SIGNER = CardSigner(KEY)
 
 
-def signed(record: AgentRecord = AGENT, signer: Signer = SIGNER, *, legacy: bool = True) -> dict[str, Any]:
+def signed(
+    record: AgentRecord = AGENT, signer: CardSigner = SIGNER, *, legacy: bool = True
+) -> dict[str, Any]:
     card = render_agent_card(record, URL, scopes=MESH, options=CardOptions(legacy=legacy))
     sent: dict[str, Any] = orjson.loads(orjson.dumps(signer.sign_agent_card(card)))
     return sent
@@ -112,7 +114,7 @@ def test_an_unsigned_card_has_no_signature() -> None:
 
 
 def test_a_signature_of_an_unknown_key_says_which() -> None:
-    card = signed(signer=Signer(OTHER))
+    card = signed(signer=CardSigner(OTHER))
     verdict = TRUSTED.verify(card["signatures"], canonical_forms(card))
     assert verdict.state == "unknown_key"
     assert OTHER.kid in verdict.reason
@@ -120,11 +122,11 @@ def test_a_signature_of_an_unknown_key_says_which() -> None:
 
 def test_a_stranger_who_claims_the_id_of_a_trusted_key_is_invalid() -> None:
     forged = SigningKey({**OTHER.jwk, "kid": KEY.kid})
-    assert state_of(signed(signer=Signer(forged))) == "invalid"
+    assert state_of(signed(signer=CardSigner(forged))) == "invalid"
 
 
 def test_a_signature_ends_with_its_time() -> None:
-    card = signed(signer=Signer(KEY, valid_days=1, clock=lambda: 1_000_000))
+    card = signed(signer=CardSigner(KEY, valid_days=1, clock=lambda: 1_000_000))
     assert state_of(card, now=1_000_000 + 86_000) == "valid"
     assert state_of(card, now=1_000_000 + 87_000) == "invalid"
     reason = TRUSTED.verify(card["signatures"], canonical_forms(card), now=2_000_000).reason
@@ -132,7 +134,7 @@ def test_a_signature_ends_with_its_time() -> None:
 
 
 def test_the_end_cannot_be_moved() -> None:
-    card = signed(signer=Signer(KEY, valid_days=1, clock=lambda: 1_000_000))
+    card = signed(signer=CardSigner(KEY, valid_days=1, clock=lambda: 1_000_000))
     header = orjson.loads(urlsafe_b64decode(card["signatures"][0]["protected"] + "=="))
     moved = urlsafe_b64encode(orjson.dumps({**header, "exp": 10**12})).decode().rstrip("=")
     card["signatures"][0]["protected"] = moved
@@ -148,7 +150,7 @@ def test_a_signature_with_a_shared_secret_or_without_an_algorithm_is_never_valid
 
 def test_one_valid_signature_among_others_suffices() -> None:
     card = signed()
-    card["signatures"] = [*signed(signer=Signer(OTHER))["signatures"], *card["signatures"]]
+    card["signatures"] = [*signed(signer=CardSigner(OTHER))["signatures"], *card["signatures"]]
     assert state_of(card) == "valid"
 
 
@@ -161,13 +163,13 @@ def test_any_signatures_get_a_verdict(signatures: Any) -> None:
     ("policy", "signer", "refused"),
     [
         ("require", SIGNER, None),
-        ("require", Signer(OTHER), "unknown_key"),
+        ("require", CardSigner(OTHER), "unknown_key"),
         ("require", None, "none"),
-        ("warn", Signer(OTHER), None),
+        ("warn", CardSigner(OTHER), None),
         ("off", None, None),
     ],
 )
-def test_the_policy_decides(policy: Policy, signer: Signer | None, refused: str | None) -> None:
+def test_the_policy_decides(policy: Policy, signer: CardSigner | None, refused: str | None) -> None:
     verifier = CardVerifier(policy, lambda: TRUSTED, lambda: 0)
     signatures = () if signer is None else [signer.sign(b"{}")]
     if refused is None:

@@ -6,7 +6,7 @@ import click
 import orjson
 import pytest
 
-from retinue.cli.failures import Failure, describe, show
+from retinue.cli.failures import ShownFailure, describe, show
 from retinue.core.errors import (
     AgentUnreachableError,
     CallTimedOutError,
@@ -50,7 +50,7 @@ def test_what_another_agent_says_of_its_error_is_never_trusted_in_shape(data: ob
 
 
 def test_a_line_holds_nothing_that_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Failure("x", "red \x1b[31m\nnew line\r\x07", "do\tthis", 1))
+    show(ShownFailure("x", "red \x1b[31m\nnew line\r\x07", "do\tthis", 1))
     assert capsys.readouterr().err == "error: red [31m new line — do this\n"
 
 

@@ -7,7 +7,6 @@ to a file meets in the same way.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import resource
 import subprocess
@@ -36,6 +35,7 @@ from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from tests.cli.conftest import PLAN_CARD, Retinue
 from tests.ports import reserve_port
+from tests.support.small_disk import small_file_system
 
 AGENT = """from retinue import Agent
 
@@ -192,18 +192,6 @@ class Disk:
         }
 
 
-@contextmanager
-def small_file_system(folder: Path) -> Iterator[bool]:
-    """Mount one of 8 MiB where that is allowed; tells whether it is mounted."""
-    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)]
-    mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
-    try:
-        yield mounted
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
 async def store_runs(home: Path) -> None:
     """A run that waits and one that was cancelled."""
     runs = DurableRuns(
@@ -222,7 +210,7 @@ async def store_runs(home: Path) -> None:
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
     """A state with one of everything, written while there was room."""
     root = tmp_path_factory.mktemp("disk")
-    with small_file_system(root) as is_mounted, pytest.MonkeyPatch.context() as patch:
+    with small_file_system(root, "8m") as is_mounted, pytest.MonkeyPatch.context() as patch:
         enter(root, patch)
         (root / "work" / "plan_card.json").write_bytes(orjson.dumps(PLAN_CARD))
         (root / "work" / "agent.py").write_text(AGENT)

@@ -126,7 +126,7 @@ async def serve(port: int, home: Path) -> None:
         open_agent("agent", Target(agent, ()), None, start) as process,
         open_parts(process, parts) as opened,
     ):
-        app = make_checks(process, opened, settings, "127.0.0.1")
+        app = make_checks(process, opened, "127.0.0.1")
         async with serve_app(NameTheSkill(app), port=port):
             print(f"serving {url}", flush=True)
             await asyncio.Event().wait()

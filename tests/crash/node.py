@@ -26,8 +26,8 @@ from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.ports import Count, Effect, RunContext, WaitMode
 from retinue.workflows.runs.records import (
     MESH_SCOPES,
-    Child,
     ChildOutcome,
+    ChildRun,
     Origin,
     RunRequest,
     StepOutcome,
@@ -179,21 +179,21 @@ class Watched:
         self._points.reach()
         return outcome
 
-    async def child(self, path: str, request: RunRequest) -> Child:
+    async def child(self, path: str, request: RunRequest) -> ChildRun:
         self._points.reach()
         child = await self._context.child(path, request)
         self._points.reach()
         return child
 
     async def wait(
-        self, path: str, children: Sequence[Child], mode: WaitMode = "all"
+        self, path: str, children: Sequence[ChildRun], mode: WaitMode = "all"
     ) -> tuple[ChildOutcome, ...]:
         self._points.reach()
         outcomes = await self._context.wait(path, children, mode)
         self._points.reach()
         return outcomes
 
-    async def cancel(self, path: str, children: Sequence[Child]) -> None:
+    async def cancel(self, path: str, children: Sequence[ChildRun]) -> None:
         self._points.reach()
         await self._context.cancel(path, children)
         self._points.reach()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.dashboard.forms import MAX_FIELDS, WHOLE, Field, has_problem, make_form, read_form
+from retinue.dashboard.forms import MAX_FIELDS, WHOLE, FormField, has_problem, make_form, read_form
 
 ITEM = {
     "type": "object",
@@ -31,7 +31,7 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-def list_fields(form: Field) -> dict[str, Field]:
+def list_fields(form: FormField) -> dict[str, FormField]:
     found = {form.name: form}
     for one in form.fields:
         found |= list_fields(one)

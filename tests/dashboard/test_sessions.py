@@ -13,8 +13,14 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from retinue.core.call import Principal
-from retinue.dashboard.paths import OPEN_PATHS
-from retinue.dashboard.sessions import SessionMiddleware, Sessions, is_own_page, read_cookie
+from retinue.dashboard.sessions import (
+    OPEN_PREFIXES,
+    PAGE_PREFIXES,
+    BrowserSessions,
+    SessionMiddleware,
+    is_own_page,
+    read_cookie,
+)
 from retinue.web.security import SecurityMiddleware, SecuritySettings, Tokens, identity_of
 from tests.serving import serve_app
 
@@ -22,18 +28,18 @@ TOKEN = b"token-of-ada-0123456789"
 
 
 @pytest.fixture
-def sessions() -> Sessions:
-    return Sessions()
+def sessions() -> BrowserSessions:
+    return BrowserSessions()
 
 
 @pytest.fixture
-async def url(sessions: Sessions) -> AsyncIterator[str]:
+async def url(sessions: BrowserSessions) -> AsyncIterator[str]:
     async def who(request: Request) -> JSONResponse:
         return JSONResponse(identity_of(request.scope).principal.id)
 
     app = Starlette(routes=[Route("/{path:path}", who, methods=["GET", "POST"])])
     tokens = Tokens({TOKEN.decode(): Principal("ada", "token", frozenset({"mesh"}))})
-    settings = SecuritySettings(anonymous=False, any_media_type=("/ui/",), open_prefixes=OPEN_PATHS)
+    settings = SecuritySettings(anonymous=False, any_media_type=PAGE_PREFIXES, open_prefixes=OPEN_PREFIXES)
     checks = SecurityMiddleware(app, settings, tokens)
     SessionMiddleware.put_before(checks, sessions)
     async with serve_app(checks) as url:
@@ -46,7 +52,7 @@ async def get(url: str, **options: Any) -> tuple[int, Any, str]:
         return reply.status, text, reply.headers.get("location", "")
 
 
-async def test_a_cookie_stands_for_its_token_on_pages_only(url: str, sessions: Sessions) -> None:
+async def test_a_cookie_stands_for_its_token_on_pages_only(url: str, sessions: BrowserSessions) -> None:
     headers = {"cookie": f"retinue_session={sessions.begin(TOKEN)}"}
     assert (await get(f"{url}/", headers=headers))[:2] == (200, '"ada"')
     assert (await get(f"{url}/ui/agents", headers=headers))[:2] == (200, '"ada"')
@@ -63,13 +69,13 @@ async def test_a_page_without_a_session_leads_to_sign_in_and_back(url: str) -> N
     assert (await get(f"{url}/ui/sign-in", headers=unknown))[0] == 200
 
 
-async def test_a_session_whose_token_is_revoked_leads_to_sign_in(url: str, sessions: Sessions) -> None:
+async def test_a_session_whose_token_is_revoked_leads_to_sign_in(url: str, sessions: BrowserSessions) -> None:
     headers = {"accept": "text/html", "cookie": f"retinue_session={sessions.begin(b'revoked')}"}
     assert (await get(f"{url}/ui/calls", headers=headers))[0] == 303
     assert (await get(f"{url}/ui/sign-in", headers=headers))[0] == 200
 
 
-def test_a_link_signs_in_once_and_an_ended_session_is_gone(sessions: Sessions) -> None:
+def test_a_link_signs_in_once_and_an_ended_session_is_gone(sessions: BrowserSessions) -> None:
     code = sessions.make_link(TOKEN).rpartition("/")[2]
     session = sessions.use_link(code)
     assert session is not None

@@ -18,7 +18,7 @@ from retinue.core.errors import RemoteFaultError
 from retinue.messages.client import value_of as value_of_reply
 from retinue.messages.codec.envelope import parse_envelope
 from retinue.storage.state import HUB_VARIABLE
-from retinue.web.codec.jsonrpc import Fault, find_guard_error, parse_response
+from retinue.web.codec.jsonrpc import ErrorReply, find_guard_error, parse_response
 from tests.a2a.wire import find_facts, read_events
 from tests.mcp.clients import read_result, sessionless
 from tests.recording import Recording
@@ -350,7 +350,7 @@ def value_of_tool(reply: Any) -> Any:
 def value_of(body: bytes) -> Any:
     """The value of a JSON-RPC reply; raises its error."""
     found = parse_response(body)
-    if isinstance(found, Fault):
+    if isinstance(found, ErrorReply):
         refusal = find_guard_error(found.code, found.message, found.data)
         raise refusal or RemoteFaultError("peer", found.code, found.message, found.data)
     return found.value

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from retinue.a2a.server.task_table import MAX_ASKING_OF_A_CALLER
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Part
@@ -273,11 +274,8 @@ async def test_a_question_waits_for_the_next_message_of_its_task(wire: Wire, url
     assert after.error["code"] == -32004
 
 
-async def test_a_caller_has_only_so_many_open_questions(
-    wire: Wire, url: str, system: System, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("retinue.a2a.server.task_table.MAX_ASKING_OF_A_CALLER", 2)
-    asking = [await call(wire, url, "order") for _ in range(2)]
+async def test_a_caller_has_only_so_many_open_questions(wire: Wire, url: str, system: System) -> None:
+    asking = [await call(wire, url, "order") for _ in range(MAX_ASKING_OF_A_CALLER)]
     refused = await ask(wire, url, "SendMessage", {"message": message(naming("order"))})
     assert refused.error["code"] == -33029
     params = {"message": message(naming("order"))}

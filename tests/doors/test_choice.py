@@ -274,7 +274,7 @@ async def test_dead_degraded_and_wrong_agents_are_listed_with_since_when_and_why
     await dead.stop()
     directory, agent_stats = hub.mesh.directory, hub.mesh.dispatcher.agent_stats
     await directory.refresh()
-    await probe(directory, agent_stats, directory.list_all(), hub.mesh.http, timeout_s=5)
+    await probe(directory, agent_stats, directory.list_all(), hub.mesh.peers.http, timeout_s=5)
     rows = {row["name"]: row for row in await listed(wire, hub)}
     assert {name: row["status"] for name, row in rows.items()} == {
         "dead-agent": "unavailable",

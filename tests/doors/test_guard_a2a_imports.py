@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -12,11 +13,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from retinue.a2a.client import imports
+from retinue.a2a.client.imports import ImportLimits
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.a2a_card import CARD_PATH, render_agent_card
 from retinue.core.record import AgentRecord, Skill
+from retinue.runtime.imports.connections import Imports
 from retinue.settings import Settings
 from retinue.settings_tables import ImportsTable, ImportTable
 from retinue.web.codec.trace import TRACE_KEYS
@@ -64,11 +66,9 @@ class Foreign:
 @requirement("S-15")
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("forwards", ["nothing", "only headers", "only metadata"])
-async def test_a_loop_through_an_imported_agent_ends(
-    system: System, wire: Wire, forwards: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_loop_through_an_imported_agent_ends(system: System, wire: Wire, forwards: str) -> None:
     # each round goes through four endpoints, and two hundred of them take seconds
-    monkeypatch.setattr(imports, "MAX_IN_FLIGHT", 20)
+    limits = ImportLimits(max_in_flight=20)
     depths: list[int] = []
     agent = Agent("agent-a")
 
@@ -80,7 +80,7 @@ async def test_a_loop_through_an_imported_agent_ends(
     foreign = Foreign(forwards)
     foreign.url = await system.stack.enter_async_context(serve_app(foreign.app))
     system.settings = Settings(imports=ImportsTable.model_validate({"foreign": ImportTable(a2a=foreign.url)}))
-    hub = await system.start_hub()
+    hub = await system.start_hub(make_imports=partial(Imports, agent_limits=limits))
     foreign.hub = hub.url
     served = await system.start_agent(agent)
     await hub.wait_until_healthy("foreign")

@@ -141,7 +141,7 @@ async def test_every_tool_of_the_hub_refuses_arguments_that_it_does_not_know(
 
 async def test_no_skill_of_the_hub_takes_arguments_that_it_does_not_know(system: System) -> None:
     hub = await system.start_hub()
-    skills = hub.mesh.agent.skills
+    skills = hub.mesh.hub.agent.skills
     assert len(skills) > 10
     assert [
         one.id for one in skills if (one.input_schema or {}).get("additionalProperties") is not False
@@ -154,7 +154,7 @@ async def test_every_argument_of_start_run_is_described_and_the_form_of_a_workfl
     hub = await system.start_hub()
     arguments = {
         f"{skill.id}.{name}": schema.get("description", "")
-        for skill in hub.mesh.agent.skills
+        for skill in hub.mesh.hub.agent.skills
         if skill.id == "start_run"
         for name, schema in (skill.input_schema or {})["properties"].items()
     }
@@ -275,7 +275,7 @@ async def test_every_agent_is_a_resource_and_every_workflow_a_prompt(system: Sys
     await system.start_agent(_agent("one", "say", mesh=("inner",)))
     await system.start_agent(_agent("quiet", mesh=("inner",)))
     hub = await system.start_hub()
-    await hub.mesh.prompts.refresh()
+    await hub.mesh.hub.prompts.refresh()
     async with connect(f"{hub.url}/mcp") as client:
         uris = [str(one.uri) for one in (await client.list_resources()).resources]
         assert "agent:one" in uris

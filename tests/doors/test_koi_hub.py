@@ -7,24 +7,23 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
 from structlog.testing import capture_logs
 
+from koi.network import until
 from retinue import Agent, Context
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.oci.registry import forget
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
 from retinue.storage.state import State
-from retinue_koi import memory
 from retinue_koi.codec.personality import AgentPersonality
 from retinue_koi.codec.rids import PERSONALITY_TYPE
 from retinue_koi.membership import KoiHub, KoiMember, make_node
-from retinue_koi.peers import Address, FirstContact
+from retinue_koi.peers import FirstContact, NodeAddress
 from retinue_koi.programs.nodes import CoordinatorAdapterNode
 from retinue_koi.table import KoiTable
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
-from tests.seeds.test_koi_nodes import Later, Net, contact, read, until
+from tests.seeds.koi_nodes import Later, Net, contact, read
 from tests.serving import serve_app
 from tests.system import Hub, System, Wire, open_system, publish
 
@@ -318,14 +317,13 @@ async def test_a_name_is_told_by_the_hub_that_has_it_and_by_another_once_it_is_f
 
 
 @requirement("K-38")
-async def test_a_name_is_told_once_its_holder_is_dead_without_any_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory, "SEEN_S", 0.0)  # a node counts as alive while it answers
+async def test_a_name_is_told_once_its_holder_is_dead_without_any_change(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         system = await stack.enter_async_context(open_system(State(tmp_path / "hub")))
         koi = KoiHub(look_again_s=0.1)
         hub = await system.start_hub(koi=koi)
+        assert koi.node is not None
+        koi.node.state.memory.seen_s = 0.0  # a node counts as alive while it answers
         async with AsyncExitStack() as alive:
             await Net(tmp_path, alive).agent("greeter", f"{hub.url}/koi-net", version="1.0.0")
             await until(lambda: "greeter" in names(hub))
@@ -362,7 +360,9 @@ async def test_hubs_that_had_one_name_before_they_met_both_keep_it(tmp_path: Pat
             for koi, other in ((first, hub_two), (second, hub_one)):
                 assert koi.node is not None
                 koi.node.wire.peers.first_contact = FirstContact(f"{other.url}/koi-net")
-                await koi.node.wire.introductions.introduce(Address(f"{other.url}/koi-net", None, "unsigned"))
+                await koi.node.wire.introductions.introduce(
+                    NodeAddress(f"{other.url}/koi-net", None, "unsigned")
+                )
             await until(lambda: "right" in first.adapter.agents and "left" in second.adapter.agents)
         for koi in hubs:
             assert koi.node is not None

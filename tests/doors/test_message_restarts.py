@@ -16,7 +16,7 @@ from retinue.core.call import Answer, Call
 from retinue.mesh.channel import Channel
 from retinue.messages.codec.envelope import Envelope, new_envelope
 from retinue.messages.codec.payloads import result
-from retinue.messages.journal import Journal
+from retinue.messages.journal import TaskJournal
 from retinue.messages.subscriptions import Subscription
 from retinue.messages.tasks import KEEP, MessageTask
 from retinue.storage.state import State
@@ -32,8 +32,8 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
         yield stack
 
 
-def open_journal(home: Path) -> Journal:
-    return Journal(lambda: TaskStore.open(State(home), "worker", keep=KEEP, kind="messages"))
+def open_journal(home: Path) -> TaskJournal:
+    return TaskJournal(lambda: TaskStore.open(State(home), "worker", keep=KEEP, kind="messages"))
 
 
 class Counter(Agent):

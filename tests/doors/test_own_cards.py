@@ -24,7 +24,7 @@ async def test_the_card_of_a_hub_lists_the_prompts_of_workflows_that_came_after_
     hub = await system.start_hub()
     before = await read_facts(hub.url, wire)
     assert all("prompts" not in facts for facts in before)
-    await hub.mesh.prompts.refresh()
+    await hub.mesh.hub.prompts.refresh()
     for facts in await read_facts(hub.url, wire):
         assert "plan-build-test" in {prompt["name"] for prompt in facts["prompts"]}
 

@@ -19,8 +19,6 @@ from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.observing.call_figures import CallFigures, TrackRecord
 from retinue.mesh.permissions import Access, AccessRule
-from retinue.mesh.search import agents as agent_ranking
-from retinue.mesh.search import ranking
 from retinue.mesh.search.agents import AgentSearch
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex
@@ -35,10 +33,10 @@ WHOLE = Principal("token:all", "token", MESH)
 class Hub:
     """A hub's lists and searches over agents that plan; ``open-…`` are those that ``PART`` sees."""
 
-    def __init__(self, *names: str, access: Access | None = None) -> None:
+    def __init__(self, *names: str, access: Access | None = None, candidates: int = 50) -> None:
         self.directory = Directory(MemoryListings())
         self.index = MemoryTextIndex()
-        search = SkillSearch(self.index, self.directory.find_listing)
+        search = SkillSearch(self.index, self.directory.find_listing, candidates=candidates)
         for name in names:
             about = "plans a secret journey" if name.startswith("secret") else "plans a journey by rail"
             record = AgentRecord(name, skills=(Skill(f"{name}-plan", f"It {about}"), Skill("plan")))
@@ -47,7 +45,9 @@ class Hub:
         agent = Agent("hub")
         access = access or Access()
         roster = Roster(self.directory, TrackRecord(CallFigures(), AgentStatsTable()), access)
-        add_capability_skills(agent, self.directory, AgentSearch(search), roster, access)
+        add_capability_skills(
+            agent, self.directory, AgentSearch(search, candidates=candidates), roster, access
+        )
         add_search_skills(agent, self.directory, search, access)
         self._dispatcher = local_dispatcher(agent)
 
@@ -82,12 +82,8 @@ async def test_an_agent_s_own_list_narrows_the_pages_as_a_token_does() -> None:
     assert await hub.agents(WHOLE) == ["open-a", "open-b"]
 
 
-async def test_whom_the_caller_does_not_see_takes_nobody_s_place_in_a_search(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(agent_ranking, "CANDIDATES", 1)
-    monkeypatch.setattr(ranking, "CANDIDATES", 1)
-    hub = Hub("open-a", "secret-a", "secret-b")
+async def test_whom_the_caller_does_not_see_takes_nobody_s_place_in_a_search() -> None:
+    hub = Hub("open-a", "secret-a", "secret-b", candidates=1)
     assert await hub.agents(query="secret journey plans") == ["open-a"]
     assert await hub.found(query="secret journey plans", limit=1) == {"open-a"}
 

@@ -90,7 +90,7 @@ async def test_changes_reach_a_client_that_listens(relay: Relay) -> None:
         await client.call_tool("touch")
         found = [type(await anext(events)).__name__ for _ in range(2)]
     assert set(found) == {"ToolsListChanged", "ResourceUpdated"}
-    assert relay.hub.mesh.dispatcher.admission.limits._in_flight == 0
+    assert relay.hub.mesh.dispatcher.admission.limits.in_flight == 0
 
 
 @both_eras

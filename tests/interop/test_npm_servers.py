@@ -257,7 +257,7 @@ async def test_a_tool_that_changes_waits_until_it_is_accepted(hub: Hub) -> None:
     hub.run("imports", "accept", "changing")
     async with asyncio.timeout(STARTED_WITHIN_S):
         while await hub.call("changing__echo", {"message": "hi"}) != "Echo: hi":
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.05)
 
 
 async def test_a_server_without_its_variable_says_which_and_runs_with_it(hub: Hub) -> None:

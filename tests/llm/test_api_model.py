@@ -14,8 +14,8 @@ from retinue.core.errors import BusyError, CallTimedOutError, ModelError, Retinu
 from retinue.llm.api_model import ApiModel
 from retinue.llm.completion import (
     MAX_ANSWER_BYTES,
-    Completion,
-    Prompt,
+    ModelPrompt,
+    ModelReply,
     Usage,
     complete_with_retries,
     ignore_text,
@@ -39,7 +39,7 @@ from tests.llm.vendors import (
 )
 
 KEY = "sk-very-secret-0123456789abcdef"
-PROMPT = Prompt("Be brief.", "What is 6 times 7?", 100)
+PROMPT = ModelPrompt("Be brief.", "What is 6 times 7?", 100)
 
 
 @asynccontextmanager
@@ -51,7 +51,7 @@ async def model_of(server: VendorServer, **options: Any) -> AsyncIterator[ApiMod
         yield model
 
 
-async def ask(kind: Vendor, *turns: Turn, **options: Any) -> Completion:
+async def ask(kind: Vendor, *turns: Turn, **options: Any) -> ModelReply:
     async with vendor(kind, *turns) as server, model_of(server, **options) as model:
         return await model.complete(PROMPT, ignore_text)
 
@@ -253,7 +253,7 @@ class Clock:
 
 async def retry(
     server: VendorServer, sleep: Callable[[float], Awaitable[None]], **options: Any
-) -> Completion:
+) -> ModelReply:
     options = {"retries": 3, "deadline": None, **options}
     async with model_of(server) as model:
         return await complete_with_retries(model, PROMPT, ignore_text, sleep=sleep, **options)

@@ -14,13 +14,13 @@ import pytest
 from retinue.core.errors import CallTimedOutError, ModelError
 from retinue.llm.command_model import CommandModel, list_arguments
 from retinue.llm.command_output import OutputReader
-from retinue.llm.completion import Completion, Prompt, Usage, ignore_text
+from retinue.llm.completion import ModelPrompt, ModelReply, Usage, ignore_text
 from retinue.llm.spec import SEED_MODELS, ModelSpec, check_spec
 from retinue.llm.spending import Ledger
 from tests.llm.programs import Program, answer, read_calls, write_program
 
 KEY = "sk-very-secret-0123456789abcdef"
-PROMPT = Prompt("Be brief.", "What is 6 times 7? 'quotes' $HOME `x`", 100)
+PROMPT = ModelPrompt("Be brief.", "What is 6 times 7? 'quotes' $HOME `x`", 100)
 PROGRAMS: tuple[Program, ...] = ("claude", "gemini", "codex")
 BYPASSES = (
     "dangerously",
@@ -39,7 +39,7 @@ def model_of(bin_folder: Path, program: str, **options: Any) -> CommandModel:
     return CommandModel(spec, Ledger(bin_folder / "spent.json", spec), {**environ, "CLAUDECODE": "1"})
 
 
-async def ask(tmp_path: Path, name: Program, body: str, **options: Any) -> Completion:
+async def ask(tmp_path: Path, name: Program, body: str, **options: Any) -> ModelReply:
     write_program(tmp_path, name, body)
     return await model_of(tmp_path, name, **options).complete(PROMPT, ignore_text)
 

@@ -22,7 +22,7 @@ from retinue.core.errors import (
     RetinueError,
 )
 from retinue.llm.api_model import ApiModel
-from retinue.llm.completion import Completion, Model, OnText, OnUsage, Prompt, Usage, ignore_usage
+from retinue.llm.completion import Model, ModelPrompt, ModelReply, OnText, OnUsage, Usage, ignore_usage
 from retinue.llm.model_agent import describe_model, model_agent
 from retinue.llm.spec import SEED_MODELS, Budget, Prices
 from retinue.llm.spending import Ledger, read_day
@@ -303,7 +303,9 @@ class Failing:
     def __init__(self, error: BaseException, reported: Usage | None = None, text: str = "") -> None:
         self.error, self.reported, self.text = error, reported, text
 
-    async def complete(self, prompt: Prompt, on_text: OnText, on_usage: OnUsage = ignore_usage) -> Completion:
+    async def complete(
+        self, prompt: ModelPrompt, on_text: OnText, on_usage: OnUsage = ignore_usage
+    ) -> ModelReply:
         if self.text:
             await on_text(self.text)
         if self.reported is not None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import BudgetSpentError, InvalidSettingError, StateDamagedError
-from retinue.llm.completion import Prompt, Usage
+from retinue.llm.completion import ModelPrompt, Usage
 from retinue.llm.spec import Budget, ModelSpec, Prices
 from retinue.llm.spending import Ledger, estimate_tokens, read_day
 
 NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 PRICES = Prices(input=3.0, output=15.0)
-PROMPT = Prompt("Be brief.", "x" * 291, 1000)
+PROMPT = ModelPrompt("Be brief.", "x" * 291, 1000)
 ASKED = estimate_tokens(PROMPT.size_bytes)
 
 

@@ -12,12 +12,18 @@ from mcp_types import (
     ElicitResult,
     LoggingMessageNotificationParams,
 )
+from starlette.routing import Router
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
+from retinue.authoring.local import local_dispatcher
 from retinue.core.errors import InputRefusedError
-from retinue.mcp.server import channel as channel_module
+from retinue.mcp.server.lazy_server import mcp_route
+from retinue.runtime.endpoints.agent_mcp import agent_server
+from retinue.settings_tables import LimitTable, McpTable
+from retinue.web.security import SecurityMiddleware
 from tests.mcp.clients import MODES, connect, texts
+from tests.serving import serve_app
 from tests.system import WAIT_S, System, Wire
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -76,8 +82,7 @@ async def test_log_lines_reach_a_client_from_the_level_that_it_set(system: Syste
         assert told == [("error", "third")]
 
 
-async def test_a_silent_skill_is_told_to_be_running(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_module, "HEARTBEAT_S", 0.05)
+async def test_a_silent_skill_is_told_to_be_running() -> None:
     agent = Agent("slow-agent")
     beaten = asyncio.Event()
 
@@ -90,9 +95,14 @@ async def test_a_silent_skill_is_told_to_be_running(system: System, monkeypatch:
         assert message == "still running"
         beaten.set()
 
-    served = await system.start_agent(agent)
-    async with connect(served, "legacy") as client:
-        assert texts(await client.call_tool("sleep", progress_callback=note)) == ["awake"]
+    limit_bytes = LimitTable().body_bytes
+    mcp = agent_server(agent, local_dispatcher(agent), None, McpTable(), limit_bytes, heartbeat_s=0.05)
+    app = SecurityMiddleware(Router(routes=[mcp_route(mcp)]))
+    try:
+        async with serve_app(app) as url, connect(f"{url}/mcp", "legacy") as client:
+            assert texts(await client.call_tool("sleep", progress_callback=note)) == ["awake"]
+    finally:
+        await mcp.aclose()
 
 
 # further on

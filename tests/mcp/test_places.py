@@ -99,6 +99,10 @@ class Worker:
             await ctx.elicit("Take your time", NAME)
             return "thank you"
 
+        @agent.skill(expose=True, timeout_s=1.0)
+        async def overdue() -> None:
+            await asyncio.Event().wait()
+
         @agent.skill(expose=True)
         async def hang(ctx: Context) -> None:
             await ctx.progress(0.0, "begun")
@@ -244,7 +248,9 @@ async def test_person_model_and_roots_are_asked_at_once(place: Place, mode: str)
 
 async def test_the_clock_of_a_skill_stands_still_while_it_asks(place: Place, mode: str) -> None:
     async def think(context: Any, params: ElicitRequestParams) -> ElicitResult:
-        await asyncio.sleep(1.3)
+        """Answers when the time limit of a later call with the same one is over."""
+        async with place.connect(mode) as other:
+            assert (await place.call(other, "overdue")).is_error
         return ElicitResult(action="accept", content={"name": "Ada"})
 
     async with place.connect(mode, elicitation_callback=think) as client:

@@ -8,7 +8,7 @@ import pytest
 
 from retinue.core.call import ANONYMOUS, Call, TraceContext
 from retinue.core.errors import BusyError, CallTooDeepError, RemoteFaultError
-from retinue.mesh.admission import Admission, Limits, LimitSettings
+from retinue.mesh.admission import Admission, LimitSettings, ProcessLimits
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.observing.events import CallEndedEvent, Event, EventBus
 
@@ -16,7 +16,7 @@ from retinue.mesh.observing.events import CallEndedEvent, Event, EventBus
 def _admission(max_in_flight: int = 10) -> tuple[Admission, list[Event]]:
     events, seen = EventBus(), []  # type: ignore[var-annotated]
     events.subscribe(seen.append)
-    return Admission(TraceGuard(), Limits(LimitSettings(max_in_flight, None, 10)), events), seen
+    return Admission(TraceGuard(), ProcessLimits(LimitSettings(max_in_flight, None, 10)), events), seen
 
 
 def _call(depth: int = 0) -> Call:

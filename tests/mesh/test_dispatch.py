@@ -20,7 +20,7 @@ from retinue.core.errors import (
     OutputInvalidError,
     UnknownSkillError,
 )
-from retinue.mesh.admission import Limits, LimitSettings
+from retinue.mesh.admission import LimitSettings, ProcessLimits
 from retinue.mesh.dispatch import TimeoutSettings
 from retinue.mesh.guard.trace_guard import GuardSettings, TraceGuard
 from retinue.mesh.observing.events import EventBus
@@ -63,7 +63,7 @@ async def test_a_call_ends_in_the_value_of_the_skill_and_names_who_ran_it() -> N
 async def test_each_stage_runs_in_its_order() -> None:
     stages: list[str] = []
 
-    class NotingLimits(Limits):
+    class NotingLimits(ProcessLimits):
         def admit(self, caller: str) -> None:
             stages.append("admit")
             super().admit(caller)
@@ -214,7 +214,7 @@ async def test_a_chain_that_is_too_deep_is_refused_before_anybody_is_asked() -> 
 
 async def test_one_caller_too_many_is_refused_and_a_place_is_free_again_afterwards() -> None:
     dispatcher, _, _ = make_dispatcher(
-        acts={"plan-agent": [hang, {"plan": ""}]}, limits=Limits(LimitSettings(max_in_flight=1))
+        acts={"plan-agent": [hang, {"plan": ""}]}, limits=ProcessLimits(LimitSettings(max_in_flight=1))
     )
     first = asyncio.create_task(dispatcher.dispatch(make_call()))
     await asyncio.sleep(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from retinue.core.errors import BusyError
-from retinue.mesh.admission import Limits, LimitSettings, TokenBucket
+from retinue.mesh.admission import LimitSettings, ProcessLimits, TokenBucket
 from tests.mesh.scripted import FakeClock
 
 
@@ -31,7 +31,7 @@ def test_a_bucket_survives_a_clock_that_stands_still() -> None:
 
 
 def test_only_so_many_calls_are_in_flight_and_a_released_place_is_free() -> None:
-    limits = Limits(LimitSettings(max_in_flight=2))
+    limits = ProcessLimits(LimitSettings(max_in_flight=2))
     limits.admit("a")
     limits.admit("b")
     with pytest.raises(BusyError) as caught:
@@ -45,7 +45,7 @@ def test_only_so_many_calls_are_in_flight_and_a_released_place_is_free() -> None
 
 
 def test_each_caller_has_a_rate_of_its_own_and_is_told_when_to_come_back() -> None:
-    limits = Limits(LimitSettings(rate_per_s=4, burst=1), FakeClock())
+    limits = ProcessLimits(LimitSettings(rate_per_s=4, burst=1), FakeClock())
     limits.admit("greedy")
     with pytest.raises(BusyError) as caught:
         limits.admit("greedy")
@@ -55,7 +55,7 @@ def test_each_caller_has_a_rate_of_its_own_and_is_told_when_to_come_back() -> No
 
 
 def test_without_a_rate_nobody_is_counted() -> None:
-    limits = Limits()
+    limits = ProcessLimits()
     for _ in range(500):
         limits.admit("a")
         limits.release()
@@ -63,7 +63,7 @@ def test_without_a_rate_nobody_is_counted() -> None:
 
 
 def test_the_callers_remembered_are_bounded_and_the_idlest_is_forgotten() -> None:
-    limits = Limits(LimitSettings(rate_per_s=1, burst=1, max_callers=2), FakeClock())
+    limits = ProcessLimits(LimitSettings(rate_per_s=1, burst=1, max_callers=2), FakeClock())
     limits.admit("a")
     limits.admit("b")
     with pytest.raises(BusyError):

@@ -15,7 +15,7 @@ from retinue.core.errors import (
     RetinueError,
     UnknownResourceError,
 )
-from retinue.mesh.admission import Admission, Limits, LimitSettings
+from retinue.mesh.admission import Admission, LimitSettings, ProcessLimits
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.guard.trace_guard import AdmittedCall, TraceGuard
 from retinue.mesh.observing.events import CallEndedEvent, Event
@@ -102,7 +102,7 @@ async def test_the_guard_and_the_limits_stand_before_a_read_too() -> None:
         make_request(trace=TraceContext("t", depth=6))
     )
     assert isinstance(deep.error, CallTooDeepError)
-    full = Reader("agent", source, Admission(limits=Limits(LimitSettings(max_in_flight=0))))
+    full = Reader("agent", source, Admission(limits=ProcessLimits(LimitSettings(max_in_flight=0))))
     assert (await full.read(make_request())).error is not None
     assert source.seen == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from retinue.cards.signatures import CardVerifier, Policy, Signer, SigningKey
+from retinue.cards.signatures import CardSigner, CardVerifier, Policy, SigningKey
 from retinue.core.errors import CardSignatureError
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
@@ -32,7 +32,7 @@ def keys(tmp_path: Path) -> CardKeys:
     return CardKeys(tmp_path / "keys")
 
 
-async def publish(layout: LayoutRegistry, signer: Signer | None, over: bytes = CARD) -> None:
+async def publish(layout: LayoutRegistry, signer: CardSigner | None, over: bytes = CARD) -> None:
     signatures = () if signer is None else [signer.sign(over)]
     await publish_card(
         layout, "plan-agent", CARD, version=None, skills=["plan"], created=NOON, signatures=signatures
@@ -46,7 +46,7 @@ def source_of(layout: LayoutRegistry, keys: CardKeys, policy: Policy) -> Registr
 async def test_the_card_keeps_its_bytes_and_the_manifest_holds_the_signature(
     layout: LayoutRegistry, keys: CardKeys
 ) -> None:
-    await publish(layout, Signer(keys.signing_key()))
+    await publish(layout, CardSigner(keys.signing_key()))
     artifact = await layout.pull(Reference("agents/plan", tag="v1"))
     assert artifact.content == CARD
     assert keys.trusted().verify(artifact.signatures, [artifact.content]).state == "valid"
@@ -56,7 +56,7 @@ async def test_the_card_keeps_its_bytes_and_the_manifest_holds_the_signature(
 async def test_a_card_signed_with_a_trusted_key_is_listed_as_valid(
     layout: LayoutRegistry, keys: CardKeys, policy: Policy
 ) -> None:
-    await publish(layout, Signer(keys.signing_key()))
+    await publish(layout, CardSigner(keys.signing_key()))
     (listing,) = (await source_of(layout, keys, policy).read_all()).listings
     assert listing.signature == "valid"
 
@@ -76,9 +76,9 @@ async def test_other_cards_are_refused_with_the_reason_or_listed_with_their_stat
     own = keys.signing_key()
     signers = {
         None: None,
-        "own": Signer(own),
-        "foreign": Signer(SigningKey.create()),
-        "expired": Signer(own, valid_days=1, clock=lambda: 1_000_000),
+        "own": CardSigner(own),
+        "foreign": CardSigner(SigningKey.create()),
+        "expired": CardSigner(own, valid_days=1, clock=lambda: 1_000_000),
     }
     await publish(layout, signers[signer], over)
     (listing,) = (await source_of(layout, keys, "warn").read_all()).listings
@@ -96,7 +96,7 @@ async def test_a_key_that_is_trusted_later_lets_the_card_in_and_forgotten_keeps_
     layout: LayoutRegistry, keys: CardKeys
 ) -> None:
     publisher = SigningKey.create()
-    await publish(layout, Signer(publisher))
+    await publish(layout, CardSigner(publisher))
     directory = Directory(MemoryListings(), [source_of(layout, keys, "require")], ttl_s=0)
     await directory.ensure_fresh()
     assert directory.list_entries() == []
@@ -113,7 +113,7 @@ async def test_the_state_of_a_listing_follows_the_trusted_keys(
     layout: LayoutRegistry, keys: CardKeys
 ) -> None:
     publisher = SigningKey.create()
-    await publish(layout, Signer(publisher))
+    await publish(layout, CardSigner(publisher))
     directory = Directory(MemoryListings(), [source_of(layout, keys, "warn")], ttl_s=0)
     states = []
     for act in (lambda: None, lambda: keys.trust("friend", publisher.public)):

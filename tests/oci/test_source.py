@@ -481,21 +481,18 @@ async def test_a_miss_lists_the_tags_that_a_revalidation_did_not(registry: Count
     await directory.aclose()
 
 
-async def test_what_is_new_is_given_by_and_by_and_then_told_as_unchanged(
-    registry: CountingRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("retinue.oci.source.GIVEN_AT_ONCE", 2)
+async def test_what_is_new_is_given_by_and_by_and_then_told_as_unchanged(registry: CountingRegistry) -> None:
     await publish_pipeline(registry)
-    source = RegistrySource("home", registry)
-    given: list[str] = []
-    reading = await source.read_all(lambda listings: given.extend(one.key for one in listings))
-    assert len(given) == 2
-    assert sorted([*given, *(one.key for one in reading.listings)]) == [
+    source = RegistrySource("home", registry, given_at_once=2)
+    early_keys: list[str] = []
+    reading = await source.read_all(lambda batch: early_keys.extend(listing.key for listing in batch))
+    assert len(early_keys) == 2
+    assert sorted([*early_keys, *(listing.key for listing in reading.listings)]) == [
         "agents/build",
         "agents/plan",
         "agents/test",
     ]
-    assert reading.unchanged.keys() == {(key, "v1") for key in given}
+    assert reading.unchanged.keys() == {(key, "v1") for key in early_keys}
 
 
 async def test_one_key_is_read_whole_whether_it_changed_or_not(registry: CountingRegistry) -> None:

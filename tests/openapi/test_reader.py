@@ -7,8 +7,13 @@ import json
 import pytest
 
 from retinue.core.errors import InvalidSettingError, TooLargeError
-from retinue.openapi.codec import reader
-from retinue.openapi.codec.reader import BrokenReferenceError, follow, read_document, resolve_pointer
+from retinue.openapi.codec.reader import (
+    BrokenReferenceError,
+    DocumentLimits,
+    follow,
+    read_document,
+    resolve_pointer,
+)
 from tests.openapi.documents import NOTES, PETS_YAML
 
 
@@ -55,13 +60,11 @@ def test_what_is_no_document_is_refused_with_its_source_and_a_remedy(text: bytes
     assert refused.value.remedy
 
 
-def test_a_document_over_a_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "MAX_DOCUMENT_BYTES", 100)
-    monkeypatch.setattr(reader, "MAX_YAML_BYTES", 50)
-    monkeypatch.setattr(reader, "MAX_VALUES", 10)
+def test_a_document_over_a_limit_is_refused() -> None:
+    limits = DocumentLimits(document_bytes=100, yaml_bytes=50, yaml_values=10)
     for text in (b'{"a": "%s"}' % (b"x" * 100), b"a: " + b"x" * 60, b"a: [1,2,3,4,5,6,7,8,9,10]"):
         with pytest.raises(TooLargeError):
-            read_document(text, "x")
+            read_document(text, "x", limits)
 
 
 @pytest.mark.parametrize(

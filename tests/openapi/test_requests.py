@@ -14,10 +14,10 @@ from retinue.core.errors import InvalidParametersError, TooLargeError
 from retinue.openapi.codec.api import Api, parse_api
 from retinue.openapi.codec.reader import read_document
 from retinue.openapi.codec.requests import HttpRequest, render_request
-from retinue.openapi.codec.security import Credentials
+from retinue.openapi.codec.security import RequestCredentials
 from tests.openapi.documents import NOTES, PETS_YAML, SERVER, api_of
 
-NONE = Credentials({}, {}, {})
+NONE = RequestCredentials({}, {}, {})
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def pets() -> Api:
     return parse_api(read_document(PETS_YAML.encode(), "pets.yaml"), "pets")
 
 
-def _render(api: Api, skill: str, credentials: Credentials = NONE, /, **arguments: Any) -> HttpRequest:
+def _render(api: Api, skill: str, credentials: RequestCredentials = NONE, /, **arguments: Any) -> HttpRequest:
     operation = api.find(skill)
     assert operation is not None
     return render_request(operation, arguments, credentials)
@@ -87,7 +87,7 @@ def test_a_null_argument_is_not_sent(notes: Api) -> None:
 
 
 def test_credentials_go_along_and_win_over_arguments(pets: Api) -> None:
-    credentials = Credentials({"x-store": "mine"}, {"key": "a&b"}, {"session": "s;1"})
+    credentials = RequestCredentials({"x-store": "mine"}, {"key": "a&b"}, {"session": "s;1"})
     request = _render(pets, "listPets", credentials, **{"X-Store": "theirs", "status": ["free"]})
     assert request.headers["x-store"] == "mine"
     assert request.url.endswith("/pets?status=free&key=a%26b")

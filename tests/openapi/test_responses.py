@@ -9,7 +9,6 @@ import pytest
 
 from retinue.core.call import Answer
 from retinue.core.errors import AgentUnreachableError, BusyError, RemoteFaultError
-from retinue.openapi.codec import responses
 from retinue.openapi.codec.operations import Operation
 from retinue.openapi.codec.responses import MAX_ERROR_BODY_BYTES, META_KEY, read_response
 from tests.openapi.documents import SERVER, api_of
@@ -51,12 +50,14 @@ def test_other_content_is_base64_text_and_a_part() -> None:
     assert _read(200, {}, b"\x00").parts[0].mime == "application/octet-stream"
 
 
-def test_a_compressed_body_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compressed_body_is_read_up_to_a_limit() -> None:
     packed = {**JSON, "content-encoding": "gzip"}
     assert _read(200, packed, gzip.compress(b'{"a": 1}')).value == {"a": 1}
     assert "damaged" in _fail(200, packed, b"no gzip").message
-    monkeypatch.setattr(responses, "MAX_DECOMPRESSED_BYTES", 1_000)
-    assert _fail(200, packed, gzip.compress(b"[" + b" " * 10_000 + b"]")).remote_type == "too_large"
+    large = gzip.compress(b"[" + b" " * 10_000 + b"]")
+    with pytest.raises(RemoteFaultError) as failed:
+        read_response(_operation(), "things", 200, packed, large, max_decompressed_bytes=1_000)
+    assert failed.value.remote_type == "too_large"
 
 
 @pytest.mark.parametrize("status", [200, 204])

@@ -8,7 +8,7 @@ import pytest
 
 from retinue.core.errors import InvalidSettingError, NotAuthenticatedError
 from retinue.openapi.codec.security import (
-    Credentials,
+    RequestCredentials,
     choose_credentials,
     list_variables,
     parse_alternatives,
@@ -26,7 +26,7 @@ SCHEMES: dict[str, Any] = {
 }
 
 
-def _choose(alternatives: list[dict[str, Any]], environment: dict[str, str]) -> Credentials:
+def _choose(alternatives: list[dict[str, Any]], environment: dict[str, str]) -> RequestCredentials:
     schemes, notes = parse_schemes({"components": {"securitySchemes": SCHEMES}}, "my-api")
     assert not notes
     return choose_credentials("GET /a", parse_alternatives(alternatives), schemes, environment)
@@ -49,20 +49,20 @@ def test_each_scheme_names_its_variables() -> None:
 @pytest.mark.parametrize(
     ("scheme", "environment", "expected"),
     [
-        ("ApiKey", {"MY_API_API_KEY": " k "}, Credentials({"x-key": "k"}, {}, {})),
-        ("inQuery", {"MY_API_IN_QUERY": "k"}, Credentials({}, {"key": "k"}, {})),
-        ("session", {"MY_API_SESSION": "k"}, Credentials({}, {}, {"sid": "k"})),
+        ("ApiKey", {"MY_API_API_KEY": " k "}, RequestCredentials({"x-key": "k"}, {}, {})),
+        ("inQuery", {"MY_API_IN_QUERY": "k"}, RequestCredentials({}, {"key": "k"}, {})),
+        ("session", {"MY_API_SESSION": "k"}, RequestCredentials({}, {}, {"sid": "k"})),
         (
             "login",
             {"MY_API_LOGIN_USERNAME": "ä", "MY_API_LOGIN_PASSWORD": ""},
-            Credentials({"authorization": "Basic w6Q6"}, {}, {}),
+            RequestCredentials({"authorization": "Basic w6Q6"}, {}, {}),
         ),
-        ("token", {"MY_API_TOKEN": "t"}, Credentials({"authorization": "Bearer t"}, {}, {})),
-        ("OAuth2", {"MY_API_OAUTH2": "t"}, Credentials({"authorization": "Bearer t"}, {}, {})),
+        ("token", {"MY_API_TOKEN": "t"}, RequestCredentials({"authorization": "Bearer t"}, {}, {})),
+        ("OAuth2", {"MY_API_OAUTH2": "t"}, RequestCredentials({"authorization": "Bearer t"}, {}, {})),
     ],
 )
 def test_credentials_are_placed_as_the_scheme_says(
-    scheme: str, environment: dict[str, str], expected: Credentials
+    scheme: str, environment: dict[str, str], expected: RequestCredentials
 ) -> None:
     assert _choose([{scheme: []}], environment) == expected
 
@@ -73,12 +73,12 @@ def test_the_first_alternative_that_is_complete_is_used() -> None:
         "authorization": "Bearer t"
     }
     both = _choose(alternatives, {"MY_API_API_KEY": "k", "MY_API_IN_QUERY": "q", "MY_API_TOKEN": "t"})
-    assert both == Credentials({"x-key": "k"}, {"key": "q"}, {})
+    assert both == RequestCredentials({"x-key": "k"}, {"key": "q"}, {})
 
 
 def test_nothing_is_needed_where_nothing_is_required_or_where_it_is_optional() -> None:
-    assert _choose([], {"MY_API_TOKEN": "t"}) == Credentials({}, {}, {})
-    assert _choose([{"token": []}, {}], {}) == Credentials({}, {}, {})
+    assert _choose([], {"MY_API_TOKEN": "t"}) == RequestCredentials({}, {}, {})
+    assert _choose([{"token": []}, {}], {}) == RequestCredentials({}, {}, {})
     assert _choose([{}, {"token": []}], {"MY_API_TOKEN": "t"}).headers == {"authorization": "Bearer t"}
 
 

@@ -22,6 +22,7 @@ TOY = "toy"
 """A kind of process of its own, of which no part of Retinue is."""
 
 OPEN, START, READY = "open", "start", "get ready"
+END, DRAIN, CLOSE = "end", "drain", "close"
 
 
 class NotedPart(Part):
@@ -44,10 +45,10 @@ class NotedPart(Part):
                 product=self,
                 running=self._running,
                 on_ready=self._get_ready,
-                drain=lambda: self._note("drain"),
+                drain=lambda: self._note(DRAIN),
             )
         finally:
-            self._note("close")
+            self._note(CLOSE)
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -55,18 +56,22 @@ class NotedPart(Part):
         try:
             yield
         finally:
-            self._note("end")
+            self._note(END)
 
     async def _get_ready(self) -> None:
         self._enter(READY)
 
     def _enter(self, moment: str) -> None:
-        if moment == self.failing:
-            raise InvalidSettingError(self.name, "it is broken", remedy="mend it")
-        self._note(moment)
+        self._fail(moment)
+        self._notes.append(f"{self.name}: {moment}")
 
     def _note(self, moment: str) -> None:
         self._notes.append(f"{self.name}: {moment}")
+        self._fail(moment)
+
+    def _fail(self, moment: str) -> None:
+        if moment == self.failing:
+            raise InvalidSettingError(self.name, "it is broken", remedy="mend it")
 
 
 def make_part(name: str, notes: list[str], **facts: Any) -> NotedPart:

@@ -34,7 +34,7 @@ WAIT_S = 10.0
 AGENT = frozenset({"agent"})
 
 
-def agent_of(parts: Sequence[Part], home: Path) -> Main:
+def agent_of(parts: Sequence[Part], home: Path, *, hang_s: float = 3.0) -> Main:
     """The process of an agent that has these parts alone."""
     state = State(home)
     target = Target(Agent("parts-agent", version="1.0.0"), ())
@@ -51,6 +51,7 @@ def agent_of(parts: Sequence[Part], home: Path) -> Main:
             open_core=partial(open_agent, "agent", target, None),
             access_of=lambda settings: Access({}),
             address=Address("127.0.0.1", 0),
+            hang_s=hang_s,
         )
     )
 
@@ -120,3 +121,47 @@ async def test_streams_drain_while_the_server_still_sends(
         assert await reply.content.readany() == b"first"
         process.stop.ask("the test is over")
         assert await reply.content.read() == b" last"
+
+
+class HangingPart(Part):
+    """Hangs in one moment; notes its end."""
+
+    name = "hanging"
+    kinds = AGENT
+
+    def __init__(self, moment: str) -> None:
+        self._moment = moment
+        self.hangs = asyncio.Event()
+        self.is_closed = False
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        @asynccontextmanager
+        async def running() -> AsyncIterator[None]:
+            await self._enter(START)
+            yield
+
+        try:
+            await self._enter(OPEN)
+            yield Opened(running=running)
+        finally:
+            self.is_closed = True
+
+    async def _enter(self, moment: str) -> None:
+        if moment == self._moment:
+            self.hangs.set()
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("moment", [OPEN, START])
+async def test_a_process_stops_though_a_part_hangs(
+    retinue_home: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    part, lines = HangingPart(moment), list[str]()
+    starter = ProcessStarter(monkeypatch)
+    running = asyncio.create_task(agent_of([part], retinue_home, hang_s=0.01)(lines.append))
+    await asyncio.wait_for(part.hangs.wait(), 30)
+    starter.ask_to_stop()
+    assert await asyncio.wait_for(running, 30) == 0
+    assert part.is_closed
+    assert lines[-1] == "stopping: the test is over"

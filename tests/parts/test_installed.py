@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
-from retinue import plugins
+from retinue.cli.options import CommandOfParts
 from retinue.core.errors import InvalidSettingError
-from retinue.parts.installed import explain_missing, find_installed_parts, find_part, list_parts_of
+from retinue.parts.installed import explain_missing, find_part, list_parts_of
 from retinue.parts.part import INTERFACE
 from retinue.runtime.hub_process import HubOptions, hub_parts
-from retinue.settings import Settings, find_missing_parts
+from retinue.settings import Settings, find_missing_parts, load_settings
 from retinue.settings_tables import PartsTable
-from tests.plugins import install
+from tests.plugins import forget_installed, install
+from tests.plugins import site as site
 
 PART = """
 from contextlib import asynccontextmanager
@@ -35,24 +35,6 @@ class ToyPart(Part):
 
 NO_PART = "a text"
 """
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder at the head of the path, for distributions."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(folder)
-    _forget()
-    yield folder
-    _forget()
-    for module in [module for module in sys.modules if module.startswith("toy_")]:
-        del sys.modules[module]
-
-
-def _forget() -> None:
-    plugins.list_plugins.cache_clear()
-    find_installed_parts.cache_clear()
 
 
 def install_part(
@@ -140,8 +122,81 @@ def test_an_entry_point_that_is_no_part_is_refused(site: Path, attribute: str, s
 
 def test_a_known_part_that_is_not_installed_is_explained_by_its_extra(site: Path) -> None:
     install(site, "retinue-koi", {})
-    _forget()
+    forget_installed()
     assert find_part("koi") is None
     reason = explain_missing("koi")
     assert reason is not None
     assert reason.remedy == "pip install 'retinue[koi]'"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('    kinds = frozenset({"hub", "worker"})\n', "no attribute 'kinds'"),
+        ('    name = "toy"\n', "no attribute 'name'"),
+        ("NO_PART", "SystemExit: 4"),
+    ],
+    ids=["no kinds", "no name", "its import ends the program"],
+)
+def test_a_part_that_cannot_be_made_is_refused(site: Path, line: str, said: str) -> None:
+    install_part(site)
+    file = site / "toy_tools" / "part.py"
+    broken = "raise SystemExit(4)\nNO_PART" if line == "NO_PART" else ""
+    file.write_text(file.read_text("utf-8").replace(line, broken), "utf-8")
+    reason = reason_of("toy")
+    assert said in reason.message
+    assert reason.remedy == "upgrade toy-tools, or uninstall it"
+
+
+def test_a_part_of_no_kind_is_refused(site: Path) -> None:
+    install_part(site)
+    file = site / "toy_tools" / "part.py"
+    file.write_text(file.read_text("utf-8").replace('{"hub", "worker"}', "()"), "utf-8")
+    assert "no kind of process" in reason_of("toy").message
+
+
+def test_an_option_of_a_part_that_is_switched_off_is_refused(site: Path, tmp_path: Path) -> None:
+    install_part(site)
+    (tmp_path / "retinue.toml").write_text('[parts]\noff = ["toy"]\n')
+    assert load_settings(start=tmp_path).parts.off == ("toy",)
+    with pytest.raises(InvalidSettingError, match="part toy is switched off") as caught:
+        load_settings({"toy": {"wheels": 4}}, start=tmp_path)
+    assert caught.value.remedy == "leave out its options, or remove toy from parts.off"
+
+
+def add_option(site: Path, flag: str) -> None:
+    """Let the part of `install_part` declare an option."""
+    file = site / "toy_tools" / "part.py"
+    option = f'    options = (Option("{flag}", "wheels", frozenset({{"hub"}}), "Wheels.", "N"),)\n'
+    text = file.read_text("utf-8").replace("import Opened", "import Opened, Option")
+    file.write_text(text.replace("    interface", f"{option}    interface"), "utf-8")
+
+
+@pytest.mark.parametrize("flag", ["--port", "--toys", "--koi-toy"])
+def test_a_part_whose_option_may_be_that_of_another_is_refused(site: Path, flag: str) -> None:
+    install_part(site)
+    add_option(site, flag)
+    assert f"its option {flag} does not begin with --toy" in reason_of("toy").message
+
+
+@pytest.mark.parametrize("flag", ["--toy", "--toy-wheels"])
+def test_an_option_begins_with_the_name_of_its_part(site: Path, flag: str) -> None:
+    install_part(site)
+    add_option(site, flag)
+    (part,) = list_parts_of("worker")
+    assert [option.flag for option in part.options] == [flag]
+
+
+def test_options_stay_where_a_second_distribution_has_a_part_of_a_known_name(site: Path) -> None:
+    install(site, "toy-tools", {"retinue.parts": {"koi": "toy_tools.part:ToyPart"}}, {})
+    command = CommandOfParts("hub", kind="hub", params=[click.Option(["--join", "hub_url"])])
+    flags = [flag for param in command.get_params(click.Context(command)) for flag in param.opts]
+    assert flags.count("--koi") == 1
+
+
+def test_a_process_misses_no_part_that_is_of_other_kinds(site: Path, tmp_path: Path) -> None:
+    install(site, "retinue-koi", {}, {})
+    (tmp_path / "retinue.toml").write_text("[koi]\nenabled = true\n")
+    settings = load_settings(start=tmp_path)
+    assert [*find_missing_parts(settings)] == [*find_missing_parts(settings, "hub")] == ["koi"]
+    assert find_missing_parts(settings, "worker") == {}

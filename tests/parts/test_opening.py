@@ -13,13 +13,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from retinue.authoring.agent import Agent
+from retinue.cli.failures import describe
 from retinue.core.call import LOCAL
 from retinue.core.errors import InvalidSettingError
+from retinue.core.record import AgentRecord, Listing, Skill
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.observing.metrics import METRICS, Figures, Metric
 from retinue.parts.opening import SLOW_S, OpenParts, in_order, open_parts
 from retinue.parts.part import LivePart, Opened, Part, Problem
 from retinue.parts.process import Kind, Process, Tables
-from tests.parts.noted import OPEN, READY, START, TOY, NotedPart, make_part, open_toy
+from tests.parts.noted import CLOSE, DRAIN, END, OPEN, READY, START, TOY, NotedPart, make_part, open_toy
+from tests.support.memory_source import MemorySource
 
 
 class Engine:
@@ -191,6 +197,149 @@ async def test_another_part_that_fails_leaves_the_process_running_with_a_problem
         assert own == [f"{name}: {step}" for step in (OPEN, START, READY, "end", "drain", "close")]
 
 
+class AgentsPart(Part):
+    """Gives a source of agents and its invoker, and two skills to the agent of the process."""
+
+    name = "agents-of-others"
+    kinds = frozenset({TOY})
+    gives = Wheels
+
+    def __init__(self, source: str, skill: str, notes: list[str]) -> None:
+        self._source = source
+        self._skill = skill
+        self._notes = notes
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        def add_skills(agent: Agent) -> None:
+            agent.declare(Skill("drive", "Drives."))
+            agent.declare(Skill(self._skill, "Brakes."))
+
+        try:
+            yield Opened(
+                product=Wheels(),
+                sources=(MemorySource("garage"), MemorySource(self._source)),
+                invokers={"garage": process.remote},
+                protocols={"tow": process.remote},
+                skills=add_skills,
+                metrics={"toy_wheels": Metric("gauge", "Wheels.")},
+            )
+        finally:
+            self._notes.append("closed")
+
+
+@pytest.mark.parametrize(
+    ("source", "skill", "reason"),
+    [
+        ("home", "brake", "two sources of agents have this name"),
+        ("garage", "brake", "two sources of agents have this name"),
+        ("street", "drive", "toy-agent has it already"),
+    ],
+)
+async def test_a_part_of_which_something_cannot_be_taken_gives_nothing_and_closes_at_once(
+    process: Process, lines: list[str], source: str, skill: str, reason: str
+) -> None:
+    notes: list[str] = []
+    directory = Directory(MemoryListings(), [MemorySource("home")])
+    process.add(Directory, directory)
+    elsewhere = Listing(record=AgentRecord("car"), source="garage", key="car")
+    async with open_parts(process, [AgentsPart(source, skill, notes)]) as opened:
+        assert notes == ["closed"]
+        assert process.invokers.is_peer(elsewhere)
+        assert len(directory.sources) == 1
+        assert process.agent.skills == ()
+        assert process.find(Wheels) is None
+        assert opened.metrics == METRICS
+        (problem,) = await opened.find_problems()
+    assert reason in problem.reason
+    assert lines == [f"agents-of-others is not available: {problem.reason}"]
+    assert notes == ["closed"]
+    await directory.aclose()
+
+
+async def test_a_part_that_opened_whole_closes_with_the_process(process: Process) -> None:
+    notes: list[str] = []
+    directory = Directory(MemoryListings(), [MemorySource("home")])
+    process.add(Directory, directory)
+    elsewhere = Listing(record=AgentRecord("car"), source="garage", key="car")
+    async with open_parts(process, [AgentsPart("street", "brake", notes)]):
+        assert notes == []
+        assert "garage" in directory.sources
+        assert "street" in directory.sources
+        assert not process.invokers.is_peer(elsewhere)
+        assert [skill.id for skill in process.agent.skills] == ["drive", "brake"]
+        assert process.find(Wheels) is not None
+    assert notes == ["closed"]
+    await directory.aclose()
+
+
+@pytest.mark.parametrize("moment", [END, DRAIN, CLOSE])
+async def test_the_others_end_although_one_does_not_end_well(process: Process, moment: str) -> None:
+    notes: list[str] = []
+    parts = [
+        make_part("engine", notes),
+        make_part("driver", notes, failing=moment),
+        make_part("radio", notes),
+    ]
+    assert await live(process, parts) == []
+    for name in ("engine", "driver", "radio"):
+        assert [note for note in notes if note.startswith(name)][-3:] == [
+            f"{name}: {step}" for step in (END, DRAIN, CLOSE)
+        ]
+
+
+async def test_a_required_part_that_does_not_end_well_is_an_error(process: Process) -> None:
+    with pytest.raises(InvalidSettingError, match="it is broken"):
+        await live(process, [make_part("driver", [], failing=CLOSE, is_required=True)])
+
+
+class ClosingPart(Part):
+    """Notes its end behind its ``yield``."""
+
+    name = "closing"
+    kinds = frozenset({TOY})
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        yield Opened()
+        self.is_closed = True
+
+
+async def test_a_part_closes_what_it_made_after_its_yield_although_another_fails(process: Process) -> None:
+    closing = ClosingPart()
+    with pytest.raises(InvalidSettingError, match="it is broken"):
+        await live(process, [closing, make_part("driver", [], failing=OPEN, is_required=True)])
+    assert closing.is_closed
+
+
+class UnsurePart(Part):
+    """Cannot say whether a process has it."""
+
+    name = "unsure"
+    kinds = frozenset({TOY})
+
+    def is_wanted(self, tables: Tables, kind: Kind) -> bool:
+        return {TOY: True}["no such kind"]
+
+    def open(self, process: Process) -> AbstractAsyncContextManager[Opened]:
+        raise AssertionError("it is not opened")
+
+
+async def test_a_part_that_cannot_say_whether_it_is_wanted_is_left_out(process: Process) -> None:
+    (problem,) = await live(process, [UnsurePart()])
+    assert (problem.name, problem.reason) == ("unsure", "KeyError: 'no such kind'")
+
+
+async def test_an_unexpected_error_of_a_required_part_names_the_part(process: Process) -> None:
+    required = type("required", (UnsurePart,), {"is_required": True})()
+    with pytest.raises(KeyError) as caught:
+        await live(process, [required])
+    assert describe(caught.value).message == "unexpected KeyError in part unsure: 'no such kind'"
+
+
 async def test_parts_of_other_kinds_and_unwanted_ones_are_not_opened(process: Process) -> None:
     notes: list[str] = []
 
@@ -280,6 +429,8 @@ class GivingPart(Part):
             problems=problems,
             live=(LivePart((f"{name}.*",), lambda tables: lambda: None),),
             open_paths=frozenset({f"/{name}"}),
+            open_prefixes=(f"/{name}/open/",),
+            any_media_type=(f"/{name}/files/",),
             tokens={f"token-of-{name}": LOCAL},
         )
 
@@ -304,7 +455,10 @@ async def test_routes_stand_in_the_order_of_their_ranks_and_then_of_the_list(ope
 async def test_what_parts_give_is_collected(opened: OpenParts) -> None:
     names = ["last", "second", "third", "first"]
     assert opened.list_tokens() == {f"token-of-{name}": LOCAL for name in names}
-    assert opened.list_open_paths() == {f"/{name}" for name in names}
+    exceptions = opened.list_path_exceptions()
+    assert exceptions.open_paths == {f"/{name}" for name in names}
+    assert exceptions.open_prefixes == tuple(f"/{name}/open/" for name in names)
+    assert exceptions.any_media_type == tuple(f"/{name}/files/" for name in names)
     assert [live.names for live in opened.list_live()] == [(f"{name}.*",) for name in names]
     assert [problem.name for problem in await opened.find_problems()] == names
     assert opened.metrics.keys() == METRICS.keys() | {f"toy_{name}" for name in names}

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -128,6 +129,22 @@ def program(
         running.close()
 
 
+def run_apart(
+    *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a ``retinue`` command to its end in a process of its own."""
+    return subprocess.run(
+        [*_start_of(None), *arguments],
+        cwd=cwd,
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 def execute(url: str, method: str, params: Any = None, token: str | None = None) -> dict[str, Any]:
     """One JSON-RPC request; the whole reply."""
     headers = {"content-type": "application/json"}
@@ -135,8 +152,8 @@ def execute(url: str, method: str, params: Any = None, token: str | None = None)
         headers["authorization"] = f"Bearer {token}"
     body = orjson.dumps({"jsonrpc": "2.0", "method": method, "params": params or {}, "id": "test"})
     reply = _http.request("POST", f"{url}/execute", body=body, headers=headers)
-    found: dict[str, Any] = orjson.loads(reply.data)
-    return found
+    answer: dict[str, Any] = orjson.loads(reply.data)
+    return answer
 
 
 def get(url: str) -> tuple[int, Any]:
@@ -164,6 +181,12 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def is_free(port: int) -> bool:
+    """Whether nothing listens at a port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 def wait_until(condition: Callable[[], bool], what: str, *, limit_s: float = WAIT_S) -> None:

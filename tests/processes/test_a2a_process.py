@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import urllib.request
@@ -20,7 +19,9 @@ from jwt.api_jwk import PyJWK
 from mcp import Client
 
 from tests.ports import reserve_port
-from tests.processes.running import program
+from tests.processes.commands import retinue
+from tests.processes.inside import inside
+from tests.processes.running import is_free, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +32,7 @@ def foreign_agent(version: str) -> Iterator[str]:
     command = [sys.executable, "-m", "tests.a2a.foreign_agent", str(port), version]
     agent = subprocess.Popen(command, cwd=ROOT)
     try:
+        wait_until(lambda: not is_free(port), "the agent listens")
         yield f"http://127.0.0.1:{port}"
     finally:
         agent.terminate()
@@ -42,21 +44,17 @@ async def test_an_imported_agent_is_called_by_every_client_of_the_hub(
     version: str, tmp_path: Path, port: int
 ) -> None:
     def run(*arguments: str) -> str:
-        environ = {**os.environ, "HOME": str(tmp_path)}
-        command = [sys.executable, "-m", "retinue", *arguments]
-        found = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-        assert found.returncode == 0, found.stderr
-        return found.stdout
+        return retinue(*arguments, cwd=ROOT, environment={"HOME": str(tmp_path)})
 
-    with foreign_agent(version) as peer, program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+    with foreign_agent(version) as peer, inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
         url = hub.url_in("hub at")
         hub.wait_for("0 agents")
-        said = run("import", "a2a", peer, "--name", "peer")
-        assert said.startswith("peer: 11 skills: say, count, mixed"), said
+        imported = run("import", "a2a", peer, "--name", "peer")
+        assert imported.startswith("peer: 11 skills: say, count, mixed"), imported
         assert orjson.loads(run("call", "say", '{"prompt": "hi"}')) == "HI"
         assert orjson.loads(run("call", "count", '{"prompt": "abc"}')) == {"letters": 3, "ratio": 0.5}
-        found = orjson.loads(run("find", "three steps", "--json"))
-        assert found["skills"][0]["skill"] == "slow"
+        hits = orjson.loads(run("find", "three steps", "--json"))
+        assert hits["skills"][0]["skill"] == "slow"
         async with Client(f"{url}/mcp") as client:
             result = await client.call_tool("peer__say", {"prompt": "over mcp"})
             assert [getattr(block, "text", None) for block in result.content] == ["OVER MCP"]
@@ -98,29 +96,26 @@ async def test_an_agent_of_ours_is_imported_over_a2a_with_its_schemas_and_its_si
         return {"RETINUE_HOME": str(home / "state"), "RETINUE_SIGNATURES__POLICY": "require"}
 
     def run(home: Path, *arguments: str) -> str:
-        environ = {**os.environ, **state_of(home)}
-        command = [sys.executable, "-m", "retinue", *arguments]
-        found = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
-        assert found.returncode == 0, found.stderr
-        return found.stdout
+        return retinue(*arguments, cwd=ROOT, environment=state_of(home))
 
     with (
-        program("serve", "greeter.py", cwd=there, environment=state_of(there)) as served,
-        program("hub", "--bare", "--port", str(port), cwd=here, environment=state_of(here)) as hub,
+        inside("serve", "greeter.py", cwd=there, environment=state_of(there)) as served,
+        inside("hub", "--bare", "--port", str(port), cwd=here, environment=state_of(here)) as hub,
     ):
         peer = served.url_in("greeter 1.0.0 at")
         hub.wait_for("0 agents")
         refused = run(here, "import", "a2a", peer, "--name", "greeter")
         assert "which is not trusted" in refused
         run(here, "imports", "remove", "greeter")
+        wait_until(lambda: "greeter" not in run(here, "agents"), "the hub has dropped it")
         run(here, "keys", "trust", "publisher", f"{peer}/.well-known/jwks.json")
         assert run(here, "import", "a2a", peer, "--name", "greeter").startswith(
             "greeter: 2 skills: greet, ask"
         )
-        said = run(here, "call", "greet", '{"name": "Ada", "times": 2}')
-        assert orjson.loads(said) == {"text": "Hello, Ada!Hello, Ada!"}
+        greeting = run(here, "call", "greet", '{"name": "Ada", "times": 2}')
+        assert orjson.loads(greeting) == {"text": "Hello, Ada!Hello, Ada!"}
         listed = orjson.loads(run(here, "agents", "--json"))["agents"]
-        assert [one.get("signature") for one in listed if one["name"] == "greeter"] == ["valid"]
+        assert [row.get("signature") for row in listed if row["name"] == "greeter"] == ["valid"]
         card = await asyncio.to_thread(_read_json, f"{peer}/.well-known/agent-card.json")
         keys = await asyncio.to_thread(_read_json, f"{peer}/.well-known/jwks.json")
         verify = create_signature_verifier(lambda kid, jku: PyJWK.from_dict(keys["keys"][0]), ["ES256"])

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
@@ -17,25 +13,13 @@ from joserfc.jwk import OctKey
 from retinue.storage.mesh_key import mesh_key
 from retinue.storage.state import State
 from retinue.web.mesh_tokens import MeshBearer
+from tests.processes.commands import retinue, run_command
+from tests.processes.inside import inside
 from tests.processes.running import execute, program, wait_until, write_agent
 from tests.requirements import requirement
 
 CLOSED = {"RETINUE_AUTH__ANONYMOUS": "false"}
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
-
-
-def retinue(*arguments: str, cwd: Path, environment: Mapping[str, str] | None = None) -> str:
-    """What a command prints; it must succeed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "retinue", *arguments],
-        cwd=cwd,
-        env={**os.environ, **(environment or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def is_let_in(url: str, token: str) -> bool:
@@ -45,9 +29,9 @@ def is_let_in(url: str, token: str) -> bool:
 @requirement("S-17")
 def test_tokens_come_and_go_while_hub_and_agent_run(tmp_path: Path) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
-    with program("hub", "--bare", "--port", "0", cwd=tmp_path, environment=CLOSED) as hub:
+    with inside("hub", "--bare", "--port", "0", cwd=tmp_path, environment=CLOSED) as hub:
         url = hub.url_in("hub at")
-        with program("serve", str(agent), cwd=tmp_path, environment=CLOSED) as served:
+        with inside("serve", str(agent), cwd=tmp_path, environment=CLOSED) as served:
             served.wait_for("published")
             own = served.url_in("one-agent")
             assert execute(url, "who")["error"]["code"] == -33001
@@ -144,21 +128,21 @@ def test_a_second_hub_of_the_mesh_calls_the_agents_of_the_first_also_when_that_i
 ) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
     other = {"RETINUE_HOME": str(tmp_path / "other-machine"), **CLOSED}
-    with program("serve", str(agent), cwd=tmp_path, environment=CLOSED) as served:
+    with inside("serve", str(agent), cwd=tmp_path, environment=CLOSED) as served:
         served.wait_for("published")
-        with program("hub", "--bare", "--port", "0", cwd=tmp_path, environment=CLOSED) as first:
+        with inside("hub", "--bare", "--port", "0", cwd=tmp_path, environment=CLOSED) as first:
             url = first.url_in("hub at")
             arguments = ("hub", "--bare", "--port", "0", "--join", url)
-            with program(*arguments, cwd=tmp_path, environment=other) as refused:
-                assert refused.wait() == 2
-                assert "has not joined that hub" in refused.output
+            refused = run_command(*arguments, cwd=tmp_path, environment=other)
+            assert refused.returncode == 2
+            assert "has not joined that hub" in refused.stderr
             join = retinue("token", "new", "--join", "--name", "second", cwd=tmp_path)
-            with program(*arguments, cwd=tmp_path, environment={**other, "RETINUE_JOIN": join}) as second:
+            with inside(*arguments, cwd=tmp_path, environment={**other, "RETINUE_JOIN": join}) as second:
                 second.wait_for("1 agents")
                 token = retinue("token", "new", "--scope", "mesh", cwd=tmp_path, environment=other)
                 assert is_let_in(second.url_in("hub at"), token)
             assert first.end() == 0
-        with program(*arguments, cwd=tmp_path, environment=other) as second:
+        with inside(*arguments, cwd=tmp_path, environment=other) as second:
             # what was read before is kept, and so is what was told
             second.wait_for("exposed to MCP clients")
             assert is_let_in(second.url_in("hub at"), token)
@@ -171,7 +155,7 @@ def test_a_token_of_the_mesh_that_was_lured_elsewhere_opens_no_other_endpoint(
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
     for address in ("127.0.0.1", "0.0.0.0"):
         arguments = ("serve", str(agent), "--host", address)
-        with program(*arguments, cwd=tmp_path, environment=CLOSED) as served:
+        with inside(*arguments, cwd=tmp_path, environment=CLOSED) as served:
             served.wait_for("published")
             url = served.url_in("one-agent")
             bearer = MeshBearer(mesh_key(retinue_home / "keys"))
@@ -194,9 +178,9 @@ def test_an_open_address_is_refused_unless_tokens_are_wanted(tmp_path: Path) -> 
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
     hub = ("hub", "--bare", "--host", "0.0.0.0", "--port", "0")
     for arguments in (hub, ("serve", str(agent), "--host", "0.0.0.0")):
-        with program(*arguments, cwd=tmp_path) as refused:
-            assert refused.wait() == 2
-            assert "auth.anonymous" in refused.output
-        with program(*arguments, cwd=tmp_path, environment=CLOSED) as started:
+        refused = run_command(*arguments, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert "auth.anonymous" in refused.stderr
+        with inside(*arguments, cwd=tmp_path, environment=CLOSED) as started:
             started.wait_for(" at http://")
             assert started.end() == 0

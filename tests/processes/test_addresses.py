@@ -10,10 +10,11 @@ import pytest
 import urllib3
 
 from retinue.storage.state import State
-from tests.processes.commands import run_command
+from tests.processes.commands import retinue, run_command
+from tests.processes.inside import inside
 from tests.processes.proxying import Proxy, make_certificate, proxying
-from tests.processes.running import execute, program, write_agent
-from tests.processes.test_access_process import CLOSED, retinue
+from tests.processes.running import execute, program, wait_until, write_agent
+from tests.processes.test_access_process import CLOSED
 
 FORWARDED = {
     "X-Forwarded-Host": "{host}",
@@ -34,18 +35,19 @@ def test_an_agent_behind_a_path_prefix_is_published_called_and_probed_there(
     tmp_path: Path, strips: bool
 ) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
+    often = {"RETINUE_DIRECTORY__REFRESH_S": "0.5"}
     with (
         proxying(Proxy("/mesh/one", strips=strips)) as proxy,
-        program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub,
-        program("serve", str(agent), "--advertise", f"{proxy.url}/", cwd=tmp_path) as served,
+        inside("hub", "--bare", "--port", "0", cwd=tmp_path, environment=often) as hub,
+        inside("serve", str(agent), "--advertise", f"{proxy.url}/", cwd=tmp_path) as served,
     ):
         url = hub.url_in("hub at")
         proxy.upstream = served.url_in("one-agent")
         served.wait_for("published")
         assert f"advertised as {proxy.url}" in served.output
+        wait_until(lambda: "/mesh/one/agent-card" in proxy.seen, "the probe takes the way through the proxy")
         assert execute(url, "who")["result"] == "one"
-        assert "/mesh/one/execute" in proxy.seen, "the call took the way through the proxy"
-        assert "/mesh/one/agent-card" in proxy.seen, "the probe too"
+        assert "/mesh/one/execute" in proxy.seen, "the call too"
         (row,) = rows(url)
         assert row["status"] == "available"
         card = orjson.loads(_http.request("GET", f"{proxy.url}/agent-card").data)
@@ -82,7 +84,7 @@ def test_the_headers_of_a_proxy_count_where_it_is_named_and_only_there(
 ) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
     for environment, status in (({}, 200), (TRUSTED, 403)):
-        with program("serve", str(agent), "--no-publish", cwd=tmp_path, environment=environment) as served:
+        with inside("serve", str(agent), "--no-publish", cwd=tmp_path, environment=environment) as served:
             url = served.url_in("one-agent")
             # a Host that is refused: it is looked at only where the proxy is trusted
             evil = {**added, "x-forwarded-host": "evil.example"}
@@ -99,14 +101,14 @@ def test_a_hub_behind_a_prefix_is_a_registry_and_a_mesh_for_others(
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
     with (
         proxying(Proxy("/retinue", keeps_host=True)) as proxy,
-        program(
+        inside(
             "hub", "--bare", "--port", "0", "--advertise", proxy.url, cwd=tmp_path, environment=CLOSED
         ) as hub,
     ):
         proxy.upstream = hub.url_in("hub at")
         join = retinue("token", "new", "--join", cwd=tmp_path)
         other = {**CLOSED, "RETINUE_HOME": str(tmp_path / "other-home"), "RETINUE_JOIN": join}
-        with program("serve", str(agent), "--join", proxy.url, cwd=tmp_path, environment=other) as served:
+        with inside("serve", str(agent), "--join", proxy.url, cwd=tmp_path, environment=other) as served:
             served.wait_for("published")
             assert any(path.startswith("/retinue/v2/agents/one") for path in proxy.seen)
             token = State(retinue_home).local_token()
@@ -125,7 +127,7 @@ def test_the_hub_passes_the_address_of_an_agent_on_to_it(tmp_path: Path) -> None
     with proxying(Proxy("/one")) as proxy:
         table = {"target": str(agent), "advertise": proxy.url}
         started = {"RETINUE_AGENTS": orjson.dumps([table]).decode()}
-        with program("hub", "--bare", "--port", "0", cwd=tmp_path, environment=started) as hub:
+        with inside("hub", "--bare", "--port", "0", cwd=tmp_path, environment=started) as hub:
             proxy.upstream = hub.url_in("one-agent at")
             url = hub.url_in("hub at")
             hub.wait_for("1 agents")
@@ -136,9 +138,7 @@ def test_the_hub_passes_the_address_of_an_agent_on_to_it(tmp_path: Path) -> None
 def test_a_worker_is_probed_and_scraped_at_its_advertised_address(tmp_path: Path, retinue_home: Path) -> None:
     with (
         proxying(Proxy("/worker/one", strips=False)) as proxy,
-        program(
-            "worker", "--port", "0", "--advertise", proxy.url, cwd=tmp_path, environment=CLOSED
-        ) as worker,
+        inside("worker", "--port", "0", "--advertise", proxy.url, cwd=tmp_path, environment=CLOSED) as worker,
     ):
         proxy.upstream = worker.url_in("worker at")
         worker.wait_for(f"advertised as {proxy.url}")

@@ -1,4 +1,4 @@
-"""Questions, progress and log lines pass through ``ctx.call``: client → hub → agent → agent, as processes."""
+"""Questions, progress and log lines pass through ``ctx.call``: client → hub → agent → agent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from mcp_types import ElicitRequestParams, ElicitResult, LoggingMessageNotificat
 
 from retinue import Agent
 from tests.mcp.clients import MODES, connect, texts
-from tests.processes.running import WAIT_S, execute, program
+from tests.processes.commands import run_command
+from tests.processes.inside import inside
+from tests.processes.running import WAIT_S, execute
 
 TRIP = '''
 import asyncio
@@ -102,14 +104,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def hub(folder: Path) -> Iterator[str]:
-    """The url of a hub with both agents, three processes in all."""
+    """The url of a hub with both agents, each inside this process."""
     (folder / "trip.py").write_text(TRIP)
     (folder / "holiday.py").write_text(HOLIDAY)
     environment = {"RETINUE_HOME": str(folder / "state")}
     with (
-        program("hub", "--bare", "--port", "0", cwd=folder, environment=environment) as hub,
-        program("serve", "trip.py", cwd=folder, environment=environment) as trip,
-        program("serve", "holiday.py", cwd=folder, environment=environment) as holiday,
+        inside("hub", "--bare", "--port", "0", cwd=folder, environment=environment) as hub,
+        inside("serve", "trip.py", cwd=folder, environment=environment) as trip,
+        inside("serve", "holiday.py", cwd=folder, environment=environment) as holiday,
     ):
         url = hub.url_in("http://")
         for agent in (trip, holiday):
@@ -217,6 +219,7 @@ class Terminal:
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._terminal, other = pty.openpty()
         self.seen = ""
+        self._passed = 0
         self.process = subprocess.Popen(
             [sys.executable, "-m", "retinue", *arguments],
             env={**os.environ, "RETINUE_HOME": str(folder / "state"), "NO_COLOR": "1"},
@@ -229,8 +232,7 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Read until the terminal shows ``text`` below what was waited for before."""
-        shown = ""
-        while text not in shown:
+        while (place := self.seen.find(text, self._passed)) < 0:
             ready, _, _ = select.select([self._terminal], [], [], WAIT_S)
             assert ready, f"no {text!r} in:\n{self.seen}"
             try:
@@ -238,8 +240,8 @@ class Terminal:
             except OSError:  # the other end of the terminal was closed
                 more = ""
             assert more, f"no {text!r} in:\n{self.seen}"
-            shown += more
             self.seen += more
+        self._passed = place + len(text)
 
     def type(self, text: str) -> None:
         os.write(self._terminal, text.encode())
@@ -292,7 +294,7 @@ def test_an_interrupt_ends_a_call_that_asks(hub: str, folder: Path) -> None:
 
 def test_without_a_terminal_a_call_that_asks_is_one_error_with_the_remedy(hub: str, folder: Path) -> None:
     asked = ("call", "plan_holiday", '{"city": "Rome"}')
-    with program(*asked, cwd=folder, environment={"RETINUE_HOME": str(folder / "state")}) as command:
-        assert command.wait() == 1
-    (line,) = command.lines
+    refused = run_command(*asked, cwd=folder, environment={"RETINUE_HOME": str(folder / "state")})
+    assert refused.returncode == 1
+    (line,) = (refused.stdout + refused.stderr).splitlines()
     assert line.startswith("error: Execution failed: input required: Who travels? — call it where a person")

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.processes.running import execute, program, write_agent
-
-
-def retinue(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "retinue", *arguments],
-        cwd=cwd,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
+from tests.processes.commands import run_command
+from tests.processes.inside import inside
+from tests.processes.running import execute, write_agent
 
 FLOW = "name: w\nsteps: [{id: a, skill: echo, with: {}}]\n"
 
@@ -32,18 +17,18 @@ def test_a_stopped_agent_is_away_since_seconds_for_calls_and_runs_and_forgotten_
 ) -> None:
     file = write_agent(tmp_path, "echo-agent", "1.0.0", "echo", "here")
     (tmp_path / "flow.yaml").write_text(FLOW)
-    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
         url = hub.url_in("hub at")
         token = (retinue_home / "keys" / "local.token").read_text()
-        with program("serve", file.name, cwd=tmp_path) as served:
+        with inside("serve", file.name, cwd=tmp_path) as served:
             served.wait_for("published")
             assert execute(url, "echo", {}, token)["result"] == "here"
-            assert served.end(signal.SIGTERM) == 0
+            assert served.end() == 0
         for asked in (url, f"{url}/agents/echo-agent"):
             error = execute(asked, "echo", {}, token)["error"]
             assert error["data"]["type"] == "agent_unreachable", error
             assert re.search(r"agent echo-agent is away since [\d.]+ s", error["message"])
-        ran = retinue("run", "flow.yaml", "--id", "r", cwd=tmp_path)
+        ran = run_command("run", "flow.yaml", "--id", "r", cwd=tmp_path)
         assert ran.returncode != 0
         assert "step a failed: agent echo-agent is away since" in ran.stderr
         assert "start echo-agent again" in ran.stderr

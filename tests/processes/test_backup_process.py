@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 import urllib3
 
+from tests.processes.commands import run_command
 from tests.processes.running import execute, program, wait_until
 
 AGENT = """
@@ -39,11 +38,7 @@ FLOW = {
 
 
 def ask(*arguments: str, cwd: Path, home: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "retinue", *arguments]
-    environment = {**os.environ, "RETINUE_HOME": str(home)}
-    return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    return run_command(*arguments, cwd=cwd, environment={"RETINUE_HOME": str(home)})
 
 
 class Load(threading.Thread):

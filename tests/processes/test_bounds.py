@@ -47,7 +47,7 @@ time.sleep(600)
 STARTER = """
 import asyncio, json, os, sys
 from pathlib import Path
-from retinue.processes.limited import Limits, run_command
+from retinue.processes.limited import ProgramLimits, run_command
 from retinue.core.errors import ExecutionFailedError
 
 request = json.loads(sys.argv[1])
@@ -56,7 +56,7 @@ if request["group"]:
 own = Path("/proc/self/cgroup").read_text()
 assert request["name"] in own, own
 assert int(Path(request["limit"]).read_text()) == request["most"]
-limits = Limits(wall_s=60, **request["limits"])
+limits = ProgramLimits(wall_s=60, **request["limits"])
 command = [sys.executable, "-I", *request["command"]]
 try:
     result = asyncio.run(run_command(command, folder=Path.cwd(), limits=limits, bounds=request["bounds"]))

@@ -6,8 +6,11 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.llm.programs import answer, read_calls, write_program
-from tests.processes.running import execute, program
+from tests.processes.inside import inside
+from tests.processes.running import execute
 from tests.requirements import requirement
 
 SETTINGS = """
@@ -34,14 +37,17 @@ JULES = """
 
 @requirement("W-23")
 def test_a_hub_serves_a_character_whose_actions_are_functions_or_answered_by_a_model(
-    tmp_path: Path, retinue_home: Path
+    tmp_path: Path, retinue_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "retinue.toml").write_text(SETTINGS)
     (tmp_path / "Jules.json").write_text(JULES)
     (tmp_path / "Jules.py").write_text("def count_words(text: str) -> int:\n    return len(text.split())\n")
     write_program(tmp_path / "bin", "claude", answer("claude", "I am Jules."))
-    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    with program("hub", "--port", "0", cwd=tmp_path, environment=environment) as hub:
+    # of the test itself, because the hub hands them on to its agents, which are processes
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with inside("hub", "--port", "0", cwd=tmp_path) as hub:
         hub.wait_for("Jules at")
         url = hub.url_in("hub at")
         token = (retinue_home / "keys" / "local.token").read_text().strip()

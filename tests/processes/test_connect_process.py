@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import orjson
 
-from tests.processes.running import execute, program
+from tests.processes.commands import retinue
+from tests.processes.inside import inside
+from tests.processes.running import execute
 
 
-def _connect(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "retinue", "connect", *arguments],
-        env={**os.environ, "HOME": str(home)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+def _connect(home: Path, *arguments: str) -> str:
+    return retinue("connect", *arguments, cwd=home, environment={"HOME": str(home)})
 
 
 def test_what_is_written_reaches_the_running_hub(tmp_path: Path, port: int) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
         url = hub.url_in("hub at")
-        done = _connect(home, "gemini")
-        assert "start the hub" not in done.stdout
+        printed = _connect(home, "gemini")
+        assert "start the hub" not in printed
         entry = orjson.loads((home / ".gemini" / "settings.json").read_bytes())["mcpServers"]["retinue"]
         assert entry["httpUrl"] == f"{url}/mcp"
         token = entry["headers"]["Authorization"].removeprefix("Bearer ")
         assert "agents" in execute(url, "list_agents", {}, token)["result"]
-        assert token not in done.stdout + done.stderr
+        assert token not in printed
     _connect(home, "gemini", "--remove")
     assert not (home / ".gemini" / "settings.json").exists()
 

@@ -17,6 +17,7 @@ from retinue.rest.routes import RestRoutes
 from retinue.runtime import run_process
 from retinue.runtime.agent_process import ServeOptions, serve_agent
 from retinue.runtime.hub_process import HubOptions, run_hub
+from retinue.runtime.launch import Address
 from retinue.runtime.loading.targets import Target as Served
 from retinue.settings import Settings, settings_class
 from retinue.settings_tables import AuthTable
@@ -86,7 +87,7 @@ async def test_every_route_of_a_hub_has_a_request_of_the_fuzz(
     retinue_home: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_process, "serving", take_app)
-    options = HubOptions(port=0, bare=True)
+    options = HubOptions(Address(), bare=True)
     with pytest.raises(ServedError) as served:
         await run_hub(options, settings, State(retinue_home), print)
     routes = list_routes(served.value.app)
@@ -105,7 +106,7 @@ async def test_every_route_of_an_agent_has_a_request_of_the_fuzz(
         return text
 
     monkeypatch.setattr(run_process, "serving", take_app)
-    options = ServeOptions(port=port, port_may_move=True)
+    options = ServeOptions(Address(port=port, search=True))
     with pytest.raises(ServedError) as served:
         await serve_agent(Served(agent, ()), options, settings, State(retinue_home), print)
     assert list_uncovered(list_routes(served.value.app), AGENT_TARGETS) == set()

@@ -11,6 +11,8 @@ from pathlib import Path
 import orjson
 import pytest
 
+from tests.processes.commands import run_command
+from tests.processes.inside import inside
 from tests.processes.running import (
     descendants,
     execute,
@@ -42,11 +44,11 @@ def test_a_second_hub_on_one_state_is_refused_in_one_line_that_names_the_first(
 ) -> None:
     with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as first:
         url = first.url_in("hub at")
-        with program("hub", "--bare", "--port", "0", cwd=tmp_path) as second:
-            assert second.wait() != 0
-            assert len(second.lines) == 1
-            assert url in second.output
-            assert str(first.process.pid) in second.output
+        second = run_command("hub", "--bare", "--port", "0", cwd=tmp_path)
+        assert second.returncode != 0
+        (line,) = (second.stdout + second.stderr).splitlines()
+        assert url in line
+        assert str(first.process.pid) in line
         assert get(f"{url}/health")[0] == 200
 
 
@@ -55,10 +57,10 @@ def test_a_hub_whose_port_is_taken_says_so_with_the_remedy(tmp_path: Path) -> No
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
-            assert hub.wait() != 0
-            assert f"127.0.0.1:{port} is in use" in hub.output
-            assert "--port" in hub.output
+        refused = run_command("hub", "--bare", "--port", str(port), cwd=tmp_path)
+        assert refused.returncode != 0
+        assert f"127.0.0.1:{port} is in use" in refused.stderr
+        assert "--port" in refused.stderr
 
 
 def test_no_orphan_stays_when_the_hub_is_killed_and_a_new_hub_can_start(
@@ -124,13 +126,14 @@ def test_a_damaged_database_is_named_with_the_way_to_mend_it(
 ) -> None:
     retinue_home.mkdir(parents=True)
     (retinue_home / "retinue.db").write_bytes(content)
-    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
-        if content:
-            assert hub.wait() != 0
-            assert "retinue.db" in hub.output
-            assert "Traceback" not in hub.output
-            assert (retinue_home / "retinue.db").read_bytes() == content
-        else:
+    if content:
+        refused = run_command("hub", "--bare", "--port", str(port), cwd=tmp_path)
+        assert refused.returncode != 0
+        assert "retinue.db" in refused.stderr
+        assert "Traceback" not in refused.stdout + refused.stderr
+        assert (retinue_home / "retinue.db").read_bytes() == content
+    else:
+        with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
             hub.url_in("hub at")
 
 
@@ -141,17 +144,17 @@ def test_one_damaged_repository_leaves_the_other_agents_usable(
     good = write_agent(tmp_path, "good-agent", "1.0.0", "who", "good")
     bad = write_agent(tmp_path, "bad-agent", "1.0.0", "other", "bad")
     with (
-        program("serve", str(good), cwd=tmp_path) as first,
-        program("serve", str(bad), cwd=tmp_path) as second,
+        inside("serve", str(good), cwd=tmp_path) as first,
+        inside("serve", str(bad), cwd=tmp_path) as second,
     ):
         first.wait_for("published")
         second.wait_for("published")
         (retinue_home / "registry" / "agents" / "bad" / "index.json").write_text("{broken")
-        with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
             url = hub.url_in("hub at")
             hub.wait_for("1 agents")
-            found = execute(url, "list_agents", {"detailed": True})["result"]
-            assert any("agents/bad" in str(one) for one in found["missing"]), found
+            listing = execute(url, "list_agents", {"detailed": True})["result"]
+            assert any("agents/bad" in str(source) for source in listing["missing"]), listing
             assert execute(url, "who")["result"] == "good"
 
 

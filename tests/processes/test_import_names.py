@@ -12,7 +12,8 @@ import orjson
 import pytest
 
 from tests.processes.commands import run_command
-from tests.processes.running import program, wait_until
+from tests.processes.inside import inside
+from tests.processes.running import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVER = [sys.executable, "-m", "tests.mcp.upstream.foreign_server", "plain"]
@@ -32,7 +33,7 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def hub(tmp_path: Path, port: int) -> Iterator[str]:
-    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
         hub.wait_for("0 agents")
         yield f"http://127.0.0.1:{port}"
 
@@ -85,7 +86,7 @@ def test_the_name_of_an_agent_that_runs_is_refused(run: Run, hub: str, tmp_path:
     assert "'retinue' is the agent of the hub itself" in refused.stderr
     assert _connects(run) == {}
     assert run("new", "my-agent", cwd=tmp_path).returncode == 0
-    with program("serve", str(tmp_path / "my-agent" / "agent.json"), cwd=tmp_path) as agent:
+    with inside("serve", str(tmp_path / "my-agent" / "agent.json"), cwd=tmp_path) as agent:
         agent.wait_for("published")
         wait_until(lambda: "my-agent" in run("agents").stdout, "the hub lists the agent")
         refused = run("import", "mcp-server", "my-agent", "--", *SERVER)
@@ -116,7 +117,7 @@ def test_a_hub_that_its_settings_name_as_an_import_is_not_connected_to_itself(
     run: Run, tmp_path: Path, port: int
 ) -> None:
     (tmp_path / "retinue.toml").write_text(f'[imports.mesh]\nurl = "http://localhost:{port}/mcp"\n')
-    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
         hub.wait_for("hub at")
         reason = "its url is that of this hub itself: remove it"
         wait_until(lambda: reason in run("imports", cwd=tmp_path).stdout, "the reason is told")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import subprocess
 import sys
 import tomllib
+import urllib.request
+import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from starlette.types import Receive, Scope, Send
 from retinue.storage.state import State
 from tests.mcp import clients
 from tests.mcp.upstream.foreign_server import make_server
+from tests.processes.commands import run_command
+from tests.processes.inside import inside
 from tests.processes.running import program
 from tests.runtime.authorization_server import serve_with_login
 from tests.serving import serve_app
@@ -37,17 +40,9 @@ def run(tmp_path: Path) -> Run:
     """Runs ``retinue`` and returns what it prints, or the error where it ends with another code than 0."""
 
     def run(*arguments: str, cwd: Path = ROOT, code: int = 0) -> str:
-        command = [sys.executable, "-m", "retinue", *arguments]
-        found = subprocess.run(
-            command,
-            cwd=cwd,
-            env={**os.environ, "HOME": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert found.returncode == code, found.stderr
-        return found.stderr if code else found.stdout
+        done = run_command(*arguments, cwd=cwd, environment={"HOME": str(tmp_path)})
+        assert done.returncode == code, done.stderr
+        return done.stderr if code else done.stdout
 
     return run
 
@@ -55,7 +50,7 @@ def run(tmp_path: Path) -> Run:
 async def test_an_imported_server_is_called_by_every_client_of_the_hub(
     tmp_path: Path, port: int, run: Run
 ) -> None:
-    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
         url = hub.url_in("hub at")
         hub.wait_for("0 agents")
         said = run("import", "mcp-server", "loud", "--", *SERVER, "plain")
@@ -71,7 +66,7 @@ async def test_an_imported_server_is_called_by_every_client_of_the_hub(
         failed = run("import", "mcp-server", "sad", "--", *SERVER, "broken")
         assert failed == "sad is kept, but does not run: it ended with code 3: TOKEN is not set\n"
         assert orjson.loads(run("call", "shout", '{"text": "still"}')) == {"result": "STILL"}
-    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
         hub.wait_for("2 agents, 9 skills")
         assert orjson.loads(run("call", "shout", '{"text": "kept"}')) == {"result": "KEPT"}
         run("imports", "remove", "loud")
@@ -118,7 +113,7 @@ def test_the_servers_of_a_project_are_imported_with_its_folder(tmp_path: Path, r
 async def test_five_hundred_tools_cost_a_client_less_than_12_kb_and_each_is_found_and_called(
     tmp_path: Path, port: int, run: Run
 ) -> None:
-    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
         url = hub.url_in("hub at")
         hub.wait_for("0 agents")
         assert run("import", "mcp-server", "many", "--", *SERVER, "many").startswith("many: 500 skills")
@@ -140,14 +135,19 @@ async def test_five_hundred_tools_cost_a_client_less_than_12_kb_and_each_is_foun
         assert max(sizes) < 12
 
 
+def visit(page: str) -> None:
+    """Open a page as a browser does, in the process of the command."""
+    with urllib.request.urlopen(page):
+        pass
+
+
 async def test_a_server_that_asks_for_a_login_is_called_after_it(
     tmp_path: Path, port: int, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    browser = tmp_path / "browser.py"
-    browser.write_text("import sys, urllib.request\nurllib.request.urlopen(sys.argv[1])\n")
-    monkeypatch.setenv("BROWSER", f"{sys.executable} {browser} %s")
+    monkeypatch.setenv("BROWSER", "one is there")
+    monkeypatch.setattr(webbrowser, "open", visit)
     async with serve_with_login() as server:
-        with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
             hub.wait_for("0 agents")
             url = f"{server.resource_url}/mcp"
             kept = await asyncio.to_thread(run, "import", "mcp-server", "docs", "--url", url)
@@ -240,7 +240,7 @@ async def test_an_http_api_is_called_by_its_document(tmp_path: Path, port: int, 
         Route("/openapi.json", lambda request: JSONResponse(document)),
     ]
     async with serve_app(Starlette(routes=routes)) as api:
-        with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
             hub.wait_for("0 agents")
             said = await asyncio.to_thread(run, "import", "openapi", f"{api}/openapi.json", "--name", "pets")
             assert said == "pets: 1 skills: getPet\n"
@@ -257,7 +257,7 @@ async def test_an_http_api_is_called_by_its_document(tmp_path: Path, port: int, 
 def test_a_variable_that_the_hub_lacks_is_named_and_never_passed_on_as_text(
     tmp_path: Path, port: int, run: Run
 ) -> None:
-    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
         hub.wait_for("0 agents")
         said = run("import", "mcp-server", "loud", "--env", "KEY=a ${NO_SUCH_KEY}", "--", *SERVER, "plain")
         assert said == (

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.processes.running import program
+from tests.processes.inside import inside
 from tests.processes.test_import_names import SERVER, Run
 from tests.processes.test_import_names import run as run
 
@@ -18,7 +18,7 @@ LATE = "import time; time.sleep(4); from tests.mcp.upstream.foreign_server impor
 
 @pytest.fixture
 def hub(tmp_path: Path, port: int) -> Iterator[str]:
-    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
         hub.wait_for("0 agents")
         yield f"http://127.0.0.1:{port}"
 

@@ -22,7 +22,9 @@ from retinue.web.issued_tokens import TokenFile
 from retinue_koi.programs.config import CONFIGS
 from retinue_koi.programs.processes import listen_together
 from tests.mcp.clients import connect, texts
-from tests.processes.running import Program, program
+from tests.processes.commands import retinue, run_command
+from tests.processes.inside import inside
+from tests.processes.running import Program, is_free, program
 from tests.requirements import requirement
 
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
@@ -33,11 +35,6 @@ def get(url: str) -> Any:
     reply = _http.request("GET", url)
     assert reply.status == 200, reply.data
     return json.loads(reply.data)
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 @requirement("K-28")
@@ -140,12 +137,12 @@ async def test_an_agent_joins_a_hub_that_is_a_coordinator_and_leaves_when_it_end
             while [tool["name"] for tool in get(f"{url}/tools/list")["tools"]] != wanted:
                 await asyncio.sleep(0.1)
 
-    with program("hub", "--bare", "--koi", "--port", str(port), cwd=tmp_path, environment=state) as hub:
+    with inside("hub", "--bare", "--koi", "--port", str(port), cwd=tmp_path, environment=state) as hub:
         url = await asyncio.to_thread(hub.url_in, "hub at")
         await asyncio.to_thread(hub.wait_for, "exposed to MCP clients")
         join = f"{url}/koi-net"
         serve = ("serve", "greeter.py", "--no-publish", "--koi-join", join)
-        with program(*serve, cwd=tmp_path, environment=own) as agent:
+        with inside(*serve, cwd=tmp_path, environment=own) as agent:
             await asyncio.to_thread(agent.wait_for, "KOI node at")
             await list_tools(url, ["greeter.greet"])
             async with connect(f"{url}/mcp") as client:
@@ -169,10 +166,10 @@ async def test_where_tokens_are_required_rest_and_mcp_ask_for_them_and_nodes_sti
     own = {"RETINUE_HOME": str(tmp_path / "agent")}
     _, token = TokenFile(State(tmp_path / "hub").keys).issue(("mesh",))
     told = {"authorization": f"Bearer {token}"}
-    with program("hub", "--bare", "--koi", "--port", str(port), cwd=tmp_path, environment=state) as hub:
+    with inside("hub", "--bare", "--koi", "--port", str(port), cwd=tmp_path, environment=state) as hub:
         url = await asyncio.to_thread(hub.url_in, "hub at")
         serve = ("serve", "greeter.py", "--no-publish", "--koi-join", f"{url}/koi-net")
-        with program(*serve, cwd=tmp_path, environment=own) as agent:
+        with inside(*serve, cwd=tmp_path, environment=own) as agent:
             await asyncio.to_thread(agent.wait_for, "KOI node at")
             await asyncio.to_thread(hub.wait_for, "personality registered")
             for path in ("/tools/list", "/resources/list", "/koi-net/tools/list", "/mcp/tools/list"):
@@ -190,22 +187,21 @@ async def test_where_tokens_are_required_rest_and_mcp_ask_for_them_and_nodes_sti
 async def test_forget_releases_the_name_of_an_agent_that_no_registry_has(tmp_path: Path, port: int) -> None:
     (tmp_path / "greeter.py").write_text(AGENT)
     state, own = {"RETINUE_HOME": str(tmp_path / "hub")}, {"RETINUE_HOME": str(tmp_path / "agent")}
-    with program("hub", "--bare", "--koi", "--port", str(port), cwd=tmp_path, environment=state) as hub:
+    with inside("hub", "--bare", "--koi", "--port", str(port), cwd=tmp_path, environment=state) as hub:
         url = await asyncio.to_thread(hub.url_in, "hub at")
         serve = ("serve", "greeter.py", "--no-publish", "--koi-join", f"{url}/koi-net")
-        with program(*serve, cwd=tmp_path, environment=own) as agent:
+        with inside(*serve, cwd=tmp_path, environment=own) as agent:
             await asyncio.to_thread(agent.wait_for, "KOI node at")
             await asyncio.to_thread(hub.wait_for, "personality registered")
-            with program("agents", cwd=tmp_path, environment=state) as listed:
-                assert await asyncio.to_thread(listed.wait) == 0
-                assert re.search(r"koi: greeter\+[0-9a-f]{8}$", listed.wait_for("greeter"))
+            listed = retinue("agents", cwd=tmp_path, environment=state)
+            assert re.search(r"greeter .*koi: greeter\+[0-9a-f]{8}$", listed, re.MULTILINE)
             for code, told in (
                 (0, "greeter: name released on the KOI network"),
                 (3, "agents/greeter is not in"),
             ):
-                with program("forget", "greeter", cwd=tmp_path, environment=state) as forget:
-                    assert await asyncio.to_thread(forget.wait) == code, forget.output
-                    assert told in forget.output
+                forget = run_command("forget", "greeter", cwd=tmp_path, environment=state)
+                assert forget.returncode == code, forget.stderr
+                assert told in forget.stdout + forget.stderr
 
 
 @requirement("K-28")

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from tests.mcp.clients import connect, texts
 from tests.ports import reserve_port
-from tests.processes.running import Program, get, program
-from tests.processes.test_koi_process import is_free
+from tests.processes.running import Program, get, is_free, program
 from tests.requirements import requirement
 
 

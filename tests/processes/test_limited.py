@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from retinue.processes.limited import CommandResult, Limits, clean_environment, run_command
+from retinue.processes.limited import CommandResult, ProgramLimits, clean_environment, run_command
 
-GENEROUS = Limits(wall_s=60)
+GENEROUS = ProgramLimits(wall_s=60)
 
 
-async def run_python(code: str, folder: Path, limits: Limits = GENEROUS, stdin: bytes = b"") -> CommandResult:
+async def run_python(
+    code: str, folder: Path, limits: ProgramLimits = GENEROUS, stdin: bytes = b""
+) -> CommandResult:
     return await run_command([sys.executable, "-I", "-c", code], folder=folder, limits=limits, stdin=stdin)
 
 
@@ -111,18 +113,18 @@ async def test_tells_which_signal_ended_a_program(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "limits", "limit"),
     [
-        ("import time; time.sleep(600)", Limits(wall_s=0.4), "wall"),
-        ("while True: pass", Limits(cpu_s=1), "cpu"),
-        ("print('x' * 10**7)", Limits(output_bytes=1000), "output"),
+        ("import time; time.sleep(600)", ProgramLimits(wall_s=0.4), "wall"),
+        ("while True: pass", ProgramLimits(cpu_s=1), "cpu"),
+        ("print('x' * 10**7)", ProgramLimits(output_bytes=1000), "output"),
         ("import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL);"
-         "open('f', 'wb').write(b'x' * 10**6)", Limits(file_bytes=1000), "file_size"),
+         "open('f', 'wb').write(b'x' * 10**6)", ProgramLimits(file_bytes=1000), "file_size"),
         ("import os, time\nfor _ in range(20):\n  if os.fork() == 0: time.sleep(600)\ntime.sleep(600)",
-         Limits(processes=5), "processes"),
+         ProgramLimits(processes=5), "processes"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isidentifier() else "",
 )  # fmt: skip
 async def test_names_the_limit_that_ended_a_program(
-    tmp_path: Path, code: str, limits: Limits, limit: str
+    tmp_path: Path, code: str, limits: ProgramLimits, limit: str
 ) -> None:
     result = await run_python(code, tmp_path, limits)
     assert result.limit == limit
@@ -130,12 +132,12 @@ async def test_names_the_limit_that_ended_a_program(
 
 
 async def test_keeps_the_output_up_to_its_cap(tmp_path: Path) -> None:
-    result = await run_python("print('x' * 10**6)", tmp_path, Limits(output_bytes=1000))
+    result = await run_python("print('x' * 10**6)", tmp_path, ProgramLimits(output_bytes=1000))
     assert result.stdout == b"x" * 1000
 
 
 async def test_address_space_is_limited_in_the_program(tmp_path: Path) -> None:
-    result = await run_python("bytearray(10**10)", tmp_path, Limits(memory_bytes=300 * 1024**2))
+    result = await run_python("bytearray(10**10)", tmp_path, ProgramLimits(memory_bytes=300 * 1024**2))
     assert result.exit_code == 1
     assert b"MemoryError" in result.stderr
 
@@ -148,17 +150,19 @@ async def test_memory_of_all_descendants_is_limited_together(tmp_path: Path) -> 
         "    block = bytearray(os.urandom(1) * (60 * 2**20)); time.sleep(600)\n"
         "time.sleep(600)"
     )
-    result = await run_python(code, tmp_path, Limits(memory_bytes=150 * 1024**2, wall_s=30))
+    result = await run_python(code, tmp_path, ProgramLimits(memory_bytes=150 * 1024**2, wall_s=30))
     assert result.limit == "memory"
 
 
 async def test_open_files_are_limited(tmp_path: Path) -> None:
-    result = await run_python("[open('/dev/null') for _ in range(50)]", tmp_path, Limits(open_files=20))
+    result = await run_python(
+        "[open('/dev/null') for _ in range(50)]", tmp_path, ProgramLimits(open_files=20)
+    )
     assert b"Too many open files" in result.stderr
 
 
 async def test_a_timeout_kills_descendants_that_left_the_session(tmp_path: Path) -> None:
-    running = asyncio.create_task(run_python(FORKING, tmp_path, Limits(wall_s=2.0)))
+    running = asyncio.create_task(run_python(FORKING, tmp_path, ProgramLimits(wall_s=2.0)))
     pids = await read_pids(tmp_path / "pids", 3)
     assert (await running).limit == "wall"
     assert not any(is_alive(pid) for pid in pids)
@@ -228,7 +232,7 @@ time.sleep(600)
 
 async def test_a_program_that_stops_its_keeper_is_ended_with_all_it_started(tmp_path: Path) -> None:
     async with asyncio.timeout(20):
-        result = await run_python(STOPPING, tmp_path, Limits(wall_s=1.5))
+        result = await run_python(STOPPING, tmp_path, ProgramLimits(wall_s=1.5))
     assert result.limit == "wall"
     pids = list_pids(tmp_path / "pids")
     assert len(pids) == 3

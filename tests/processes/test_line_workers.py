@@ -31,13 +31,13 @@ def ask(workers: LineWorkers, source: str, given: object = None) -> object:
 
 def test_a_process_is_kept_and_one_that_died_is_replaced(workers: LineWorkers) -> None:
     assert ask(workers, "input + 1", 1) == 2
-    first = workers._idle[0]
+    first = workers.idle[0]
     assert ask(workers, "input + 2", 1) == 3
-    assert workers._idle == [first]
+    assert workers.idle == (first,)
     first.kill()
     first.wait()
     assert ask(workers, "input + 3", 1) == 4
-    second = workers._idle[0]
+    second = workers.idle[0]
     assert second.pid != first.pid
     workers.close()
     assert second.returncode == 0
@@ -47,14 +47,14 @@ def test_no_more_are_kept_than_wanted_and_answers_are_not_mixed_up(workers: Line
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda n: ask(workers, "input * 2", n), range(40)))
     assert found == [2 * n for n in range(40)]
-    assert len(workers._idle) == 1
+    assert len(workers.idle) == 1
 
 
 def test_a_process_that_takes_too_much_time_is_ended_and_only_that_one(workers: LineWorkers) -> None:
     with pytest.raises(WorkerEndedError) as caught:
         ask(workers, "input.matches('(a?){1000}b')", "a" * 1_000_000)
     assert caught.value.is_out_of_time
-    assert workers._idle == []
+    assert workers.idle == ()
     assert ask(workers, "input", 1) == 1
 
 
@@ -71,7 +71,7 @@ def test_a_process_ends_with_its_parent() -> None:
         "from retinue.processes.line_workers import LineWorkers\n"
         f"workers = LineWorkers({MODULE!r}, keep=1)\n"
         """workers.ask(b'["1", {"input": 1, "steps": {}, "loop": {}}]')\n"""
-        "print(workers._idle[0].pid, flush=True)\n"
+        "print(workers.idle[0].pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)

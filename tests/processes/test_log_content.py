@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from retinue.storage.state import State
+from tests.processes.commands import retinue
 from tests.processes.running import execute, program, wait_until
 from tests.processes.test_a2a_tasks_process import ask
-from tests.processes.test_access_process import retinue
 from tests.processes.test_mesh_key_stays import ask as send
 from tests.processes.test_message_tasks_process import say
 

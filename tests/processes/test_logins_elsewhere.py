@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+import webbrowser
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 import pytest
 
 from retinue.storage.state import State
+from tests.processes.commands import run_command
+from tests.processes.inside import InsideProgram, inside
 from tests.processes.recorder import Recorder, recorder
-from tests.processes.running import Program, program
+from tests.processes.running import Program
+from tests.processes.test_import_process import visit
 from tests.runtime.authorization_server import AuthorizationServer, serve_with_login
 
 pytestmark = pytest.mark.timeout(180)
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @dataclass(slots=True)
@@ -28,31 +32,22 @@ class LoggedIn:
 
     server: AuthorizationServer
     stranger: Recorder
-    hub: Program
     folder: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
+    command: Command = run_command
 
     async def run(self, *arguments: str, code: int = 0) -> str:
         """What a command prints, or the error where it is to end with another code than 0."""
-        running = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "retinue",
-            *arguments,
-            env={**os.environ, "HOME": str(self.folder), **self.environment},
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        output, errors = await running.communicate()
-        assert running.returncode == code, errors.decode()
-        return (errors if code else output).decode()
+        home = {"HOME": str(self.folder)}
+        # in a thread, because the server answers here
+        done = await asyncio.to_thread(self.command, *arguments, cwd=self.folder, environment=home)
+        assert done.returncode == code, done.stderr
+        return done.stderr if code else done.stdout
 
     async def shout(self, text: str) -> str:
-        found: str = orjson.loads(
+        result: str = orjson.loads(
             await self.run("call", "shout", "--agent", "docs", f'{{"text": "{text}"}}')
         )["result"]
-        return found
+        return result
 
     def check_stranger_has_no_token(self) -> None:
         for kind in (b"secret-", b"uthorization: Bearer", b"refresh_token="):
@@ -69,34 +64,28 @@ def stranger() -> Iterator[Recorder]:
 async def docs(
     tmp_path: Path, port: int, stranger: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[LoggedIn]:
-    monkeypatch.setenv("BROWSER", make_browser(tmp_path))
-    async with log_in_at_docs(tmp_path, port, stranger) as found:
-        yield found
-
-
-def make_browser(folder: Path) -> str:
-    """A command that opens the page of a login and lets the person in."""
-    browser = folder / "browser.py"
-    browser.write_text("import sys, urllib.request\nurllib.request.urlopen(sys.argv[1])\n")
-    return f"{sys.executable} {browser} %s"
+    monkeypatch.setenv("BROWSER", "one is there")
+    monkeypatch.setattr(webbrowser, "open", visit)
+    with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+        async with log_in_at_docs(tmp_path, hub, stranger) as logged_in:
+            yield logged_in
 
 
 @asynccontextmanager
 async def log_in_at_docs(
-    folder: Path, port: int, stranger: Recorder, environment: Mapping[str, str] | None = None
+    folder: Path, hub: Program | InsideProgram, stranger: Recorder, command: Command = run_command
 ) -> AsyncIterator[LoggedIn]:
-    known = environment or {}
+    """Import the server ``docs`` into ``hub`` and log in there; the hub ends with the block."""
     async with serve_with_login() as server:
-        with program("hub", "--bare", "--port", str(port), cwd=folder, environment=known) as hub:
-            found = LoggedIn(server, stranger, hub, folder, known)
-            await asyncio.to_thread(hub.wait_for, "0 agents")
-            await found.run("import", "mcp-server", "docs", "--url", f"{server.resource_url}/mcp")
-            await found.run("imports", "login", "docs")
-            assert await found.shout("in") == "IN"
-            yield found
-            assert "secret-" not in hub.output
-            # in a thread, because the hub ends its session at the server, which runs here
-            await asyncio.to_thread(hub.close)
+        logged_in = LoggedIn(server, stranger, folder, command)
+        await asyncio.to_thread(hub.wait_for, "0 agents")
+        await logged_in.run("import", "mcp-server", "docs", "--url", f"{server.resource_url}/mcp")
+        await logged_in.run("imports", "login", "docs")
+        assert await logged_in.shout("in") == "IN"
+        yield logged_in
+        assert "secret-" not in hub.output
+        # in a thread, because the hub ends its session at the server, which runs here
+        await asyncio.to_thread(hub.close)
 
 
 async def test_a_redirect_of_the_server_takes_no_token_along(docs: LoggedIn) -> None:
@@ -126,15 +115,15 @@ async def test_a_changed_url_of_the_import_gets_no_token(docs: LoggedIn) -> None
     docs.stranger.status, docs.stranger.headers = 401, {"www-authenticate": "Bearer"}
     own = f"{docs.server.resource_url}/mcp"
     for url in (f"{docs.stranger.url}/mcp", own.replace("127.0.0.1", "localhost") + "/else"):
-        said = await docs.run("import", "mcp-server", "docs", "--url", url)
-        assert "it asks for a login" in said, said
+        output = await docs.run("import", "mcp-server", "docs", "--url", url)
+        assert "it asks for a login" in output, output
     assert docs.stranger.requests, "it was asked"
     docs.check_stranger_has_no_token()
     # another import at the server of the stranger, which names that of the login
     described = f"{docs.server.resource_url}/.well-known/oauth-protected-resource/mcp"
     docs.stranger.headers = {"www-authenticate": f'Bearer resource_metadata="{described}"'}
-    said = await docs.run("import", "mcp-server", "other", "--url", f"{docs.stranger.url}/mcp")
-    assert "it asks for a login" in said
+    output = await docs.run("import", "mcp-server", "other", "--url", f"{docs.stranger.url}/mcp")
+    assert "it asks for a login" in output
     docs.check_stranger_has_no_token()
     await docs.run("import", "mcp-server", "docs", "--url", own)
     assert await docs.shout("back") == "BACK"

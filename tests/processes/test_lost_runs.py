@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.processes.commands import run_command
 from tests.processes.running import program, wait_until
 
 FLOW = "name: w\nsteps: [{id: asked, wait_for: {topic: go, timeout: 1h}}]\n"
@@ -35,11 +34,6 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def home(crashed: Path, retinue_home: Path) -> Path:
     shutil.copytree(crashed, retinue_home, dirs_exist_ok=True)
     return retinue_home
-
-
-def ask(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "retinue", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
 
 
 def remove_wal(runs: Path) -> None:
@@ -89,32 +83,31 @@ def test_runs_that_were_damaged_or_lost_are_named_by_hub_commands_and_doctor(
 ) -> None:
     damage(home / "runs.db")
     commands: list[tuple[str, ...]] = [("hub", "--bare", "--port", "0")]
-    # Each starts a process of a second or more, and all of them ask the same.
     commands += [("signal", "r", "go")] if damage is cut else [("worker",)] if damage is empty else []
     for command in commands:
-        said = ask(*command, cwd=tmp_path)
-        assert said.returncode == 8, said
-        (line,) = said.stderr.splitlines()
+        refused = run_command(*command, cwd=tmp_path)
+        assert refused.returncode == 8, refused
+        (line,) = refused.stderr.splitlines()
         assert f"{home}/runs.db is damaged" in line
         assert problem in line
         assert "restore runs.db from a backup, or move runs.db* away" in line
-    doctor = ask("doctor", cwd=tmp_path)
+    doctor = run_command("doctor", cwd=tmp_path)
     assert doctor.returncode == 1
     (row,) = (line for line in doctor.stdout.splitlines() if " runs " in line)
     assert row.startswith("fail")
     assert problem in row
     for file in home.glob("runs.db*"):
         file.rename(tmp_path / file.name)
-    assert "no runs yet" in ask("runs", cwd=tmp_path).stderr
+    assert "no runs yet" in run_command("runs", cwd=tmp_path).stderr
 
 
 def test_runs_with_their_newest_changes_in_the_wal_go_on(home: Path, tmp_path: Path) -> None:
     assert (home / "runs.db-wal").stat().st_size > 0
-    assert " runs " in ask("doctor", cwd=tmp_path).stdout
+    assert " runs " in run_command("doctor", cwd=tmp_path).stdout
     with program("worker", cwd=tmp_path) as worker:
         worker.wait_for("worker on")
-        assert ask("signal", "r", "go", "7", cwd=tmp_path).returncode == 0
-        wait_until(lambda: "done" in ask("runs", cwd=tmp_path).stdout, "the run ends")
+        assert run_command("signal", "r", "go", "7", cwd=tmp_path).returncode == 0
+        wait_until(lambda: "done" in run_command("runs", cwd=tmp_path).stdout, "the run ends")
 
 
 def test_another_database_in_its_place_is_taken_as_it_is(home: Path, tmp_path: Path) -> None:
@@ -124,4 +117,4 @@ def test_another_database_in_its_place_is_taken_as_it_is(home: Path, tmp_path: P
     with closing(sqlite3.connect(home / "runs.db")) as connection, connection:
         connection.execute("CREATE TABLE retinue_mark (id TEXT NOT NULL, count BIGINT NOT NULL)")
         connection.execute("INSERT INTO retinue_mark VALUES ('other', 0)")
-    assert "no runs yet" in ask("runs", cwd=tmp_path).stderr
+    assert "no runs yet" in run_command("runs", cwd=tmp_path).stderr

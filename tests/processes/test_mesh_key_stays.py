@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,11 +14,11 @@ import pytest
 
 from retinue.storage.mesh_key import mesh_key
 from retinue.storage.state import State
+from tests.processes.commands import retinue, run_command
 from tests.processes.fuzz_attacks import encode, fill, fill_bytes
 from tests.processes.fuzzing import Attacked, attacked_processes
 from tests.processes.running import Program, descendants, execute, program, wait_until, write_agent
 from tests.processes.secret_forms import find_secret
-from tests.processes.test_access_process import retinue
 
 ANSWER_S = 0.5
 """How long a stream without an end is read."""
@@ -210,14 +208,7 @@ def test_an_error_about_the_mesh_key_quotes_nothing_of_it(
     part = key[:24]
     (retinue_home / "keys" / "mesh.key").write_bytes(part if damage == "cut" else key + b"\xff")
     for command in (("doctor",), ("agents",), ("token", "new", "--join"), ("hub", "--bare", "--port", "0")):
-        done = subprocess.run(
-            [sys.executable, "-m", "retinue", *command],
-            cwd=tmp_path,
-            env={**os.environ, "RETINUE_DEBUG": "1"},
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+        done = run_command(*command, cwd=tmp_path, environment={"RETINUE_DEBUG": "1"})
         assert done.returncode != 0, command
-        assert b"mesh.key" in done.stdout + done.stderr, command
-        assert find_secret(part, done.stdout + done.stderr) is None, command
+        assert "mesh.key" in done.stdout + done.stderr, command
+        assert find_secret(part, (done.stdout + done.stderr).encode()) is None, command

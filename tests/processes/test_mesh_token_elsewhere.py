@@ -9,10 +9,11 @@ import orjson
 import pytest
 
 from retinue.storage.state import State
+from tests.processes.commands import retinue
+from tests.processes.inside import inside
 from tests.processes.recorder import Recorder, recorder
-from tests.processes.running import execute, program, wait_until
+from tests.processes.running import execute, wait_until
 from tests.processes.secret_forms import find_secret
-from tests.processes.test_access_process import retinue
 
 REPLY = orjson.dumps({"jsonrpc": "2.0", "result": "lured", "id": "orch"})
 
@@ -57,7 +58,7 @@ def test_an_agent_of_another_registry_is_sent_no_token_of_the_mesh(
     place = orjson.dumps(str(elsewhere)).decode()
     mesh = f"[registry.theirs]\nurl = {place}\nmesh = true\n" if is_of_mesh else ""
     (tmp_path / "retinue.toml").write_text(f"registries = [{place}]\n{mesh}")
-    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
         token = State(retinue_home).local_token()
         call_all_ways(hub.url_in("hub at"), token)
     received = stranger.received
@@ -75,7 +76,7 @@ def test_a_redirect_of_an_agent_takes_no_token_along(
     with recorder() as elsewhere:
         stranger.body = REPLY
         publish(tmp_path, stranger.url)
-        with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        with inside("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
             url, token = hub.url_in("hub at"), State(retinue_home).local_token()
             call_all_ways(url, token)
             assert b"rtnm_" in stranger.received

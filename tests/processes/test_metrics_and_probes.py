@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from retinue.storage.state import State
 from tests.crash.postgres import Postgres
+from tests.processes.commands import run_command
+from tests.processes.inside import inside
 from tests.processes.running import execute, program, wait_until, write_agent
 
 CLOSED = {"RETINUE_AUTH__ANONYMOUS": "false"}
@@ -66,11 +65,11 @@ def wait_for_text(url: str, text: str, token: str) -> None:
 
 def test_hub_agent_and_worker_count_what_they_do(tmp_path: Path) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
-    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
         url = hub.url_in("hub at")
         with (
-            program("serve", str(agent), cwd=tmp_path) as served,
-            program("worker", "--port", "0", cwd=tmp_path) as worker,
+            inside("serve", str(agent), cwd=tmp_path) as served,
+            inside("worker", "--port", "0", cwd=tmp_path) as worker,
         ):
             served.wait_for("published")
             own, work = served.url_in("one-agent"), worker.url_in("worker at")
@@ -112,7 +111,7 @@ def test_hub_agent_and_worker_count_what_they_do(tmp_path: Path) -> None:
 
 def test_the_format_is_the_one_that_the_reader_asks_for(tmp_path: Path) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
-    with program("serve", str(agent), "--no-publish", cwd=tmp_path) as served:
+    with inside("serve", str(agent), "--no-publish", cwd=tmp_path) as served:
         url = served.url_in("one-agent")
         plain = get(f"{url}/metrics")
         assert plain.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -133,7 +132,7 @@ def test_where_a_token_is_required_metrics_want_it_and_probes_tell_the_status_on
         ({**CLOSED, "RETINUE_METRICS__PUBLIC": "true"}, 200),
     ]
     for environment, status in wanted:
-        with program("serve", str(agent), "--no-publish", cwd=tmp_path, environment=environment) as served:
+        with inside("serve", str(agent), "--no-publish", cwd=tmp_path, environment=environment) as served:
             url = served.url_in("one-agent")
             token = State(retinue_home).local_token()
             wait_for_ready(url)
@@ -152,9 +151,9 @@ def test_a_hidden_agent_is_in_the_metrics_of_nobody_who_may_not_see_it(
 ) -> None:
     agent = write_agent(tmp_path, "secret-agent", "1.0.0", "whisper", "psst")
     hides = {"RETINUE_ACCESS": '{"secret-agent": {"receive": ["local"]}}'}
-    with program("hub", "--bare", "--port", "0", cwd=tmp_path, environment=hides) as hub:
+    with inside("hub", "--bare", "--port", "0", cwd=tmp_path, environment=hides) as hub:
         url = hub.url_in("hub at")
-        with program("serve", str(agent), cwd=tmp_path, environment=hides) as served:
+        with inside("serve", str(agent), cwd=tmp_path, environment=hides) as served:
             served.wait_for("published")
             token = State(retinue_home).local_token()
             assert execute(url, "whisper", token=token)["result"] == "psst"
@@ -216,15 +215,8 @@ def test_ready_fails_while_postgres_is_away_and_health_does_not(tmp_path: Path, 
 
 
 def examine(cwd: Path, environment: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "retinue", "doctor", "--json"],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, {one["check"]: one for one in orjson.loads(done.stdout)["checks"]}
+    done = run_command("doctor", "--json", cwd=cwd, environment=environment)
+    return done.returncode, {row["check"]: row for row in orjson.loads(done.stdout)["checks"]}
 
 
 def test_doctor_and_commands_say_soon_that_postgres_is_away(tmp_path: Path) -> None:
@@ -250,14 +242,7 @@ def test_doctor_and_commands_say_soon_that_postgres_is_away(tmp_path: Path) -> N
             assert "does not answer" in checks["runs"]["found"]
             assert "the hub is not ready" in checks["ready"]["found"]
             asked_at = time.monotonic()
-            done = subprocess.run(
-                [sys.executable, "-m", "retinue", "runs"],
-                cwd=tmp_path,
-                env={**os.environ, **environment},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            done = run_command("runs", cwd=tmp_path, environment=environment)
             assert done.returncode != 0
             assert "the database of the runs does not answer" in done.stderr
             assert time.monotonic() - asked_at < 15, "it was 30 s"
@@ -266,6 +251,6 @@ def test_doctor_and_commands_say_soon_that_postgres_is_away(tmp_path: Path) -> N
 
 
 def test_a_database_of_another_kind_is_refused_at_start(tmp_path: Path) -> None:
-    with program("hub", "--bare", "--database", "mysql://x", cwd=tmp_path) as hub:
-        assert hub.wait() != 0
-        assert "postgresql://user@host/name" in hub.output
+    refused = run_command("hub", "--bare", "--database", "mysql://x", cwd=tmp_path)
+    assert refused.returncode != 0
+    assert "postgresql://user@host/name" in refused.stderr

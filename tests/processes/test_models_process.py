@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,6 +15,7 @@ from mcp import Client
 
 from tests.llm.programs import answer, read_calls, write_program
 from tests.llm.vendors import INPUT_TOKENS, Fail, Hang, Say, VendorServer, vendor
+from tests.processes.commands import run_command
 from tests.processes.running import Program, execute, is_running, program, wait_until
 
 KEY = "sk-very-secret-0123456789abcdef"
@@ -63,14 +63,7 @@ def list_agents(url: str, token: str) -> dict[str, Any]:
 
 
 def run(*arguments: str, cwd: Path, **environment: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "retinue", *arguments],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_command(*arguments, cwd=cwd, environment=environment)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -21,7 +21,8 @@ from retinue.mcp.client_configs.toml import set_table
 from retinue.storage.state import State
 from tests.mcp.client_configs.samples import BY_CLIENT
 from tests.processes.commands import run_command
-from tests.processes.running import program, wait_until
+from tests.processes.inside import inside
+from tests.processes.running import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 LOUD = {
@@ -53,7 +54,7 @@ def run(home: Path) -> Run:
 
 @pytest.fixture
 def hub(tmp_path: Path, port: int) -> Iterator[None]:
-    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
         hub.wait_for("0 agents")
         yield
 
@@ -387,7 +388,7 @@ def test_a_refused_move_names_every_server_that_does_not_run(home: Path, run: Ru
 
 
 def test_the_hub_itself_stays_however_it_is_named(home: Path, run: Run, tmp_path: Path, port: int) -> None:
-    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
         hub.wait_for("0 agents")
         own = {"url": f"http://localhost:{port}/mcp"}
         file = _write(home, "cursor", {"loud": LOUD, "mesh": own})

@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from retinue.storage.state import State
+from tests.processes.commands import retinue
 from tests.processes.fuzzing import attacked_processes
 from tests.processes.running import execute, program, write_agent
-from tests.processes.test_access_process import retinue
 from tests.processes.test_mesh_key_stays import list_answers
 
 STEPS = {"name": "w", "steps": [{"id": "a", "skill": "who"}]}

@@ -15,7 +15,9 @@ from typing import Any
 
 import urllib3
 
-from tests.processes.running import WAIT_S, Program, execute, get, program, wait_until, write_agent
+from tests.processes.commands import retinue, run_command
+from tests.processes.inside import InsideProgram, inside
+from tests.processes.running import WAIT_S, execute, get, program, wait_until, write_agent
 from tests.requirements import requirement
 
 
@@ -98,13 +100,13 @@ def test_a_skill_that_blocks_its_thread_does_not_keep_the_process(tmp_path: Path
 def test_two_agents_on_one_port_the_second_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
     one = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
     two = write_agent(tmp_path, "two-agent", "1.0.0", "other", "two")
-    with program("serve", str(one), "--no-publish", cwd=tmp_path) as first:
+    with inside("serve", str(one), "--no-publish", cwd=tmp_path) as first:
         url = first.url_in("one-agent")
         port = url.rpartition(":")[2]
-        with program("serve", str(two), "--no-publish", "--port", port, cwd=tmp_path) as second:
-            assert second.wait() != 0
-            assert "in use" in second.output
-            assert len(second.lines) == 1
+        refused = run_command("serve", str(two), "--no-publish", "--port", port, cwd=tmp_path)
+        assert refused.returncode != 0
+        assert "in use" in refused.stderr
+        assert len((refused.stdout + refused.stderr).splitlines()) == 1
         assert execute(url, "who")["result"] == "one"
 
 
@@ -132,9 +134,9 @@ def test_an_agent_that_stopped_moments_ago_is_away_and_one_that_was_removed_is_u
     tmp_path: Path,
 ) -> None:
     agent = write_agent(tmp_path, "odd-agent", "1.0.0", "who", "odd")
-    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
         url = hub.url_in("hub at")
-        with program("serve", str(agent), cwd=tmp_path) as served:
+        with inside("serve", str(agent), cwd=tmp_path) as served:
             served.wait_for("published")
             assert served.end() == 0
         for at in (url, f"{url}/agents/odd-agent"):
@@ -142,11 +144,10 @@ def test_an_agent_that_stopped_moments_ago_is_away_and_one_that_was_removed_is_u
             assert re.search(r"odd-agent is away since [\d.]+ s", error["message"]), error
             assert error["data"]["type"] == "agent_unreachable"
             assert error["data"]["retry_after_s"] > 0
-        with program("serve", str(agent), cwd=tmp_path) as served:
+        with inside("serve", str(agent), cwd=tmp_path) as served:
             served.wait_for("published")
             assert execute(url, "who")["result"] == "odd"
-            with program("forget", "odd-agent", cwd=tmp_path) as forgetting:
-                assert forgetting.wait() == 0
+            retinue("forget", "odd-agent", cwd=tmp_path)
             assert execute(url, "who")["error"]["message"] == "Unknown skill: who"
         assert execute(url, "who")["error"]["message"] == "Unknown skill: who"
 
@@ -193,13 +194,13 @@ def test_each_call_is_one_line_of_json_at_the_hub_and_at_the_agent(tmp_path: Pat
     """What a log collector reads from the output of both programs."""
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
 
-    def calls(running: Program) -> list[dict[str, Any]]:
+    def calls(running: InsideProgram) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in running.lines if line.startswith("{")]
         return [line for line in lines if line.get("event") == "call" and line["skill"] in ("who", "nobody")]
 
     with (
-        program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub,
-        program("serve", str(agent), cwd=tmp_path) as served,
+        inside("hub", "--bare", "--port", "0", cwd=tmp_path) as hub,
+        inside("serve", str(agent), cwd=tmp_path) as served,
     ):
         url = hub.url_in("hub at")
         served.wait_for("published")
@@ -238,8 +239,8 @@ def test_an_agent_without_a_hub_finds_others_through_the_registry(tmp_path: Path
         "    return 'heard ' + await ctx.call('who')\n"
     )
     with (
-        program("serve", str(other), cwd=tmp_path) as first,
-        program("serve", str(asking), cwd=tmp_path) as second,
+        inside("serve", str(other), cwd=tmp_path) as first,
+        inside("serve", str(asking), cwd=tmp_path) as second,
     ):
         first.wait_for("published")
         url = second.url_in("asking-agent")
@@ -257,9 +258,9 @@ def test_lists_that_change_are_published_and_slips_of_the_pen_are_told(tmp_path:
         lists.write_text(json.dumps(block))
 
     expose("whu")
-    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+    with inside("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
         url = hub.url_in("hub at")
-        with program("serve", str(lists), cwd=tmp_path) as served:
+        with inside("serve", str(lists), cwd=tmp_path) as served:
             served.wait_for("warning: mcp.expose_tools: 'whu' matches nothing")
             assert execute(url, "who")["error"]["code"] == -32601
             expose("who")

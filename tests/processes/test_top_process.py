@@ -13,18 +13,12 @@ from pathlib import Path
 
 import orjson
 
+from tests.processes.commands import run_command
 from tests.processes.running import WAIT_S, execute, program, wait_until, write_agent
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "retinue", "top", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        stdin=subprocess.DEVNULL,
-    )
+    return run_command("top", *arguments, cwd=cwd)
 
 
 def test_without_a_hub_the_remedy_is_named(tmp_path: Path) -> None:
@@ -46,11 +40,11 @@ def test_agents_and_calls_are_shown_once_through_a_pipe_and_live_at_a_terminal(t
             lambda: orjson.loads(run("--json", cwd=tmp_path).stdout)["calls"]["count"] == 4,
             "the calls are read",
         )
-        found = orjson.loads(run("--json", cwd=tmp_path).stdout)
-        assert (found["calls"]["failed"], found["calls"]["by_agent"]) == (1, {"one-agent": 3})
-        assert found["calls"]["p95_ms"] >= found["calls"]["p50_ms"] > 0
-        assert found["calls"]["in_flight"] == 0
-        assert [row["name"] for row in found["agents"]] == ["one-agent"]
+        picture = orjson.loads(run("--json", cwd=tmp_path).stdout)
+        assert (picture["calls"]["failed"], picture["calls"]["by_agent"]) == (1, {"one-agent": 3})
+        assert picture["calls"]["p95_ms"] >= picture["calls"]["p50_ms"] > 0
+        assert picture["calls"]["in_flight"] == 0
+        assert [row["name"] for row in picture["agents"]] == ["one-agent"]
         shown = run(cwd=tmp_path).stdout
         assert "agents 1 (0 unavailable)" in shown
         assert "1 failed or refused" in shown

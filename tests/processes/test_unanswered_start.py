@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.processes.commands import run_command
 from tests.processes.running import program
 
 FLOW = "name: w\nsteps: [{id: a, wait_for: {topic: go}}]\n"
@@ -38,21 +37,14 @@ def silent_hub() -> Iterator[str]:
 
 def start_run(url: str, folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "flow.yaml").write_text(FLOW)
-    return subprocess.run(
-        [sys.executable, "-m", "retinue", "run", "flow.yaml", "--id", "mine"],
-        cwd=folder,
-        env={**os.environ, "RETINUE_HUB": url},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    environment = {"RETINUE_HUB": url}
+    return run_command("run", "flow.yaml", "--id", "mine", cwd=folder, environment=environment)
 
 
 def test_a_hub_that_died_over_the_request_may_have_the_run(silent_hub: str, tmp_path: Path) -> None:
-    said = start_run(silent_hub, tmp_path)
-    assert said.returncode == 7
-    assert "the hub did not say whether it accepted run mine; ask for it: retinue runs mine" in said.stderr
+    refused = start_run(silent_hub, tmp_path)
+    assert refused.returncode == 7
+    assert "the hub did not say whether it accepted run mine; ask for it: retinue runs mine" in refused.stderr
 
 
 def test_a_client_whose_hub_stops_is_told_so_and_not_of_a_proxy(tmp_path: Path) -> None:
@@ -69,7 +61,7 @@ def test_a_client_whose_hub_stops_is_told_so_and_not_of_a_proxy(tmp_path: Path) 
 
 
 def test_a_hub_that_is_not_there_has_accepted_nothing(tmp_path: Path) -> None:
-    said = start_run("http://127.0.0.1:1", tmp_path)
-    assert said.returncode == 7
-    assert "run mine was not accepted" in said.stderr
-    assert "nothing was stored" in said.stderr
+    refused = start_run("http://127.0.0.1:1", tmp_path)
+    assert refused.returncode == 7
+    assert "run mine was not accepted" in refused.stderr
+    assert "nothing was stored" in refused.stderr

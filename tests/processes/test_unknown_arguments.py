@@ -10,7 +10,7 @@ import orjson
 import pytest
 import urllib3
 
-from tests.processes.running import program
+from tests.processes.inside import inside
 
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
 GREET = '''
@@ -32,9 +32,9 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
     """The addresses of an agent: its own, and the one through the hub."""
     folder: Path = tmp_path_factory.mktemp("hints")
     (folder / "greet.py").write_text(GREET)
-    with program("hub", "--bare", "--port", "0", cwd=folder) as hub:
+    with inside("hub", "--bare", "--port", "0", cwd=folder) as hub:
         hub_url = hub.url_in("hub at")
-        with program("serve", "greet.py", cwd=folder) as agent:
+        with inside("serve", "greet.py", cwd=folder) as agent:
             agent.wait_for("published")
             yield {"agent": agent.url_in("greet-agent"), "hub": f"{hub_url}/agents/greet-agent"}
 

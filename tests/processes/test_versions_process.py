@@ -13,6 +13,8 @@ import pytest
 import urllib3
 
 from tests.mcp.clients import read_result, sessionless
+from tests.processes.commands import run_command
+from tests.processes.inside import inside
 from tests.processes.running import Program, execute, get, program, wait_until, write_agent
 from tests.requirements import requirement
 
@@ -25,15 +27,26 @@ class Mesh:
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder
         self.stack = stack
-        self.hub = stack.enter_context(program("hub", "--bare", "--port", "0", cwd=folder))
+        self.hub = stack.enter_context(inside("hub", "--bare", "--port", "0", cwd=folder))
         self.url = self.hub.url_in("hub at")
 
-    def serve(self, version: str, *options: str, deprecated: str = "") -> Program:
+    def serve(self, version: str, *options: str, deprecated: str = "") -> None:
         file = write_agent(self.folder, "weather-agent", version, "get_forecast", version)
         if deprecated:
             named = f"version={version!r}"
             file.write_text(file.read_text().replace(named, f"{named}, deprecated={deprecated!r}"))
-        running = self.stack.enter_context(program("serve", str(file), *options, cwd=self.folder))
+        running = self.stack.enter_context(inside("serve", str(file), *options, cwd=self.folder))
+        running.wait_for("published")
+        wait_until(lambda: version in self.list_versions(), "the hub knows it")
+
+    def list_versions(self) -> list[str]:
+        rows = execute(self.url, "list_agents", {"detailed": True})["result"]["agents"]
+        return [row["version"] for row in rows]
+
+    def serve_apart(self, version: str) -> Program:
+        """Serve it in a process of its own, which can be killed."""
+        file = write_agent(self.folder, "weather-agent", version, "get_forecast", version)
+        running = self.stack.enter_context(program("serve", str(file), cwd=self.folder))
         running.wait_for("published")
         return running
 
@@ -49,9 +62,9 @@ class Mesh:
 
     def run(self, *arguments: str) -> str:
         """A command that succeeds; what it printed."""
-        with program(*arguments, cwd=self.folder) as command:
-            assert command.wait() == 0, command.output
-            return command.output
+        done = run_command(*arguments, cwd=self.folder)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -63,15 +76,15 @@ def mesh(tmp_path: Path) -> Iterator[Mesh]:
 @requirement("P-30")
 def test_two_major_versions_run_are_listed_and_called_at_once(mesh: Mesh) -> None:
     mesh.serve("1.4.0")
-    newer = mesh.serve("2.0.0")
+    newer = mesh.serve_apart("2.0.0")
     assert get(f"{mesh.url}/v2/agents/weather/tags/list")[1]["tags"] == ["v1", "v2"]
     rows = execute(mesh.url, "list_agents", {"detailed": True})["result"]["agents"]
     assert [(row["name"], row["version"]) for row in rows] == [
         ("weather-agent", "1.4.0"),
         ("weather-agent", "2.0.0"),
     ]
-    found = execute(mesh.url, "find_skills", {"skill": "get_forecast", "version": "<2"})["result"]["skills"]
-    assert [row["version"] for row in found] == ["1.4.0"]
+    offers = execute(mesh.url, "find_skills", {"skill": "get_forecast", "version": "<2"})["result"]["skills"]
+    assert [row["version"] for row in offers] == ["1.4.0"]
     assert {mesh.forecast() for _ in range(6)} == {"2.0.0"}
     assert mesh.forecast("<2") == "1.4.0"
     assert mesh.forecast("<2", "/agents/weather-agent") == "1.4.0"
@@ -80,8 +93,8 @@ def test_two_major_versions_run_are_listed_and_called_at_once(mesh: Mesh) -> Non
     assert "1.4.0" in mesh.run("call", "get_forecast", "--version", "<2")
     listed = mesh.run("agents")
     assert all(number in listed for number in ("1.4.0", "2.0.0"))
-    found = execute(mesh.url, "find_skills", {"query": "forecast"})["result"]["skills"]
-    assert [row["version"] for row in found] == ["2.0.0", "1.4.0"]
+    offers = execute(mesh.url, "find_skills", {"query": "forecast"})["result"]["skills"]
+    assert [row["version"] for row in offers] == ["2.0.0", "1.4.0"]
     newer.end(signal.SIGKILL)
     assert mesh.forecast("<2") == "1.4.0"
     wait_until(lambda: mesh.forecast() == "1.4.0", "the older version takes the calls")
@@ -107,8 +120,8 @@ def test_over_mcp_the_older_major_version_is_a_tool_of_its_own(mesh: Mesh, retin
     for tool, version in (("weather-agent-v1", "1.4.0"), ("weather-agent", "2.0.0")):
         called = ask("tools/call", {"name": f"{tool}__get_forecast", "arguments": {}})
         assert called["content"][0]["text"] == version
-    wanted = {"skill": "get_forecast", "version": "<2"}
-    called = ask("tools/call", {"name": "call_skill", "arguments": wanted})
+    arguments = {"skill": "get_forecast", "version": "<2"}
+    called = ask("tools/call", {"name": "call_skill", "arguments": arguments})
     assert called["content"][0]["text"] == "1.4.0"
 
 
@@ -125,7 +138,7 @@ def test_a_workflow_step_with_a_range_calls_that_version(mesh: Mesh) -> None:
     reply = execute(mesh.url, "orchestrate_workflow", {"workflow": workflow, "input": {}})
     assert "result" in reply, reply
     outputs = reply["result"]["output"]
-    assert {name: (one["output"], one["agent"]) for name, one in outputs.items()} == {
+    assert {name: (step["output"], step["agent"]) for name, step in outputs.items()} == {
         "old": ("1.4.0", "weather-agent@1"),
         "new": ("2.0.0", "weather-agent@2"),
         "named": ("1.4.0", "weather-agent@1"),
@@ -143,8 +156,8 @@ def test_a_version_with_a_weight_shares_the_calls_with_the_older_one(mesh: Mesh)
 
 def test_callers_of_a_deprecated_version_are_warned(mesh: Mesh) -> None:
     mesh.serve("1.4.0", deprecated="use 2.x")
-    said = mesh.run("call", "get_forecast")
-    assert said.count("warning: weather-agent 1.4.0 is deprecated: use 2.x") == 1
+    output = mesh.run("call", "get_forecast")
+    assert output.count("warning: weather-agent 1.4.0 is deprecated: use 2.x") == 1
     body = {"jsonrpc": "2.0", "method": "call_skill", "params": {"skill": "get_forecast"}, "id": 1}
     reply = _http.request("POST", f"{mesh.url}/execute", json=body)
     assert reply.json()["result"] == "1.4.0"
@@ -154,8 +167,8 @@ def test_callers_of_a_deprecated_version_are_warned(mesh: Mesh) -> None:
         "  - {id: old, skill: get_forecast, version: '<2'}\n"
         "  - {id: any, skill: get_forecast}\n"
     )
-    said = mesh.run("run", "flow.yaml", "{}", "--id", "before")
-    assert said.count("warning: weather-agent 1.4.0 is deprecated: use 2.x") == 2
+    output = mesh.run("run", "flow.yaml", "{}", "--id", "before")
+    assert output.count("warning: weather-agent 1.4.0 is deprecated: use 2.x") == 2
     assert "warning: weather-agent 1.4.0 is deprecated: use 2.x" in mesh.run("runs", "before")
     mesh.serve("2.0.0")
     assert "deprecated" not in mesh.run("call", "get_forecast")
@@ -171,10 +184,10 @@ def test_callers_of_a_deprecated_version_are_warned(mesh: Mesh) -> None:
 def test_another_major_version_does_not_take_a_tag(mesh: Mesh) -> None:
     mesh.serve("1.4.0")
     file = write_agent(mesh.folder, "weather-agent", "2.0.0", "get_forecast", "2.0.0")
-    with program("serve", str(file), "--tag", "v1", cwd=mesh.folder) as refused:
-        assert refused.wait() != 0
-        assert "agents/weather:v1 holds version 1.4.0" in refused.output
-        assert "--tag v2" in refused.output
+    refused = run_command("serve", str(file), "--tag", "v1", cwd=mesh.folder)
+    assert refused.returncode != 0
+    assert "agents/weather:v1 holds version 1.4.0" in refused.stderr
+    assert "--tag v2" in refused.stderr
     assert mesh.forecast() == "1.4.0"
     mesh.serve("2.0.0")
     mesh.run("forget", "weather-agent@v2")

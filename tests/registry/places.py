@@ -11,7 +11,8 @@ from starlette.applications import Starlette
 
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.server import pull as oci
-from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, Tokens
+from retinue.web.rejections import REGISTRY_PATH
+from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, SecuritySettings, Tokens
 from tests.registry.token_server import ISSUER, PASSWORD, SERVICE, USER, TokenServer, token_server
 from tests.services import docker_registry
 from tests.serving import serve_app
@@ -46,7 +47,9 @@ def registry_app(root: Path) -> SecurityMiddleware:
     """The hub's own endpoint over the layouts below ``root``, behind the security middleware."""
     layout = LayoutRegistry(root)
     return SecurityMiddleware(
-        Starlette(routes=oci.routes(layout, layout)), tokens=Tokens({TOKEN: LOCAL_TOKEN})
+        Starlette(routes=oci.routes(layout, layout)),
+        SecuritySettings(any_media_type=(REGISTRY_PATH,)),
+        Tokens({TOKEN: LOCAL_TOKEN}),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,14 @@ def storm(layout: LayoutRegistry) -> Storm:
 async def url(storm: Storm) -> AsyncIterator[str]:
     async with serve_app(storm) as served:
         yield served
+
+
+@asynccontextmanager
+async def serve_small_answers(layout: LayoutRegistry) -> AsyncIterator[tuple[Storm, str]]:
+    """A registry whose bulk answers hold at most 6,000 bytes, and its url."""
+    storm = Storm(Starlette(routes=oci.routes(layout, max_manifests_bytes=6_000)))
+    async with serve_app(storm) as served:
+        yield storm, served
 
 
 async def publish(layout: LayoutRegistry, name: str, *, filling: str = "", tag: str = "v1") -> str:
@@ -142,22 +151,22 @@ async def test_where_reading_wants_a_token_so_does_reading_many(
 
 @requirement("P-30")
 async def test_what_an_answer_has_no_room_for_is_asked_again(
-    layout: LayoutRegistry, storm: Storm, url: str, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+    layout: LayoutRegistry, client: HttpClient
 ) -> None:
     await publish_all(layout, filling="x" * 3000)
-    monkeypatch.setattr(oci, "MAX_MANIFESTS_BYTES", 6000)
-    reading = await RegistrySource("hub", HttpRegistry(url, client)).read_all()
+    async with serve_small_answers(layout) as (storm, url):
+        reading = await RegistrySource("hub", HttpRegistry(url, client)).read_all()
     assert [one.key for one in reading.listings] == ["agents/a", "agents/b", "agents/c"]
     assert (storm.count(BULK), storm.count(MANIFESTS)) == (3, 0)
 
 
 async def test_what_is_too_large_for_any_answer_is_read_by_itself(
-    layout: LayoutRegistry, storm: Storm, url: str, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+    layout: LayoutRegistry, client: HttpClient
 ) -> None:
     await publish_all(layout)
     await publish(layout, "b", filling="x" * 9000)
-    monkeypatch.setattr(oci, "MAX_MANIFESTS_BYTES", 6000)
-    reading = await RegistrySource("hub", HttpRegistry(url, client)).read_all()
+    async with serve_small_answers(layout) as (storm, url):
+        reading = await RegistrySource("hub", HttpRegistry(url, client)).read_all()
     assert [one.key for one in reading.listings] == ["agents/a", "agents/b", "agents/c"]
     assert storm.asked == {"GET /v2/_catalog": 1, BULK: 1, "GET /v2/agents/b/manifests/v1": 1}
 
@@ -237,8 +246,9 @@ async def test_a_server_that_gives_one_at_a_time_is_asked_once_for_each(
 
 
 async def test_cards_whose_content_is_not_inline_are_read_as_ever(
-    layout: LayoutRegistry, storm: Storm, url: str, client: HttpClient, monkeypatch: pytest.MonkeyPatch
+    layout: LayoutRegistry, url: str, client: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # a card over the limit would be refused for its size
     monkeypatch.setattr("retinue.oci.codec.artifacts.MAX_INLINE_BYTES", 0)
     await publish_all(layout)
     reading = await RegistrySource("hub", HttpRegistry(url, client)).read_all()

@@ -18,7 +18,7 @@ from retinue.core.errors import InvalidSettingError, RegistryLoginError, Registr
 from retinue.oci.client.credentials import DockerCredentials
 from retinue.oci.client.http_registry import HttpRegistry
 from retinue.oci.codec.artifacts import NewArtifact
-from retinue.oci.codec.auth import Credentials
+from retinue.oci.codec.auth import RegistryCredentials
 from retinue.oci.codec.reference import Reference
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import list_published, open_registry, publish_card
@@ -158,7 +158,7 @@ async def test_secrets_stand_in_no_error_no_log_and_no_name(
             with pytest.raises(Exception) as caught:
                 await registry.list_repositories()
             said.append(repr(caught.value) + str(caught.value) + repr(caught.value.__cause__))
-    said += [repr(log), repr(Credentials("hub", "s3@cret", "s3@cret"))]
+    said += [repr(log), repr(RegistryCredentials("hub", "s3@cret", "s3@cret"))]
     assert not [text for text in said if "s3%40cret" in text or "s3@cret" in text]
 
 
@@ -170,7 +170,7 @@ async def test_helpers_that_know_nothing_fail_or_hang_have_nothing_to_say(
     for store in ("empty", "odd", "missing", "../programs/docker-credential-odd"):
         logins = _configure(tmp_path / "docker", credsStore=store, auths={"h:1": _auth("u", "p")})
         assert await logins.find("h:2") is None
-        assert await logins.find("h:1") == Credentials("u", "p")
+        assert await logins.find("h:1") == RegistryCredentials("u", "p")
 
 
 async def test_a_damaged_configuration_is_named(tmp_path: Path) -> None:

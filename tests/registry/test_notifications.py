@@ -16,7 +16,6 @@ from retinue.oci.codec.notifications import EVENTS_TYPE
 from retinue.oci.registry import CopyableRegistry, forget, open_registry
 from retinue.runtime.endpoints.registry import hook_tokens
 from retinue.runtime.mesh import Mesh
-from retinue.settings import Settings
 from retinue.settings_tables import HookTable
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
@@ -122,7 +121,7 @@ async def test_the_token_of_the_settings_opens_this_endpoint_and_no_other(
 @pytest.mark.parametrize("environ", [{VARIABLE: " "}, {}])
 def test_a_variable_without_a_token_is_refused(environ: dict[str, str]) -> None:
     with pytest.raises(InvalidSettingError, match=VARIABLE):
-        hook_tokens(Settings(hooks=HookTable(token_env=VARIABLE)), environ)
+        hook_tokens(HookTable(token_env=VARIABLE), environ)
 
 
 async def test_a_wrong_token_changes_nothing_and_the_next_refresh_finds_it_all_the_same(

@@ -23,7 +23,6 @@ from retinue.core.errors import (
 )
 from retinue.mesh.channel import Channel
 from retinue.rpc.server import MAX_AT_ONCE, execute_route, health_route
-from retinue.web import disconnect as asgi
 from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, Tokens
 from tests.requirements import requirement
 from tests.serving import serve_app
@@ -89,6 +88,7 @@ async def base(recorder: Recorder) -> AsyncIterator[str]:
     routes = [
         health_route(),
         execute_route(recorder),
+        execute_route(recorder, path="/watched/execute", watch_after_s=0.0),
         execute_route(recorder, path="/agents/{agent}/execute"),
         execute_route(
             recorder, path="/talkative/execute", agent="a", answer_without_id=True, validation_code=-32602
@@ -321,11 +321,8 @@ async def test_a_client_that_hangs_up_cancels_its_call(post: Post, recorder: Rec
         await recorder.cancelled.wait()
 
 
-async def test_a_client_that_stays_gets_its_late_answer(
-    post: Post, base: str, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(asgi, "WATCH_AFTER_S", 0.0)
-    pending = asyncio.ensure_future(post(request("wait")))
+async def test_a_client_that_stays_gets_its_late_answer(post: Post, recorder: Recorder) -> None:
+    pending = asyncio.ensure_future(post(request("wait"), "/watched/execute"))
     async with asyncio.timeout(WAIT_S):
         await recorder.waiting.wait()
         # A whole round trip later the endpoint has begun to watch for a hang-up.

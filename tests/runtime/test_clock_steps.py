@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from retinue.cards.signatures import Signer, SigningKey, TrustedKeys
+from retinue.cards.signatures import CardSigner, SigningKey, TrustedKeys
 from retinue.core.record import AgentRecord, Endpoint
-from retinue.dashboard.sessions import Sessions
+from retinue.dashboard.sessions import BrowserSessions
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.card_publication import CardPublication
 from retinue.runtime.imports.logins import ImportLogin, Login, LoginFile
@@ -86,7 +86,7 @@ async def test_a_token_that_cannot_be_renewed_is_used_until_its_server_refuses_i
 
 @pytest.mark.parametrize("step_s", STEPS_S)
 def test_sessions_and_one_time_links_last_as_long_as_before(clock: Clock, step_s: float) -> None:
-    sessions = Sessions()
+    sessions = BrowserSessions()
     session, link = sessions.begin(b"token"), sessions.make_link(b"token")
     clock.offset_s = step_s
     assert sessions.find(session) == b"token"
@@ -118,10 +118,10 @@ async def test_the_keys_of_an_issuer_are_not_read_again_and_new_tokens_are_good(
 def test_a_signature_of_a_card_is_valid_whenever_the_clock_was_set(clock: Clock, step_s: float) -> None:
     key = SigningKey.create()
     trusted = TrustedKeys({"publisher": {"keys": [key.public]}})
-    before = Signer(key, valid_days=1.0, clock=read_clock).sign(b"card")
+    before = CardSigner(key, valid_days=1.0, clock=read_clock).sign(b"card")
     clock.offset_s = step_s
     assert trusted.verify([before], [b"card"]).state == "valid"
-    after = Signer(key, valid_days=1.0, clock=read_clock).sign(b"card")
+    after = CardSigner(key, valid_days=1.0, clock=read_clock).sign(b"card")
     clock.offset_s = 0.0
     assert trusted.verify([after], [b"card"]).state == "valid"
 
@@ -137,7 +137,7 @@ async def test_a_served_card_has_a_valid_signature_after_the_clock_was_set_and_s
     )
     registry = LayoutRegistry(tmp_path)
     async with HttpClient() as http:
-        signer = Signer(key, valid_days=1 / 24, clock=read_clock)
+        signer = CardSigner(key, valid_days=1 / 24, clock=read_clock)
         publication = CardPublication(
             registry, lambda: record, "v1", http, lambda line: None, probe_timeout_s=1.0, signer=signer
         )
@@ -145,5 +145,5 @@ async def test_a_served_card_has_a_valid_signature_after_the_clock_was_set_and_s
         for offset_s in (step_s, 0.0):
             clock.offset_s = offset_s
             await publication.check()
-            artifact = await registry.pull(publication._reference)
+            artifact = await registry.pull(publication.reference)
             assert trusted.verify(list(artifact.signatures), [artifact.content]).state == "valid"

@@ -35,7 +35,7 @@ def test_the_place_of_the_runs_is_shown_without_the_password(
     database: str | None, place: str, tmp_path: Path
 ) -> None:
     runs = LazyRuns(Settings(database=database), State(tmp_path))
-    assert runs.place == place.format(home=tmp_path)
+    assert runs.store.place == place.format(home=tmp_path)
 
 
 def test_nothing_is_created_before_the_first_call(tmp_path: Path) -> None:
@@ -93,10 +93,9 @@ async def test_a_database_that_does_not_answer_is_reported_once_and_tried_again(
             raise StateError("the database does not answer", remedy="start it")
 
     monkeypatch.setattr(DurableRuns, "launch", launch)
-    monkeypatch.setattr("retinue.runtime.lazy_runs.RETRY_S", 0)
     state = State(tmp_path)
     state.runs.touch()
-    lazy = LazyRuns(Settings(), state)
+    lazy = LazyRuns(Settings(), state, retry_s=0.0)
     async with lazy.open(body):
         await lazy.launch(said.append)
     assert attempts == 3

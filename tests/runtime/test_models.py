@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from retinue.llm.completion import Prompt, Usage
+from retinue.llm.completion import ModelPrompt, Usage
 from retinue.llm.spec import Budget, ModelSpec, Prices
 from retinue.llm.spending import Ledger
 from retinue.parts.part import Check
@@ -51,7 +51,7 @@ def test_the_back_end_that_is_used_is_named(tmp_path: Path) -> None:
 def test_what_was_spent_today_is_told_with_its_limit(tmp_path: Path) -> None:
     spec = ModelSpec("claude", prices=Prices(1.0, 1.0), budget=Budget())
     ledger = Ledger(tmp_path / "state" / "spending" / "claude.json", spec)
-    with ledger.reserve(Prompt("", "x", 10), "run") as reservation:
+    with ledger.reserve(ModelPrompt("", "x", 10), "run") as reservation:
         reservation.settle(Usage(1000, 500, 0.25))
     limits = {"max_cost_per_day": 5.0, "max_tokens_per_day": 9000}
     found = check(tmp_path, {"ANTHROPIC_API_KEY": "k"}, claude=limits)["claude"]

@@ -92,8 +92,7 @@ async def test_an_index_that_is_synchronized_after_the_last_source_keeps_the_tex
         directory = Directory(listings)
         search = SkillSearch(texts, directory.find_listing, find_entry=directory.find_entry, eager=True)
         directory.subscribe(lambda change: search.note(change.entry.id))
-        for source in sources:
-            directory.add_source(source)
+        directory.add_sources(sources)
         assert await search.synchronize([entry.id for entry in directory.list_held()]) == 0
         assert (texts.written, texts.removed) == ([], [])
         assert find(search) == sorted(f"sums-of-{source.name}" for source in sources)

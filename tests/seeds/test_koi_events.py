@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from koi.network import until
 from retinue_koi.codec.bundles import Bundle, EventType
 from retinue_koi.codec.personality import AgentPersonality
 from retinue_koi.codec.profiles import EdgeStatus
 from retinue_koi.knowledge import HandlerType, KnowledgeSource
 from retinue_koi.programs.nodes import CoordinatorAdapterNode, KoiAgentNode
 from tests.requirements import requirement
-from tests.seeds.test_koi_nodes import Net, contact, event, net, personality, read, until
+from tests.seeds.koi_nodes import Net, contact, read
+from tests.seeds.koi_nodes import net as net
+from tests.seeds.test_koi_nodes import event, personality
 from tests.system import Wire
 
-__all__ = ["net"]
 AnyNode = CoordinatorAdapterNode | KoiAgentNode
 
 
@@ -39,8 +41,10 @@ class Arrivals:
 
 def is_quiet(*nodes: AnyNode) -> bool:
     """Whether every node has joined and fetched what it wanted, and every event has arrived."""
-    inner = [one.node for one in nodes]
-    return not any(node.work._tasks or node.cache.queues or node.processor._waiting for node in inner)
+    return all(
+        inner.work.is_idle and not inner.cache.queues and not inner.processor.waiting_objects
+        for inner in (node.node for node in nodes)
+    )
 
 
 def subscribes(one: AnyNode, other: AnyNode) -> bool:

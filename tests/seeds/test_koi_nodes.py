@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,8 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route, Router
-from starlette.types import Receive, Scope, Send
 
+from koi.network import until
 from retinue.core.errors import InvalidSettingError
 from retinue_koi.codec.bundles import Bundle, EventType, has_hash
 from retinue_koi.codec.envelopes import NodeKey
@@ -22,107 +20,17 @@ from retinue_koi.codec.personality import AgentPersonality
 from retinue_koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
 from retinue_koi.codec.rids import PERSONALITY_TYPE, edge_rids, node_rid
 from retinue_koi.knowledge import STOP_CHAIN, HandlerType, KnowledgeSource
-from retinue_koi.peers import FirstContact
 from retinue_koi.programs.nodes import CoordinatorAdapterNode, KoiAgentNode
 from tests.mcp.clients import connect, texts
 from tests.requirements import requirement
+from tests.seeds.koi_nodes import Later, Net, contact, read
+from tests.seeds.koi_nodes import net as net
 from tests.serving import serve_app
-from tests.system import Reply, Wire
-
-TRAITS = {"mood": "helpful", "calculate": {"description": "Calculates", "is_callable": True}}
-WAIT_S = 45.0
-
-
-class Later:
-    """An app that is known only once its own address is."""
-
-    app: Any
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.app(scope, receive, send)
-
-
-class Net:
-    """Nodes of one test, each at a port of its own, below one folder."""
-
-    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
-        self.folder = folder
-        self.stack = stack
-
-    async def agent(
-        self, name: str = "helpful-agent", first_contact: FirstContact | str | None = None, **options: Any
-    ) -> KoiAgentNode:
-        """An agent that has started."""
-        later = Later()
-        url = await self.stack.enter_async_context(serve_app(later))
-        options.setdefault("traits", TRAITS)
-        node = KoiAgentNode(
-            name,
-            options.pop("version", "1.0"),
-            options.pop("traits"),
-            f"{url}/koi-net",
-            int(url.rpartition(":")[2]),
-            first_contact,
-            folder=self.folder / name,
-            **options,
-        )
-        later.app = node.mcp_server.app
-        await self.stack.enter_async_context(node.mcp_server.running())
-        self.stack.push_async_callback(node.stop)
-        await node.start()
-        return node
-
-    @asynccontextmanager
-    async def coordinating(
-        self, name: str = "coordinator", **options: Any
-    ) -> AsyncIterator[CoordinatorAdapterNode]:
-        """A coordinator that has started, until the block ends."""
-        later = Later()
-        async with serve_app(later) as url:
-            node = CoordinatorAdapterNode(
-                name,
-                f"{url}/koi-net",
-                int(url.rpartition(":")[2]),
-                folder=self.folder / name,
-                **options,
-            )
-            later.app = node.registry_server.app
-            async with node.registry_server.running():
-                await node.start()
-                try:
-                    yield node
-                finally:
-                    await node.stop()
-
-    async def coordinator(self, name: str = "coordinator", **options: Any) -> CoordinatorAdapterNode:
-        return await self.stack.enter_async_context(self.coordinating(name, **options))
-
-
-@pytest.fixture
-async def net(tmp_path: Path) -> AsyncIterator[Net]:
-    async with AsyncExitStack() as stack:
-        yield Net(tmp_path, stack)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.01)
+from tests.system import Wire
 
 
 def count_letters(word: str) -> int:
     return len(word)
-
-
-def contact(node: CoordinatorAdapterNode | KoiAgentNode) -> str:
-    base_url = node.node.state.identity.profile.base_url
-    assert base_url is not None
-    return base_url
-
-
-def read(reply: Reply) -> Any:
-    assert reply.status == 200, reply
-    return json.loads(reply.body)
 
 
 def personality(name: str = "a", version: str = "1.0", **more: Any) -> dict[str, Any]:

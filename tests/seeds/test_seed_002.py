@@ -100,7 +100,7 @@ async def test_the_fixed_tools_take_at_most_12_kb_of_the_list(models: Models) ->
     """Their whole entries, those for runs included."""
     hub = await models.open()
     assert "list_runs" not in await list_tools(models, authorization=models.system.token)
-    hub.mesh.tools.note_run()
+    hub.mesh.hub.tools.note_run()
     tools = await list_tools(models, authorization=models.system.token)
     assert "list_runs" in tools
     entries = [tool.model_dump(by_alias=True, exclude_none=True, mode="json") for tool in tools.values()]

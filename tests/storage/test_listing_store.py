@@ -273,11 +273,8 @@ def test_the_newest_rows_come_first_and_the_oldest_go(audit: MemoryAudit | Sqlit
     assert list(audit.recent(0)) == []
 
 
-async def test_rows_are_written_in_batches_a_moment_later(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("retinue.storage.listing_store.AUDIT_FLUSH_S", 0.0)
-    audit = SqliteAudit(path)
+async def test_rows_are_written_in_batches_a_moment_later(path: Path) -> None:
+    audit = SqliteAudit(path, flush_s=0.0)
     reader = sqlite3.connect(path)
 
     def written() -> int:

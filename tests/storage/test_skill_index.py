@@ -17,7 +17,6 @@ from retinue.core.record import AgentRecord, Listing, ListingKey, Skill
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.skill_texts import render_text
 from retinue.mesh.search.text_index import Corpus, MemoryTextIndex, TextIndex
-from retinue.storage import skill_index as text_index
 from retinue.storage.listing_store import SqliteListings
 from retinue.storage.skill_index import SqliteTextIndex
 from tests.strategies import texts
@@ -194,11 +193,9 @@ def test_both_indexes_find_the_same(tmp_path: Path, offered: list[Skill], text: 
 
 
 @pytest.fixture
-def crowd(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteTextIndex]:
+def crowd(path: Path) -> Iterator[SqliteTextIndex]:
     """An index in which ``common`` is in too many skills to be looked up whole."""
-    monkeypatch.setattr(text_index, "EXACT_ROWS", 30)
-    monkeypatch.setattr(text_index, "STAGE_ROWS", 20)
-    opened = SqliteTextIndex(path)
+    opened = SqliteTextIndex(path, exact_rows=30, stage_rows=20)
     put(
         opened,
         *(listing(f"c{n}", Skill("common", "frequent work")) for n in range(60)),

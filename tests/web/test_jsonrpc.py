@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from retinue.core.errors import InvalidRequestError, ParseError, RetinueError, TooLargeError
 from retinue.web.codec.jsonrpc import (
-    Fault,
+    ErrorReply,
     Malformed,
     Request,
-    Result,
+    ResultReply,
     parse_message,
     parse_response,
     render_batch,
@@ -57,7 +57,7 @@ def test_the_orchestrators_request_has_the_seeds_keys_in_its_order() -> None:
 @requirement("P-09")
 @given(request_ids, json_values)
 def test_a_rendered_result_is_read_back(request_id: Any, value: Any) -> None:
-    assert parse_response(render_result(request_id, value)) == Result(request_id, value)
+    assert parse_response(render_result(request_id, value)) == ResultReply(request_id, value)
 
 
 @requirement("P-09")
@@ -67,7 +67,7 @@ def test_a_result_has_exactly_the_seeds_keys() -> None:
 
 @given(request_ids, integers.filter(lambda code: abs(code) < 2**31), texts, json_values)
 def test_a_rendered_error_is_read_back(request_id: Any, code: int, message: str, data: Any) -> None:
-    assert parse_response(render_error(request_id, code, message, data)) == Fault(
+    assert parse_response(render_error(request_id, code, message, data)) == ErrorReply(
         request_id, code, message, data
     )
 
@@ -185,10 +185,10 @@ def test_nesting_up_to_the_limit_is_read_whatever_the_number_of_brackets() -> No
 
 
 def test_replies_of_careless_servers_are_understood() -> None:
-    assert parse_response(b'{"result": 1, "error": null, "id": 1}') == Result(1, 1)
-    assert parse_response(b'{"result": null, "id": 1}') == Result(1, None)
-    assert parse_response(b'{"error": "boom", "id": {}}') == Fault(None, -32603, "boom")
-    assert parse_response(b'{"error": {"code": "x"}}') == Fault(None, -32603, "the error has no message")
+    assert parse_response(b'{"result": 1, "error": null, "id": 1}') == ResultReply(1, 1)
+    assert parse_response(b'{"result": null, "id": 1}') == ResultReply(1, None)
+    assert parse_response(b'{"error": "boom", "id": {}}') == ErrorReply(None, -32603, "boom")
+    assert parse_response(b'{"error": {"code": "x"}}') == ErrorReply(None, -32603, "the error has no message")
 
 
 @pytest.mark.parametrize("body", [b"[]", b"1", b'{"id": 1}'])

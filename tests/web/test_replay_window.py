@@ -55,8 +55,8 @@ def test_memory_is_bounded_and_yet_nothing_passes_twice(clock: FakeClock) -> Non
         sent.append((f"m{number}", now_ms(clock)))
         assert window.verify(*sent[-1]) is None
         clock.pass_time(0.01)
-        assert len(window._seen) <= 100
-    assert all(window.verify(*one) is not None for one in sent)
+        assert window.remembered_signatures <= 100
+    assert all(window.verify(*message) is not None for message in sent)
     clock.pass_time(61)
     assert window.verify("new", now_ms(clock)) is None
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import TooLargeError
-from retinue.web.codec.sse import Event, EventParser, parse_event, render_event
+from retinue.web.codec.sse import EventParser, ServerSentEvent, parse_event, render_event
 
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 LINES = st.sampled_from([b"data: a", b"data:b", b"event: message", b"id: 7", b": ping", b"retry: 5", b"data"])
@@ -20,15 +20,15 @@ def test_events_are_the_same_in_pieces_of_any_size(
 ) -> None:
     """Whatever ends the lines, and wherever a piece ends."""
     stream = b"".join(b"".join(line + end for line in lines) + end for lines, end in events)
-    parser, found, at, turn = EventParser(), [], 0, 0
+    parser, events_in_pieces, at, turn = EventParser(), [], 0, 0
     while at < len(stream):
         size = sizes[turn % len(sizes)]
-        found += parser.feed(stream[at : at + size])
+        events_in_pieces += parser.feed(stream[at : at + size])
         at, turn = at + size, turn + 1
-    told = [(one.data, one.id) for one in found if one.data or one.id]
-    whole = [(one.data, one.id) for one in EventParser().feed(stream) if one.data or one.id]
-    assert told == whole
-    assert b"".join(one.raw for one in found) + bytes(parser._buffer) == stream
+    in_pieces = [(event.data, event.id) for event in events_in_pieces if event.data or event.id]
+    whole = [(event.data, event.id) for event in EventParser().feed(stream) if event.data or event.id]
+    assert in_pieces == whole
+    assert b"".join(event.raw for event in events_in_pieces) + parser.unfinished == stream
 
 
 @given(st.binary(max_size=200), st.integers(1, 7))
@@ -36,13 +36,13 @@ def test_no_byte_of_any_stream_is_lost(stream: bytes, size: int) -> None:
     """What is no event passes as what it is."""
     parser = EventParser()
     found = [event for at in range(0, len(stream), size) for event in parser.feed(stream[at : at + size])]
-    assert b"".join(event.raw for event in found) + bytes(parser._buffer) == stream
+    assert b"".join(event.raw for event in found) + parser.unfinished == stream
 
 
 def test_an_event_says_its_data_its_name_and_its_id() -> None:
     """Lines of data are joined; one space after the colon belongs to the format."""
     raw = b"event: message\r\nid: 3\r\ndata: {\r\ndata:  1}\r\n\r\n"
-    assert parse_event(raw) == Event(raw, b"{\n 1}", "message", "3")
+    assert parse_event(raw) == ServerSentEvent(raw, b"{\n 1}", "message", "3")
     assert parse_event(b": ping\n\n").data == b""
     assert parse_event(b"id: a\0b\n\n").id is None
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.workflows.definitions.loading import load
-from retinue.workflows.library import Bundle, Library, StoredText, bundle
+from retinue.workflows.library import Library, StoredText, WorkflowBundle, bundle
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Shape:
     signals: Mapping[str, Any] = field(default_factory=dict)
     cuts_off: bool = False
 
-    async def bundle(self) -> Bundle:
+    async def bundle(self) -> WorkflowBundle:
         """The workflow with all that it runs."""
         return await bundle(Library([_Texts(self.nested)]), load(_write_text("w", self.steps)))
 

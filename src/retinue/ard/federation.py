@@ -39,7 +39,7 @@ _log = structlog.get_logger("retinue.ard")
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class FederatedResults:
     """The answers of others, and by URL the reasons of missing ones."""
 
     parts: list[list[CatalogEntry]] = field(default_factory=list)
@@ -66,13 +66,13 @@ class Upstreams:
         """Whether others are asked: not in a loop, and not beyond the limit."""
         return bool(self.urls) and self.own_id not in visited and len(visited) < self._max_hops
 
-    async def ask(self, search: Search, visited: Sequence[str]) -> Answers:
+    async def ask(self, search: Search, visited: Sequence[str]) -> FederatedResults:
         """Ask all at once; failed and late ones are named.
 
         Nobody is asked while the same search is under way, because it may have come back.
         """
         if search.key in self._under_way:
-            return Answers(missing=dict.fromkeys(self.urls, "the same search is under way"))
+            return FederatedResults(missing=dict.fromkeys(self.urls, "the same search is under way"))
         self._under_way.add(search.key)
         try:
             asked = {url: asyncio.create_task(self._ask_one(url, search, visited)) for url in self.urls}
@@ -84,7 +84,7 @@ class Upstreams:
                 await asyncio.gather(*asked.values(), return_exceptions=True)
         finally:
             self._under_way.discard(search.key)
-        answers = Answers()
+        answers = FederatedResults()
         for url, task in asked.items():
             if task.cancelled():
                 answers.missing[url] = f"no answer within {self._timeout_s:g} s"
@@ -121,9 +121,9 @@ class Upstreams:
 
     async def _search_catalog(self, url: str, search: Search) -> list[CatalogEntry]:
         entries = await self._read_catalog(url)
-        wanted = [one for one in entries if matches(one, search.filter)]
+        matching = [one for one in entries if matches(one, search.filter)]
         return [
-            {**entry, "score": score, "source": url} for entry, score in rank_entries(search.text, wanted)
+            {**entry, "score": score, "source": url} for entry, score in rank_entries(search.text, matching)
         ]
 
     async def _read_catalog(self, url: str) -> list[CatalogEntry]:
@@ -155,9 +155,10 @@ def rank_entries(text: str, entries: Sequence[CatalogEntry]) -> list[tuple[Catal
     held = {(listing := as_listing(entry)).id: (listing, entry) for entry in entries}
     index = MemoryTextIndex([render_text(listing) for listing, _ in held.values()])
     search = SkillSearch(index, lambda key: held[key][0] if key in held else None)
-    found = search.find_skills(text, _MESH, limit=max(1, len(held)))
+    ranking = search.find_skills(text, _MESH, limit=max(1, len(held)))
     return [
-        (held[hit.entry.id][1], scale(hit.score, found.hits[0].score, found.fit.score)) for hit in found.hits
+        (held[hit.entry.id][1], scale(hit.score, ranking.hits[0].score, ranking.fit.score))
+        for hit in ranking.hits
     ]
 
 

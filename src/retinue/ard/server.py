@@ -31,7 +31,7 @@ from retinue.ard.codec.search import (
     parse_visited,
     render_results,
 )
-from retinue.ard.federation import Answers, Upstreams, scale
+from retinue.ard.federation import FederatedResults, Upstreams, scale
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidParametersError, RetinueError
 from retinue.mesh.directory.directory import Directory
@@ -110,10 +110,10 @@ class DiscoveryEndpoint:
 
     async def search(
         self, search: Search, caller: Principal, visited: Sequence[str] = ()
-    ) -> tuple[dict[str, object], Answers]:
+    ) -> tuple[dict[str, object], FederatedResults]:
         """The reply to a search, and what others answered to it."""
         own = await self._search_own(search, caller)
-        answers = Answers()
+        answers = FederatedResults()
         referrals = None
         if search.federation == "auto" and self._upstreams.may_ask(visited):
             answers = await self._upstreams.ask(search, visited)
@@ -146,6 +146,6 @@ class DiscoveryEndpoint:
 
 
 async def _refuse_explore(request: Request) -> Response:
-    """The optional facets: a registry without them says so with this status (ARD 0.9, 7.3)."""
+    """Answer requests for facets, which are optional, with the status for unsupported (ARD 0.9, 7.3)."""
     problem = "this registry has no facets; use POST /search"
     return JSONResponse({"error": {"code": "UNIMPLEMENTED", "message": problem}}, 501)

@@ -218,7 +218,7 @@ class LocalFirst:
         return self._remote if invoker is None else invoker
 
     def is_peer(self, listing: Listing) -> bool:
-        """Whether the listing is of no source with an invoker of its own."""
+        """Whether no source with its own invoker has the listing."""
         return listing.source not in self._by_source
 
     async def resolve_skill(

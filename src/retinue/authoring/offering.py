@@ -252,7 +252,7 @@ class Offering(ABC):
         return decorate
 
     async def read(self, request: ReadRequest, context: Context) -> Read:
-        """Read what the principal may see; raises UnknownResourceError or UnknownPromptError."""
+        """Answer a read of the principal; raises UnknownResourceError or UnknownPromptError."""
         return await self._readables.read(request, self.record(with_facts=True), context)
 
     def _notify(self, kind: ChangeKind) -> None:
@@ -261,7 +261,7 @@ class Offering(ABC):
 
 
 def name_of(function: Callable[..., Any], what: str) -> str:
-    """The name under which a function is offered; raises InvalidSettingError for one that has none."""
+    """The offered name of a function; raises InvalidSettingError for a function without a name."""
     name = getattr(function, "__name__", "")
     if not name or name == "<lambda>":
         raise InvalidSettingError(

@@ -51,7 +51,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Character:
-    """A parsed character file; ``persona`` is the instruction for a model that speaks as this character.
+    """A parsed character file; ``persona`` instructs a model to answer as this character.
 
     ``bind`` is the Python file with the functions of the actions, ``model`` the name of the model that
     answers the others, ``expose`` the names of the actions that MCP clients see; all from the key

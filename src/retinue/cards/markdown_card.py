@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from retinue.cards.retinue_block import list_shown_skills
-from retinue.cards.schema_fields import Field, SchemaReader
+from retinue.cards.schema_fields import SchemaField, SchemaReader
 from retinue.core.durations import render_duration
 from retinue.core.record import AgentRecord, Example, Schema, Skill
 
@@ -107,7 +107,7 @@ def _schema(schema: Schema | None, heading: str) -> Iterator[str]:
         yield from ("", f"Only the first {MAX_ROWS} are listed; the card has all of them.")
 
 
-def _row(field: Field) -> tuple[str, ...]:
+def _row(field: SchemaField) -> tuple[str, ...]:
     default = "" if field.default is ... else code(_dump(field.default))
     required = "yes" if field.required else "no"
     return code(field.path), code(field.type), required, default, escape(field.description)

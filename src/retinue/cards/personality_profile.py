@@ -59,7 +59,7 @@ class ShownPersonality:
         return {"id": f"agent:{self.name}", "type": RESOURCE_TYPE, "content": self.content}
 
     def render_tools(self, *, prefixed: bool = False, relative: bool = False) -> list[dict[str, Any]]:
-        """The callable traits as tools; ``relative`` urls are those that an agent gives of itself."""
+        """The callable traits as tools; an agent lists its own tools with ``relative`` urls."""
         base = "" if relative else self.content["mcp_url"]
         return [
             {

@@ -22,7 +22,7 @@ Schema = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class SchemaField:
     """One field of a value: ``a.b`` in an object, ``a[].b`` in a list, ``a.*`` for any key.
 
     ``default`` is ``...`` when there is none, since None is a default.
@@ -42,7 +42,7 @@ class SchemaReader:
         self._root = schema
         self._steps_left = MAX_STEPS
 
-    def list_fields(self) -> Iterator[Field]:
+    def list_fields(self) -> Iterator[SchemaField]:
         """All fields, outer ones first, in the order of their declaration."""
         yield from self._walk(self._root, "", 0)
 
@@ -54,7 +54,7 @@ class SchemaReader:
         """An example value with the required fields only."""
         return self._make(self._root, 0)
 
-    def _walk(self, schema: Any, prefix: str, depth: int) -> Iterator[Field]:
+    def _walk(self, schema: Any, prefix: str, depth: int) -> Iterator[SchemaField]:
         if depth >= MAX_DEPTH:
             return
         inside = f"{prefix}." if prefix else ""
@@ -68,11 +68,11 @@ class SchemaReader:
             if isinstance(shape.get("items"), Mapping):
                 yield from self._walk(shape["items"], f"{prefix}[]", depth + 1)
 
-    def _field(self, schema: Any, path: str, required: bool, depth: int) -> Iterator[Field]:
+    def _field(self, schema: Any, path: str, required: bool, depth: int) -> Iterator[SchemaField]:
         meant = {**self._follow(schema), **_mapping(schema)}
         description = meant.get("description")
         text = description if isinstance(description, str) else ""
-        yield Field(path, self._type_text(schema, 0), required, meant.get("default", ...), text)
+        yield SchemaField(path, self._type_text(schema, 0), required, meant.get("default", ...), text)
         yield from self._walk(schema, path, depth + 1)
 
     def _shapes(self, schema: Any) -> list[Schema]:

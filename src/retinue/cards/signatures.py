@@ -65,7 +65,7 @@ class SigningKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Signer:
+class CardSigner:
     """Signs cards with ``key``; a signature ends after ``valid_days``, None = never."""
 
     key: SigningKey
@@ -78,7 +78,7 @@ class Signer:
         return None if self.valid_days is None else self.valid_days * _DAY_S
 
     def sign(self, payload: bytes, *, jku: str | None = None) -> dict[str, str]:
-        """The signature of a payload, as an entry of ``signatures``; ``jku`` says where the key is shown."""
+        """The signature of a payload, as an entry of ``signatures``; ``jku`` is the url of the key."""
         from joserfc import jws
         from joserfc.jwk import ECKey
 
@@ -266,7 +266,7 @@ def _fits(protected: str, payload: bytes, signature: str, key: Any) -> bool:
 def _registry() -> Any:
     from joserfc.jws import JWSRegistry
 
-    class Registry(JWSRegistry):
+    class CardJwsRegistry(JWSRegistry):
         max_header_length = 4096
 
         def check_header(self, header: dict[str, Any]) -> None:
@@ -274,7 +274,7 @@ def _registry() -> Any:
             super().check_header({key: value for key, value in header.items() if value is not None})
 
     # iat and exp are no header fields of JWS
-    return Registry(algorithms=list(ALGORITHMS), strict_check_header=False)
+    return CardJwsRegistry(algorithms=list(ALGORITHMS), strict_check_header=False)
 
 
 def _first(signatures: list[Any]) -> Iterable[Any]:

@@ -25,7 +25,7 @@ _CHOSEN = re.compile(r"'(.*?)' is not one of ")
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ShownFailure:
     """An error as it is shown; with an empty message (after Ctrl-C) nothing is printed."""
 
     type: str
@@ -40,26 +40,28 @@ class Failure:
         return {"error": {key: value for key, value in facts.items() if value}}
 
 
-def describe(error: Exception) -> Failure:
+def describe(error: Exception) -> ShownFailure:
     """Convert any exception to a failure."""
     trace = "".join(traceback.format_exception(error)) if os.environ.get(DEBUG_VARIABLE) else ""
     if isinstance(error, RetinueError):
         return _describe_own(error, trace)
     if isinstance(error, click.Abort):
-        return Failure("cancelled", "", "", INTERRUPTED)
+        return ShownFailure("cancelled", "", "", INTERRUPTED)
     if isinstance(error, click.ClickException):
-        return Failure("usage", *_read_usage(error), error.exit_code)
+        return ShownFailure("usage", *_read_usage(error), error.exit_code)
     first = (str(error).strip() or "no message").splitlines()[0]
-    return Failure(
+    notes = [note.strip() for note in getattr(error, "__notes__", ())]
+    place = f" in {notes[0].splitlines()[0]}" if notes and notes[0] else ""
+    return ShownFailure(
         "internal_error",
-        f"unexpected {type(error).__name__}: {first}",
+        f"unexpected {type(error).__name__}{place}: {first}",
         f"set {DEBUG_VARIABLE}=1 for the traceback" if not trace else "please report it",
         1,
         trace=trace,
     )
 
 
-def show(failure: Failure, *, as_json: bool = False) -> None:
+def show(failure: ShownFailure, *, as_json: bool = False) -> None:
     """Print a failure on standard error; with ``as_json`` as one line of JSON."""
     if failure.trace:
         click.echo(failure.trace, err=True, nl=False)
@@ -86,12 +88,12 @@ def paint(text: str, **style: Any) -> str:
     return text if os.environ.get("NO_COLOR") else click.style(text, **style)
 
 
-def _describe_own(error: RetinueError, trace: str) -> Failure:
+def _describe_own(error: RetinueError, trace: str) -> ShownFailure:
     from retinue.core.remote_faults import plain_message
     from retinue.web.error_table import exit_code, list_error_classes, row_of
 
     if not isinstance(error, RemoteFaultError):
-        return Failure(error.type, error.message, error.remedy, exit_code(error), error.data, trace)
+        return ShownFailure(error.type, error.message, error.remedy, exit_code(error), error.data, trace)
     # a remote fault was one of our errors at the hub or agent; show it as that error
     facts = error.fault_data if isinstance(error.fault_data, dict) else {}
     kinds = [kind for kind in list_error_classes() if kind.type == error.remote_type]
@@ -99,7 +101,7 @@ def _describe_own(error: RetinueError, trace: str) -> Failure:
     remedy = facts.get("remedy")
     data = {key: value for key, value in facts.items() if key not in ("type", "remedy")}
     is_lookup = bool(kinds) and issubclass(kinds[0], LookupFailedError)
-    return Failure(
+    return ShownFailure(
         error.remote_type,
         # of a name that was not found the message alone says all
         plain_message(error.message) if is_lookup else error.message,

@@ -118,9 +118,10 @@ class CommandOfParts(click.Command):
 
     def _list_missing(self) -> list[click.Option]:
         """Hidden options in place of those of parts that are not installed; each names the distribution."""
-        from retinue.parts.installed import KNOWN_PARTS, explain_missing
+        from retinue.parts.installed import KNOWN_PARTS, explain_missing, find_part
 
-        missing = {name: error for name in KNOWN_PARTS if (error := explain_missing(name)) is not None}
+        absent = [name for name in KNOWN_PARTS if find_part(name) is None]
+        missing = {name: error for name in absent if (error := explain_missing(name)) is not None}
         return [
             _missing_option(flag, error)
             for name, error in missing.items()

@@ -86,7 +86,7 @@ def warn(text: str) -> None:
 
 
 class Working:
-    """Prints lines on standard error while a command works; in a terminal ``now`` stands below them."""
+    """Prints lines on standard error while a command works; in a terminal ``now`` is the last line."""
 
     def __init__(self, show: Callable[[str], None] | None = None) -> None:
         self._show = show

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class CommandSession:
     """The settings and the state folder of one command."""
 
     settings: Settings
@@ -89,7 +89,7 @@ def open_session(
     log_level: str = "warning",
     joins: str | None = None,
     with_parts: bool = True,
-) -> Session:
+) -> CommandSession:
     """Read the settings with ``flags`` over them, create the state folder, and log to standard error.
 
     ``with_parts`` as in `load_settings`.
@@ -115,7 +115,7 @@ def open_session(
 
         accept_join(state, joins)
         check_joined(state.keys, joins)
-    return Session(settings, state, read)
+    return CommandSession(settings, state, read)
 
 
 def run_command(command: Coroutine[Any, Any, T]) -> T:

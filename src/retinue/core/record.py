@@ -50,7 +50,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """The declared effects of a skill; calling one that ``runs_code`` needs the scope of that name."""
+    """The declared effects of a skill; a skill that ``runs_code`` needs the scope of that name."""
 
     read_only: bool = False
     destructive: bool = False

@@ -16,7 +16,7 @@ _VARIABLE = re.compile(r"(\+?)([A-Za-z_][A-Za-z0-9_]*)")
 
 
 class UriTemplateError(ValueError):
-    """The template is malformed; the message says how."""
+    """The template is malformed; the message describes the fault."""
 
 
 @dataclass(frozen=True, slots=True)

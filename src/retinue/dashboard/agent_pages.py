@@ -9,11 +9,11 @@ from starlette.responses import Response
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError
-from retinue.dashboard.asking import Hub, Json
+from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.figures import write_examples
 from retinue.dashboard.forms import WHOLE, has_problem, make_form, read_form
-from retinue.dashboard.frame import PAGE, Frame, Page, read_entries, read_number
-from retinue.dashboard.paths import ROOT
+from retinue.dashboard.frame import PAGE, Page, PageFrame, read_entries, read_number
+from retinue.dashboard.sessions import ROOT
 
 SKILLS = 100
 """Skills of an agent on one page."""
@@ -31,7 +31,7 @@ _ORIGINS = {
 class AgentPages:
     """The pages below ``/ui/agents``."""
 
-    def __init__(self, hub: Hub, frame: Frame) -> None:
+    def __init__(self, hub: HubSkills, frame: PageFrame) -> None:
         self._hub = hub
         self._frame = frame
 
@@ -45,17 +45,17 @@ class AgentPages:
 
     async def _agents(self, request: Request, principal: Principal) -> Response:
         query = request.query_params.get("q", "").strip()
-        wanted: Json = {"detailed": True, "limit": PAGE, "query": query}
+        arguments: Json = {"detailed": True, "limit": PAGE, "query": query}
         if after := request.query_params.get("after"):
-            wanted["after"] = after
-        found = await self._hub.read(principal, "list_agents", wanted)
+            arguments["after"] = after
+        listing = await self._hub.read(principal, "list_agents", arguments)
         skills: list[Json] = []
         if query:
             skills = (await self._hub.read(principal, "find_skills", {"query": query, "limit": 10}))["skills"]
         context = {
-            "agents": found["agents"],
-            "next": found.get("next"),
-            "missing": found.get("missing", []),
+            "agents": listing["agents"],
+            "next": listing.get("next"),
+            "missing": listing.get("missing", []),
             "skills": skills,
             "q": query,
         }
@@ -81,7 +81,7 @@ class AgentPages:
     async def _skill(self, request: Request, principal: Principal) -> Response:
         name, skill_id = request.path_params["agent"], request.path_params["skill"]
         shown = await self._hub.read(principal, "show_agent", {"name": name})
-        skill = next((one for one in shown["card"]["skills"] if one["id"] == skill_id), None)
+        skill = next((skill for skill in shown["card"]["skills"] if skill["id"] == skill_id), None)
         if skill is None:
             raise InvalidRequestError(f"Agent {name} has no skill {skill_id}")
         fields, as_json = make_form(skill.get("input_schema")), make_form(None)

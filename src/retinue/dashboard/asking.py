@@ -16,7 +16,7 @@ ENDPOINT = "dashboard"
 
 
 @dataclass(frozen=True, slots=True)
-class Hub:
+class HubSkills:
     """The skills of the hub, called with the rights of a visitor.
 
     ``reads`` makes calls that leave no log line, audit row or event, because a page that is looked at calls

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retinue.core.call import Principal
-from retinue.dashboard.asking import Hub, Json
+from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.figures import find_waiting
 
 MAX_RUNS = 10
@@ -35,7 +35,7 @@ class Attention:
 
 
 async def find_attention(
-    hub: Hub, principal: Principal, agents: Sequence[Json], running: Sequence[Json]
+    hub: HubSkills, principal: Principal, agents: Sequence[Json], running: Sequence[Json]
 ) -> Attention:
     """Find it among the rows of ``map_agents`` and of the running runs; runs and imports for members only."""
     broken = [agent for agent in agents if agent["status"] in _BROKEN]

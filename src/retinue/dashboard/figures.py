@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from retinue.dashboard.asking import Json
 from retinue.dashboard.drawings import Box, Graph, draw_sparkline, place_layers
-from retinue.dashboard.step_levels import Step, unfold, write_counts
+from retinue.dashboard.step_levels import ShownStep, unfold, write_counts
 
 RECENT_CALLS = 1_000
 RECENT_S = 300.0
@@ -49,8 +49,8 @@ def flatten(steps: list[Json], depth: int = 0) -> Iterator[tuple[Json, int]]:
         yield from flatten(step.get("steps") or [], depth + 1)
 
 
-def draw_steps(steps: Sequence[Step]) -> Graph:
-    """The steps of a page from left to right, those below each in a column of their own."""
+def draw_steps(steps: Sequence[ShownStep]) -> Graph:
+    """The steps of a page from left to right; the steps inside a step are a separate column."""
     nodes: list[Box] = []
     edges: list[tuple[str, str]] = []
     before: list[str] = []
@@ -66,7 +66,7 @@ def draw_steps(steps: Sequence[Step]) -> Graph:
     return place_layers(nodes, edges)
 
 
-def _step_node(step: Step) -> Box:
+def _step_node(step: ShownStep) -> Box:
     facts = step.facts
     detail = facts.get("agent") or facts.get("skill") or facts.get("kind") or ""
     if step.counts:

@@ -30,7 +30,7 @@ _PLAIN = ("string", "integer", "number")
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FormField:
     """One field; ``name`` is a JSON pointer, ``text`` the entry, ``problem`` the error in it."""
 
     kind: Kind
@@ -42,7 +42,7 @@ class Field:
     """The JSON text of each choice with its label."""
     items: str = "string"
     """The type of the entries of ``lines``."""
-    fields: Sequence[Field] = ()
+    fields: Sequence[FormField] = ()
     text: str = ""
     problem: str = ""
 
@@ -57,7 +57,7 @@ class Field:
         return "f" + self.name.replace("/", "-").replace("~", "-")
 
 
-def make_form(schema: Schema | None, given: Any = None) -> Field:
+def make_form(schema: Schema | None, given: Any = None) -> FormField:
     """The fields for a value of the schema, filled with a value that is ``given``.
 
     The outermost field is a group, or one of kind "json" for a schema without declared properties.
@@ -69,13 +69,13 @@ def make_form(schema: Schema | None, given: Any = None) -> Field:
     return made if given is None else _fill(made, given)
 
 
-def read_form(form: Field, entered: Mapping[str, str]) -> tuple[Any, Field]:
+def read_form(form: FormField, entered: Mapping[str, str]) -> tuple[Any, FormField]:
     """The entered value, and the form with the entries and their problems."""
     value, filled = _read(form, entered)
     return (value if value is not _NOTHING else {}), filled
 
 
-def has_problem(form: Field) -> bool:
+def has_problem(form: FormField) -> bool:
     """Whether a field of the form, or one below it, has an entry that cannot be read."""
     return bool(form.problem) or any(map(has_problem, form.fields))
 
@@ -102,11 +102,11 @@ class _Root:
         return schema if isinstance(schema, Mapping) else {}
 
 
-def _make(name: str, label: str, schema: Schema, root: _Root, *, required: bool, depth: int) -> Field:
+def _make(name: str, label: str, schema: Schema, root: _Root, *, required: bool, depth: int) -> FormField:
     schema = _without_null(root.resolve(schema), root)
     root.left -= 1
     text = schema.get("description")
-    made = Field(
+    made = FormField(
         "json",
         name,
         str(schema.get("title") or label),
@@ -145,7 +145,7 @@ def _make(name: str, label: str, schema: Schema, root: _Root, *, required: bool,
 
 
 def _bounded(text: str) -> str:
-    """A default, left out where it is too long for a page; the agent knows it without being told."""
+    """A default, left out where it is too long for a page, because the agent applies it itself."""
     return text if len(text) <= MAX_TEXT else ""
 
 
@@ -182,7 +182,7 @@ def _list_choices(schema: Schema) -> list[tuple[str, str]]:
     return []
 
 
-def _fill(form: Field, value: Any) -> Field:
+def _fill(form: FormField, value: Any) -> FormField:
     if form.kind == "group" and isinstance(value, Mapping):
         fields = [_fill(one, value[one.key]) if one.key in value else one for one in form.fields]
         return replace(form, fields=tuple(fields))
@@ -200,7 +200,7 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-def _read(form: Field, entered: Mapping[str, str]) -> tuple[Any, Field]:
+def _read(form: FormField, entered: Mapping[str, str]) -> tuple[Any, FormField]:
     if form.kind == "group":
         found = [_read(one, entered) for one in form.fields]
         value = {one.key: part for part, one in found if part is not _NOTHING}
@@ -216,7 +216,7 @@ def _read(form: Field, entered: Mapping[str, str]) -> tuple[Any, Field]:
         return _NOTHING, replace(shown, problem=str(error))
 
 
-def _parse(form: Field, text: str) -> Any:
+def _parse(form: FormField, text: str) -> Any:
     if form.kind in ("text", "long"):
         return text
     if form.kind == "lines":

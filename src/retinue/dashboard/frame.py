@@ -11,9 +11,8 @@ from starlette.responses import RedirectResponse, Response
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError, NotAllowedError, RetinueError
-from retinue.dashboard.paths import ROOT
 from retinue.dashboard.rendering import render_page
-from retinue.dashboard.sessions import is_own_page, read_cookie
+from retinue.dashboard.sessions import ROOT, is_own_page, read_cookie
 from retinue.web.disconnect import read_body
 from retinue.web.error_table import rest_fault
 from retinue.web.public_address import prefix_of
@@ -26,7 +25,7 @@ Page = Callable[[Request, Principal], Awaitable[Response]]
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-class Frame:
+class PageFrame:
     """Renders pages of the hub at ``url`` with navigation and the name of the visitor."""
 
     def __init__(self, url: str, version: str) -> None:
@@ -68,8 +67,8 @@ class Frame:
 
 def read_number(request: Request, name: str) -> int:
     """A number of a page's query, 0 where it is missing or none."""
-    given = request.query_params.get(name, "")
-    return int(given) if given.isdecimal() and len(given) <= 15 else 0
+    digits = request.query_params.get(name, "")
+    return int(digits) if digits.isdecimal() and len(digits) <= 15 else 0
 
 
 def lead_to(*parts: str) -> Response:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from retinue.core.call import Principal
-from retinue.dashboard.asking import Hub, Json
+from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.drawings import (
     Box,
     Graph,
@@ -17,7 +17,7 @@ from retinue.dashboard.drawings import (
     place_layers,
     place_spiral,
 )
-from retinue.dashboard.frame import Frame
+from retinue.dashboard.frame import PageFrame
 from retinue.dashboard.step_levels import write_counts
 
 MAX_BOXES = 12
@@ -38,7 +38,7 @@ _HEALTHY = ("available", "unknown")
 class MeshPage:
     """The page ``/ui/mesh``. Who is no user of the mesh sees the agents only."""
 
-    def __init__(self, hub: Hub, frame: Frame) -> None:
+    def __init__(self, hub: HubSkills, frame: PageFrame) -> None:
         self._hub = hub
         self._frame = frame
 
@@ -66,7 +66,7 @@ class MeshPage:
 
 
 def draw_mesh(mesh: Json, imports: Sequence[Json]) -> Graph:
-    """The hub in the middle: who shares its network and database on the left, what it reads on the right."""
+    """Draw the hub in the middle, nodes of its network and database on the left, its sources on the right."""
     hub = Box("hub", "this hub", str(mesh["hub"]["url"] or "").partition("://")[2], "done")
     others = [one for one in mesh["nodes"] if not one["is_own"]]
     # most hubs have no imports, APIs or models: their sources are in the table only

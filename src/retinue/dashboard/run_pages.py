@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError
-from retinue.dashboard.asking import Hub, Json
+from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.drawings import draw_tiles
 from retinue.dashboard.figures import draw_steps, find_waiting
-from retinue.dashboard.frame import PAGE, Frame, Page, lead_to, read_entries, read_number
-from retinue.dashboard.paths import ROOT
+from retinue.dashboard.frame import PAGE, Page, PageFrame, lead_to, read_entries, read_number
+from retinue.dashboard.sessions import ROOT
 from retinue.dashboard.step_levels import make_level
 
 ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run")
@@ -34,7 +34,7 @@ MAX_VALUE_CHARACTERS = 5_000
 class RunPages:
     """The pages below ``/ui/runs``; ``has_runs`` tells whether any run was stored."""
 
-    def __init__(self, hub: Hub, frame: Frame, has_runs: Callable[[], bool]) -> None:
+    def __init__(self, hub: HubSkills, frame: PageFrame, has_runs: Callable[[], bool]) -> None:
         self._hub = hub
         self._frame = frame
         self._has_runs = has_runs
@@ -47,24 +47,24 @@ class RunPages:
         """The actions of forms, by path."""
         return {f"{ROOT}/runs/{{run}}": self._change_run}
 
-    async def list_runs(self, principal: Principal, **wanted: Any) -> list[Json]:
+    async def list_runs(self, principal: Principal, **filters: Any) -> list[Json]:
         """The rows of ``list_runs``; none before the first run, which would open the database."""
         if not self._has_runs():
             return []
-        found = await self._hub.read(principal, "list_runs", wanted)
-        return list(found["runs"])
+        listing = await self._hub.read(principal, "list_runs", filters)
+        return list(listing["runs"])
 
     async def _runs(self, request: Request, principal: Principal) -> Response:
-        given = {key: value for key, value in request.query_params.items() if value.strip()}
-        wanted = {key: given[key] for key in ("status", "workflow") if key in given}
-        runs = await self.list_runs(principal, **wanted, limit=PAGE)
-        return self._frame.render("runs.html", request, {"runs": runs, "wanted": wanted}, "runs")
+        entries = {key: value for key, value in request.query_params.items() if value.strip()}
+        filters = {key: entries[key] for key in ("status", "workflow") if key in entries}
+        runs = await self.list_runs(principal, **filters, limit=PAGE)
+        return self._frame.render("runs.html", request, {"runs": runs, "wanted": filters}, "runs")
 
     async def _run(self, request: Request, principal: Principal) -> Response:
         run = await self._hub.read(principal, "show_run", {"run": request.path_params["run"]})
-        given = request.query_params
-        path = given.get("step", "")
-        only_failed = given.get("failed") == "1"
+        entries = request.query_params
+        path = entries.get("step", "")
+        only_failed = entries.get("failed") == "1"
         level = make_level(run["steps"], path, read_number(request, "from"), failed=only_failed)
         if level is None:
             raise InvalidRequestError(f"The run has no step {path[:200]!r}", remedy="open the run again")

@@ -19,17 +19,16 @@ from starlette.types import Receive, Scope, Send
 from retinue.core.call import Principal
 from retinue.core.record import HUB_NAME
 from retinue.dashboard.agent_pages import AgentPages
-from retinue.dashboard.asking import Hub, Json
+from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.attention import find_attention
 from retinue.dashboard.drawings import place_bars
 from retinue.dashboard.figures import RECENT_CALLS, RECENT_S, measure
-from retinue.dashboard.frame import PAGE, Frame, Page, read_number
+from retinue.dashboard.frame import PAGE, Page, PageFrame, read_number
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.mesh_page import MeshPage
-from retinue.dashboard.paths import ROOT
 from retinue.dashboard.rendering import read_static
 from retinue.dashboard.run_pages import RunPages
-from retinue.dashboard.sessions import Sessions
+from retinue.dashboard.sessions import ROOT, BrowserSessions
 from retinue.dashboard.sign_in_pages import SignInPages, Verify
 from retinue.dashboard.workflow_pages import WorkflowPages
 
@@ -48,8 +47,8 @@ class Dashboard:
 
     def __init__(
         self,
-        hub: Hub,
-        sessions: Sessions,
+        hub: HubSkills,
+        sessions: BrowserSessions,
         live: LiveUpdates,
         *,
         url: str,
@@ -63,7 +62,7 @@ class Dashboard:
         self._read_limits = read_limits
         # RECENT_CALLS records take megabytes until they are counted: one overview at a time reads them
         self._reads_recent = asyncio.Lock()
-        self._frame = Frame(url, version)
+        self._frame = PageFrame(url, version)
         self._agents = AgentPages(hub, self._frame)
         self._runs = RunPages(hub, self._frame, has_runs)
         self._workflows = WorkflowPages(hub, self._frame)
@@ -121,9 +120,9 @@ class Dashboard:
 
     async def _read_recent(self, principal: Principal) -> tuple[list[Json], Json]:
         """The newest calls of agents, and the figures of all that were recorded lately."""
-        found = await self._hub.read(principal, "list_calls", {"limit": RECENT_CALLS})
+        listing = await self._hub.read(principal, "list_calls", {"limit": RECENT_CALLS})
         now = time.time()
-        recent = (call for call in found["calls"] if now - call["ended_at"] <= RECENT_S)
+        recent = (call for call in listing["calls"] if now - call["ended_at"] <= RECENT_S)
         # the hub's own skills say little, and those that follow a run take as long as they are let
         calls = [call for call in recent if call["agent"] != HUB_NAME]
         return calls[:NEWEST], measure(calls, now)
@@ -134,19 +133,21 @@ class Dashboard:
     # Calls
 
     async def _calls(self, request: Request, principal: Principal) -> Response:
-        given = {key: value for key, value in request.query_params.items() if value.strip()}
-        wanted: Json = {key: given[key] for key in ("skill", "agent", "caller", "status") if key in given}
-        wanted |= {"limit": PAGE, "failed": given.get("failed") == "1"}
+        entries = {key: value for key, value in request.query_params.items() if value.strip()}
+        filters: Json = {
+            key: entries[key] for key in ("skill", "agent", "caller", "status") if key in entries
+        }
+        filters |= {"limit": PAGE, "failed": entries.get("failed") == "1"}
         if before := read_number(request, "before"):
-            wanted["before"] = before
-        found = await self._hub.read(principal, "list_calls", wanted)
-        context = {"calls": found["calls"], "next": found.get("next"), "wanted": wanted}
+            filters["before"] = before
+        listing = await self._hub.read(principal, "list_calls", filters)
+        context = {"calls": listing["calls"], "next": listing.get("next"), "wanted": filters}
         return self._frame.render("calls.html", request, context, "calls")
 
     async def _trace(self, request: Request, principal: Principal) -> Response:
         trace = request.path_params["trace"]
-        found = await self._hub.read(principal, "show_trace", {"trace": trace})
-        bars, length_ms = place_bars(found["calls"])
+        listing = await self._hub.read(principal, "show_trace", {"trace": trace})
+        bars, length_ms = place_bars(listing["calls"])
         only_failed = request.query_params.get("failed") == "1"
         chosen = [bar for bar in bars if bar.call["status"] != "done"] if only_failed else bars
         start = read_number(request, "from")

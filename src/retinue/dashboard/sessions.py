@@ -16,8 +16,17 @@ from urllib.parse import quote
 from cachetools import TTLCache
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from retinue.dashboard.paths import OPEN_PATHS, PAGE_PREFIXES, PAGES, ROOT
 from retinue.web.security import Headers, SecurityMiddleware
+
+ROOT = "/ui"
+"""Where the paths of the dashboard begin."""
+
+PAGES = ("/",)
+PAGE_PREFIXES = (f"{ROOT}/",)
+"""Paths of pages, and prefixes of them."""
+
+OPEN_PREFIXES = (f"{ROOT}/static/", f"{ROOT}/sign-in", f"{ROOT}/link/")
+"""Prefixes of the paths that need no token: style and scripts, and the ways to sign in."""
 
 COOKIE = "retinue_session"
 
@@ -27,7 +36,7 @@ MAX_LINKS = 100
 MAX_SESSIONS = 1_000
 
 
-class Sessions:
+class BrowserSessions:
     """The sessions and unused one-time links of one hub."""
 
     def __init__(self) -> None:
@@ -42,8 +51,8 @@ class Sessions:
 
     def use_link(self, code: str) -> str | None:
         """A new session by a link; None if it is unknown, used or too old."""
-        found = self._links.pop(code, None)
-        return None if found is None else self.begin(found)
+        token = self._links.pop(code, None)
+        return None if token is None else self.begin(token)
 
     def begin(self, token: bytes) -> str:
         """A new session of a token."""
@@ -66,8 +75,8 @@ def read_cookie(headers: Headers) -> str | None:
         cookies.load(headers.get(b"cookie", b"").decode("latin-1"))
     except CookieError:
         return None
-    found = cookies.get(COOKIE)
-    return None if found is None else found.value
+    cookie = cookies.get(COOKIE)
+    return None if cookie is None else cookie.value
 
 
 def set_cookie(session: str, *, secure: bool, prefix: str = "") -> str:
@@ -89,19 +98,19 @@ class SessionMiddleware:
     A page that needs a token leads to the sign-in page. `put_before` connects it with the checks.
     """
 
-    def __init__(self, app: ASGIApp, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, sessions: BrowserSessions) -> None:
         self._app = app
         self._sessions = sessions
 
     @classmethod
-    def put_before(cls, checks: SecurityMiddleware, sessions: Sessions) -> None:
+    def put_before(cls, checks: SecurityMiddleware, sessions: BrowserSessions) -> None:
         """Let ``checks`` pass the requests of pages through the sessions first."""
         checks.put_in_front(cls(checks.check, sessions), PAGES, PAGE_PREFIXES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         token = None
-        is_open = scope["path"].startswith(OPEN_PATHS)
+        is_open = scope["path"].startswith(OPEN_PREFIXES)
         if not is_open and b"authorization" not in headers and (cookie := read_cookie(headers)) is not None:
             token = self._sessions.find(cookie)
         if token is not None:

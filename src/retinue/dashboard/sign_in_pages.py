@@ -10,9 +10,8 @@ from starlette.routing import Route
 
 from retinue.core.call import Principal
 from retinue.core.errors import RetinueError
-from retinue.dashboard.frame import Frame, Page, read_entries
-from retinue.dashboard.paths import ROOT
-from retinue.dashboard.sessions import Sessions, read_cookie, set_cookie
+from retinue.dashboard.frame import Page, PageFrame, read_entries
+from retinue.dashboard.sessions import ROOT, BrowserSessions, read_cookie, set_cookie
 from retinue.web.public_address import prefix_of
 from retinue.web.security import identity_of
 
@@ -23,7 +22,7 @@ Verify = Callable[[bytes], Awaitable[Principal]]
 class SignInPages:
     """The pages that begin and end sessions."""
 
-    def __init__(self, sessions: Sessions, frame: Frame, verify: Verify) -> None:
+    def __init__(self, sessions: BrowserSessions, frame: PageFrame, verify: Verify) -> None:
         self._sessions = sessions
         self._frame = frame
         self._verify = verify

@@ -24,13 +24,13 @@ MAX_ROWS = 75
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ShownStep:
     """One step of a page; ``counts`` is how many steps below it have which status, where it is folded."""
 
     facts: Json
     depth: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
-    below: Sequence[Step] = ()
+    below: Sequence[ShownStep] = ()
 
     @property
     def path(self) -> str:
@@ -50,7 +50,7 @@ class Level:
     ``within`` is None for the run itself; ``around`` are the steps around it, outermost first.
     """
 
-    steps: Sequence[Step]
+    steps: Sequence[ShownStep]
     start: int
     total: int
     counts: Mapping[str, int]
@@ -65,7 +65,7 @@ class Level:
         return self.within is not None and self.total > MAX_UNFOLDED
 
     @property
-    def rows(self) -> list[Step]:
+    def rows(self) -> list[ShownStep]:
         """Each step of the page, before those below it."""
         return list(_iterate(self.steps))
 
@@ -100,7 +100,7 @@ def make_level(
         steps = [{**one, "steps": []} for one in _list_leaves(steps) if one.get("status") == "failed"]
     shown = steps[start : start + PAGE]
     room = MAX_ROWS - len(shown)
-    placed: list[Step] = []
+    placed: list[ShownStep] = []
     for one in shown:
         step = _fold(one, 0, room)
         room -= sum(1 for _ in _iterate(step.below))
@@ -122,18 +122,18 @@ def _list_leaves(steps: Sequence[Json]) -> Iterator[Json]:
             yield step
 
 
-def _fold(step: Json, depth: int, room: int) -> Step:
+def _fold(step: Json, depth: int, room: int) -> ShownStep:
     """The step with those below it, as far as there is room for rows."""
     below: Sequence[Json] = step.get("steps") or []
     if len(below) > min(MAX_UNFOLDED, room):
-        return Step(step, depth, _count(below))
+        return ShownStep(step, depth, _count(below))
     room -= len(below)
     placed = []
     for one in below:
         inner = _fold(one, depth + 1, room)
         room -= sum(1 for _ in _iterate(inner.below))
         placed.append(inner)
-    return Step(step, depth, below=placed)
+    return ShownStep(step, depth, below=placed)
 
 
 def _count(steps: Sequence[Json]) -> Mapping[str, int]:
@@ -148,16 +148,16 @@ def _status_within(step: Json) -> str:
     return status
 
 
-def _iterate(steps: Sequence[Step]) -> Iterator[Step]:
+def _iterate(steps: Sequence[ShownStep]) -> Iterator[ShownStep]:
     for step in steps:
         yield step
         yield from _iterate(step.below)
 
 
-def unfold(steps: Sequence[Json]) -> list[Step]:
+def unfold(steps: Sequence[Json]) -> list[ShownStep]:
     """All steps with all below them, as those of a definition."""
     return [
-        Step(one, below=[replace(inner, depth=1) for inner in unfold(one.get("steps") or [])])
+        ShownStep(one, below=[replace(inner, depth=1) for inner in unfold(one.get("steps") or [])])
         for one in steps
     ]
 

@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError
-from retinue.dashboard.asking import Hub
+from retinue.dashboard.asking import HubSkills
 from retinue.dashboard.figures import draw_definition
 from retinue.dashboard.forms import has_problem, make_form, read_form
-from retinue.dashboard.frame import Frame, Page, describe_error, lead_to, read_entries
-from retinue.dashboard.paths import ROOT
+from retinue.dashboard.frame import Page, PageFrame, describe_error, lead_to, read_entries
+from retinue.dashboard.sessions import ROOT
 
 _SAMPLE = """\
 name: my-workflow
@@ -29,7 +29,7 @@ output: {text: "${{ input.text }}"}
 class WorkflowPages:
     """The pages below ``/ui/workflows``."""
 
-    def __init__(self, hub: Hub, frame: Frame) -> None:
+    def __init__(self, hub: HubSkills, frame: PageFrame) -> None:
         self._hub = hub
         self._frame = frame
 
@@ -46,21 +46,21 @@ class WorkflowPages:
         }
 
     async def _workflows(self, request: Request, principal: Principal) -> Response:
-        found = await self._hub.read(principal, "list_workflows", {})
-        return self._frame.render("workflows.html", request, {"workflows": found["workflows"]}, "workflows")
+        listing = await self._hub.read(principal, "list_workflows", {})
+        return self._frame.render("workflows.html", request, {"workflows": listing["workflows"]}, "workflows")
 
     async def _workflow(self, request: Request, principal: Principal) -> Response:
         name = request.path_params["workflow"]
-        found = await self._hub.read(principal, "list_workflows", {"detailed": True})
-        workflow = next((one for one in found["workflows"] if one["name"] == name), None)
+        listing = await self._hub.read(principal, "list_workflows", {"detailed": True})
+        workflow = next((row for row in listing["workflows"] if row["name"] == name), None)
         if workflow is None:
             raise InvalidRequestError(f"There is no workflow {name}")
         definition = workflow["definition"]
         form = make_form(definition.get("input"))
         if request.method == "POST":
-            given, form = read_form(form, await read_entries(request))
+            values, form = read_form(form, await read_entries(request))
             if not has_problem(form):
-                outcome = await self._hub.act(principal, "start_run", {"workflow": name, "input": given})
+                outcome = await self._hub.act(principal, "start_run", {"workflow": name, "input": values})
                 return lead_to("runs", str(outcome.get()["run"]))
         context = {
             "workflow": workflow,
@@ -71,10 +71,10 @@ class WorkflowPages:
 
     async def _draft(self, request: Request, principal: Principal) -> Response:
         """A draft: checked at each request, and by the script of the page while a person types."""
-        text, given, action = _SAMPLE, "", "check"
+        text, input_text, action = _SAMPLE, "", "check"
         if request.method == "POST":
             entries = await read_entries(request)
-            text, given = entries.get("text", "").replace("\r\n", "\n"), entries.get("input", "")
+            text, input_text = entries.get("text", "").replace("\r\n", "\n"), entries.get("input", "")
             action = entries.get("action", "check")
         elif name := request.query_params.get("from"):
             text = await self._read_text(principal, name)
@@ -82,12 +82,12 @@ class WorkflowPages:
         stored, problem = None, ""
         if checked["valid"] and action == "run":
             try:
-                value = orjson.loads(given) if given.strip() else None
+                value = orjson.loads(input_text) if input_text.strip() else None
             except ValueError:
                 problem = "the input is not JSON; texts stand in double quotes"
             else:
-                wanted = {"workflow": checked["definition"], "input": value}
-                outcome = await self._hub.act(principal, "start_run", wanted)
+                arguments = {"workflow": checked["definition"], "input": value}
+                outcome = await self._hub.act(principal, "start_run", arguments)
                 if outcome.error is None:
                     return lead_to("runs", str(outcome.get()["run"]))
                 problem = describe_error(outcome.error)
@@ -100,7 +100,7 @@ class WorkflowPages:
         steps = checked["definition"].get("steps", []) if "definition" in checked else []
         context = {
             "text": text,
-            "given": given,
+            "given": input_text,
             "checked": checked,
             "stored": stored,
             "problem": problem,
@@ -110,8 +110,8 @@ class WorkflowPages:
 
     async def _read_text(self, principal: Principal, name: str) -> str:
         """The definition of a stored workflow as JSON, to begin a draft with."""
-        found = await self._hub.read(principal, "list_workflows", {"detailed": True})
-        workflow = next((one for one in found["workflows"] if one["name"] == name), None)
+        listing = await self._hub.read(principal, "list_workflows", {"detailed": True})
+        workflow = next((row for row in listing["workflows"] if row["name"] == name), None)
         if workflow is None or "definition" not in workflow:
             raise InvalidRequestError(f"There is no workflow {name[:80]}")
         return json.dumps(workflow["definition"], indent=2, ensure_ascii=False)

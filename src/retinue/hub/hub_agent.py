@@ -16,7 +16,7 @@ from retinue.hub.agents import add_agent_skills
 from retinue.hub.asking import add_query_skill
 from retinue.hub.drafts import StoreWorkflow, add_draft_skills
 from retinue.hub.orchestration.answer_cache import AnswerCache
-from retinue.hub.orchestration.conversations import Conversations
+from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.execution import Orchestration
 from retinue.hub.orchestration.roster import Roster
 from retinue.hub.orchestration.skills import (
@@ -116,7 +116,7 @@ def hub_agent(
     version: str,
     caller: Caller,
     track: TrackRecord,
-    conversations: Conversations,
+    conversations: NamedConversations,
     clear_steps: Callable[[], int],
     access: Access = _NO_ACCESS_LISTS,
     spending_of: SpendingOf = lambda agent: None,

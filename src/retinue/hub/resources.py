@@ -16,7 +16,7 @@ from retinue.core.record import Listing, Stats
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.permissions import Access, is_seen
 from retinue.workflows.definitions.loading import list_broken
-from retinue.workflows.library import Library, Stored
+from retinue.workflows.library import Library, StoredWorkflow
 
 Json = dict[str, Any]
 
@@ -62,7 +62,7 @@ class WorkflowPrompts:
     def __init__(self, agent: Agent, library: Library) -> None:
         self._agent = agent
         self._library = library
-        self._held: dict[str, Stored] = {}
+        self._held: dict[str, StoredWorkflow] = {}
         self._named: set[str] = set()
 
     def list_custom(self) -> list[str]:
@@ -87,7 +87,7 @@ class WorkflowPrompts:
                 self._held[name] = one
                 self._add(one)
 
-    def _add(self, stored: Stored) -> None:
+    def _add(self, stored: StoredWorkflow) -> None:
         definition = stored.definition
         assert definition is not None
         name = stored.name

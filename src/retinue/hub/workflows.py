@@ -47,7 +47,7 @@ _REMEMBERED_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedRun:
     """A run, the id by which its caller knows it, and how its workflow was chosen if it was."""
 
     record: RunRecord
@@ -112,7 +112,7 @@ class RunStarter:
         run: str | None = None,
         overrides: Json | None = None,
         choice: Selection | None = None,
-    ) -> Started:
+    ) -> StartedRun:
         """Start a run of ``definition``, which is that of ``loaded`` or made of it."""
         reject_limited(ctx.principal)
         bundled = await bundle(self._library, loaded)
@@ -140,16 +140,16 @@ class RunStarter:
             raise RunConflictError(run or record.id)
         while self._observers:
             self._observers.pop()()
-        return Started(record, self._access.shown_id(record.id, ctx.principal), choice)
+        return StartedRun(record, self._access.shown_id(record.id, ctx.principal), choice)
 
-    async def find(self, run: str, ctx: Context) -> Started | None:
+    async def find(self, run: str, ctx: Context) -> StartedRun | None:
         """The run that this caller started under this id; None if there is none."""
         try:
             record = await self._access.get(run, ctx.principal)
         except UnknownRunError:
             return None
         is_own = record.id == self._access.stored_id(run, ctx.principal)
-        return Started(record, run) if is_own else None
+        return StartedRun(record, run) if is_own else None
 
 
 def add_start_skill(agent: Agent, starter: RunStarter) -> None:

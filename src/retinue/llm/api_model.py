@@ -37,10 +37,10 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from retinue.core.errors import BusyError, CallTimedOutError, ModelError, RetinueError
 from retinue.llm.completion import (
     MAX_ANSWER_BYTES,
-    Completion,
+    ModelPrompt,
+    ModelReply,
     OnText,
     OnUsage,
-    Prompt,
     Redactor,
     Usage,
     ignore_usage,
@@ -77,7 +77,9 @@ class ApiModel:
         self._model = _open_model(spec, key or NO_KEY, self._http)
         self._redact = Redactor([key] if key else [])
 
-    async def complete(self, prompt: Prompt, on_text: OnText, on_usage: OnUsage = ignore_usage) -> Completion:
+    async def complete(
+        self, prompt: ModelPrompt, on_text: OnText, on_usage: OnUsage = ignore_usage
+    ) -> ModelReply:
         parts: list[ModelRequestPart] = [SystemPromptPart(prompt.instructions), UserPromptPart(prompt.task)]
         try:
             async with model_request_stream(
@@ -116,7 +118,7 @@ class ApiModel:
         """Close the connections."""
         await self._http.aclose()
 
-    def _read(self, response: ModelResponse) -> Completion:
+    def _read(self, response: ModelResponse) -> ModelReply:
         name = self._spec.name
         text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
         if response.finish_reason == "content_filter":
@@ -125,7 +127,7 @@ class ApiModel:
             raise ModelError(name, "unavailable", "the provider ended the answer with an error")
         if not text.strip():
             raise ModelError.empty(name)
-        return Completion(
+        return ModelReply(
             text,
             _usage_of(response),
             response.model_name or self._spec.asks_model,

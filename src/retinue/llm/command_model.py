@@ -17,16 +17,16 @@ from retinue.core.errors import CallTimedOutError, ModelError
 from retinue.llm.command_output import CommandAnswer, OutputReader, read_errors
 from retinue.llm.completion import (
     MAX_ANSWER_BYTES,
-    Completion,
+    ModelPrompt,
+    ModelReply,
     OnText,
     OnUsage,
-    Prompt,
     Redactor,
     ignore_usage,
 )
 from retinue.llm.spec import KEY_VARIABLES, ModelSpec
 from retinue.llm.spending import Ledger
-from retinue.processes.limited import CommandResult, Limits, run_command
+from retinue.processes.limited import CommandResult, ProgramLimits, run_command
 
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     # without the user's MCP servers: this mesh may be one of them, and would be called in a circle
@@ -54,7 +54,7 @@ _HIDDEN_VARIABLES = ("CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SSE_PO
 
 _LOGIN_WORDS = ("log in", "login", "authenticat", "auth method", "api key", "unauthorized", "credential")
 
-_LIMITS = Limits(
+_LIMITS = ProgramLimits(
     cpu_s=86_400,
     # node reserves address space that it does not use
     memory_bytes=1 << 46,
@@ -83,7 +83,9 @@ class CommandModel:
         variables = [name for names in KEY_VARIABLES.values() for name in names]
         self._redact = Redactor(environ.get(name, "") for name in (*variables, spec.api_key_env or ""))
 
-    async def complete(self, prompt: Prompt, on_text: OnText, on_usage: OnUsage = ignore_usage) -> Completion:
+    async def complete(
+        self, prompt: ModelPrompt, on_text: OnText, on_usage: OnUsage = ignore_usage
+    ) -> ModelReply:
         spec = self._spec
         reader = OutputReader()
 
@@ -119,7 +121,7 @@ class CommandModel:
         if not answer.text.strip():
             raise ModelError.empty(spec.name)
         usage = answer.usage or self._ledger.estimate(prompt, len(answer.text.encode()))
-        return Completion(answer.text, usage, answer.model or spec.model or self._arguments[0])
+        return ModelReply(answer.text, usage, answer.model or spec.model or self._arguments[0])
 
     def _explain(self, done: CommandResult, answer: CommandAnswer) -> ModelError:
         name, program = self._spec.name, Path(self._arguments[0]).name
@@ -149,8 +151,8 @@ def list_arguments(spec: ModelSpec, program: str) -> Sequence[str]:
     return (program, *_ARGUMENTS.get(kind, ()), *own, *model, *spec.args, *_AT_END.get(kind, ()))
 
 
-def _within(timeout_s: float) -> Limits:
-    return Limits(
+def _within(timeout_s: float) -> ProgramLimits:
+    return ProgramLimits(
         wall_s=timeout_s,
         cpu_s=_LIMITS.cpu_s,
         memory_bytes=_LIMITS.memory_bytes,

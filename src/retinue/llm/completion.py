@@ -29,7 +29,7 @@ _log = structlog.get_logger("retinue.llm")
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class ModelPrompt:
     """One request to a model: the instructions of its role, the task, and a limit of the answer in tokens."""
 
     instructions: str
@@ -76,7 +76,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class ModelReply:
     """An answer; ``model`` is the name that the back-end gives itself, ``is_cut`` a limit that ended it."""
 
     text: str
@@ -96,7 +96,9 @@ def ignore_usage(usage: Usage) -> None:
 class Model(Protocol):
     """A language model behind one back-end; a call is one attempt, without retries."""
 
-    async def complete(self, prompt: Prompt, on_text: OnText, on_usage: OnUsage = ignore_usage) -> Completion:
+    async def complete(
+        self, prompt: ModelPrompt, on_text: OnText, on_usage: OnUsage = ignore_usage
+    ) -> ModelReply:
         """The answer to one prompt; ``on_text`` receives it while it is written.
 
         An attempt that fails, or is cancelled, calls ``on_usage`` if the provider has reported its usage.
@@ -110,13 +112,13 @@ async def ignore_text(piece: str) -> None:
 
 async def complete_with_retries(
     model: Model,
-    prompt: Prompt,
+    prompt: ModelPrompt,
     on_text: OnText,
     *,
     retries: int,
     deadline: float | None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> Completion:
+) -> ModelReply:
     """The answer of ``model``, after at most ``retries`` further attempts.
 
     An attempt is repeated after a rate limit, a server error or a lost connection: after the time that the
@@ -140,7 +142,7 @@ async def complete_with_retries(
 
 
 def _find_pause(error: BusyError | ModelError, wait_s: float) -> float | None:
-    """The seconds to wait before the next attempt; None for an error that repeating does not mend."""
+    """The seconds to wait before the next attempt; None for an error that another attempt repeats."""
     if isinstance(error, ModelError) and error.reason != "unavailable":
         return None
     asked_s = error.retry_after_s

@@ -23,11 +23,11 @@ from retinue.core.errors import CallTimedOutError, ModelError, RetinueError
 from retinue.core.record import AgentRecord
 from retinue.llm import prompts
 from retinue.llm.completion import (
-    Completion,
     Model,
+    ModelPrompt,
+    ModelReply,
     OnText,
     OnUsage,
-    Prompt,
     Usage,
     complete_with_retries,
     ignore_usage,
@@ -70,7 +70,7 @@ class _Request:
     model: str = ""
     warnings: tuple[str, ...] = ()
 
-    def add(self, completion: Completion, usage: Usage, max_tokens: int) -> None:
+    def add(self, completion: ModelReply, usage: Usage, max_tokens: int) -> None:
         self.used = usage if self.used is None else self.used + usage
         self.model = completion.model
         if completion.is_cut:
@@ -97,7 +97,7 @@ class ModelCalls:
         return Answer(text, usage=self._usage(request), warnings=request.warnings)
 
     async def answer_form(self, context: Context, instructions: str, task: str, read: Read) -> Answer:
-        """The answer as ``read`` reads it; one that it cannot read is asked for once more.
+        """The answer as ``read`` parses it; the model is asked once more for an unreadable answer.
 
         Raises ModelError where the second answer cannot be read either.
         """
@@ -126,23 +126,23 @@ class ModelCalls:
         return _Request(context, prompts.write_instructions(instructions), task, limit, until, deadline)
 
     async def _complete(self, request: _Request, task: str) -> str:
-        prompt = Prompt(request.instructions, task, self._spec.max_tokens)
+        prompt = ModelPrompt(request.instructions, task, self._spec.max_tokens)
         try:
             async with asyncio.timeout_at(request.until), self._slots:
                 return await self._complete_now(request, prompt)
         except TimeoutError:
             raise request.limit from None
 
-    async def _complete_now(self, request: _Request, prompt: Prompt) -> str:
+    async def _complete_now(self, request: _Request, prompt: ModelPrompt) -> str:
         with self._ledger.reserve(prompt, request.context.trace.id) as reservation:
-            attempt = Prompt(prompt.instructions, prompt.task, reservation.max_tokens)
+            attempt = ModelPrompt(prompt.instructions, prompt.task, reservation.max_tokens)
             completion = await self._ask(request, attempt, reservation)
             usage = self._ledger.price(completion.usage)
             reservation.settle(usage)
             request.add(completion, usage, reservation.max_tokens)
         return completion.text
 
-    async def _ask(self, request: _Request, prompt: Prompt, reservation: Reservation) -> Completion:
+    async def _ask(self, request: _Request, prompt: ModelPrompt, reservation: Reservation) -> ModelReply:
         progress = _Progress(request.context)
         model = await self._open()
         attempts = _Attempts(model, progress, prompt, reservation, self._ledger)
@@ -172,7 +172,7 @@ class _Attempts:
     """
 
     def __init__(
-        self, model: Model, progress: _Progress, prompt: Prompt, reservation: Reservation, ledger: Ledger
+        self, model: Model, progress: _Progress, prompt: ModelPrompt, reservation: Reservation, ledger: Ledger
     ) -> None:
         self._model = model
         self._progress = progress
@@ -180,7 +180,9 @@ class _Attempts:
         self._reservation = reservation
         self._ledger = ledger
 
-    async def complete(self, prompt: Prompt, on_text: OnText, on_usage: OnUsage = ignore_usage) -> Completion:
+    async def complete(
+        self, prompt: ModelPrompt, on_text: OnText, on_usage: OnUsage = ignore_usage
+    ) -> ModelReply:
         before = self._progress.size_bytes
         reported: list[Usage] = []
         try:

@@ -28,7 +28,7 @@ _ALL = frozenset({"mesh", "exposed"})
 
 
 class ModelsNotStarted(Source):
-    """A source of agents that are unavailable, and the invoker that says why.
+    """A source of unavailable agents, and the invoker that raises the reason.
 
     One whose name another agent has is not listed: that agent is meant.
     """
@@ -52,7 +52,7 @@ class ModelsNotStarted(Source):
         return bool(self._found) and self._find_taken() != self._taken
 
     def watch(self, directory: Directory) -> None:
-        """Leave out from now on what an agent of another source is called."""
+        """Leave out, from now on, an agent with the name of another source's agent."""
 
         def find_taken() -> frozenset[str]:
             named = {name: directory.find_named(name) for name in self._found}

@@ -20,7 +20,7 @@ import orjson
 from filelock import FileLock
 
 from retinue.core.errors import BudgetSpentError, InvalidSettingError, StateDamagedError
-from retinue.llm.completion import Prompt, Usage
+from retinue.llm.completion import ModelPrompt, Usage
 from retinue.llm.spec import Budget, ModelSpec, Prices, Provider
 from retinue.storage.files import file_mode, replace_file, storage_errors
 
@@ -74,7 +74,7 @@ class Reservation:
     used: Usage | None = None
 
     def settle(self, used: Usage) -> None:
-        """Record what an attempt has used; several attempts add up."""
+        """Record the usage of an attempt; the usage of several attempts is added."""
         self.used = used if self.used is None else self.used + used
 
 
@@ -94,7 +94,7 @@ class Ledger:
         tells_cost: bool = False,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """``tells_cost``: the back-end says itself what a call has cost, once it has ended."""
+        """``tells_cost``: the back-end reports the cost of a call at its end."""
         self._path = path
         self._spec = spec
         self._budget = spec.budget
@@ -105,8 +105,8 @@ class Ledger:
         self._priced = spec.prices is not None
 
     @contextmanager
-    def reserve(self, prompt: Prompt, run_id: str) -> Iterator[Reservation]:
-        """Reserve the most that a call may spend; on leaving what was settled is recorded.
+    def reserve(self, prompt: ModelPrompt, run_id: str) -> Iterator[Reservation]:
+        """Reserve the maximum spending of a call; on exit the settled spending is recorded.
 
         Raises BudgetSpentError, InvalidSettingError for a limit of costs without prices, and StateError.
         """
@@ -127,7 +127,7 @@ class Ledger:
         cost = (usage.input_tokens * prices.input + usage.output_tokens * prices.output) / _MILLION
         return Usage(usage.input_tokens, usage.output_tokens, cost, usage.is_estimated)
 
-    def estimate(self, prompt: Prompt, answer_bytes: int) -> Usage:
+    def estimate(self, prompt: ModelPrompt, answer_bytes: int) -> Usage:
         """The usage of a call that ended without one, after so much of its answer."""
         output = math.ceil(answer_bytes / BYTES_PER_TOKEN)
         return self.price(Usage(estimate_tokens(prompt.size_bytes), output, is_estimated=True))
@@ -145,7 +145,7 @@ class Ledger:
                 remedy="set prices = {input = …, output = …} in US dollars for a million tokens",
             )
 
-    def _begin(self, prompt: Prompt, run_id: str) -> Reservation:
+    def _begin(self, prompt: ModelPrompt, run_id: str) -> Reservation:
         prices = self._find_prices()
         self.check_prices()
         day = read_day(self._path, self._today())

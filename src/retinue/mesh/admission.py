@@ -55,7 +55,7 @@ class LimitSettings:
     max_callers: int = 10_000
 
 
-class Limits:
+class ProcessLimits:
     """The limits of one process; each `admit` that succeeds is followed by one `release`."""
 
     def __init__(self, settings: LimitSettings | None = None, clock: Clock = time.monotonic) -> None:
@@ -65,7 +65,7 @@ class Limits:
         self._buckets: LRUCache[str, TokenBucket] = LRUCache(self._settings.max_callers)
 
     def configure(self, settings: LimitSettings) -> None:
-        """Apply other limits to the next calls; the rate of each caller is counted anew."""
+        """Apply other limits to the next calls; the count of each caller's rate restarts."""
         if settings != self._settings:
             self._settings = settings
             self._buckets = LRUCache(settings.max_callers)
@@ -104,7 +104,7 @@ class Admission:
     """
 
     guard: TraceGuard = field(default_factory=TraceGuard)
-    limits: Limits = field(default_factory=Limits)
+    limits: ProcessLimits = field(default_factory=ProcessLimits)
     events: EventBus = field(default_factory=EventBus)
 
     def enter(self, call: Call, agent: str) -> AdmittedCall:

@@ -84,7 +84,7 @@ class Lookup(Protocol):
         """The whole listing of a candidate; None when it has been removed. Raises StateError."""
 
     async def reread(self, listing: Candidate) -> Listing | None:
-        """Read a listing that failed from its source again; None when the agent is gone."""
+        """Read a listing again from its source after a failure; None after its removal."""
 
 
 class Invoker(Protocol):

@@ -1,4 +1,4 @@
-"""Pins the tools of imported servers, so that no text or schema changes unnoticed.
+"""Pins the tools of imported servers, so that a person accepts each change of a text or schema.
 
 The tools that a server offers first are accepted. Later a changed tool keeps its accepted text and is not
 called, and a new one stays hidden, until a person accepts them. Of the annotations, the title is compared,
@@ -177,7 +177,7 @@ def _is_changed(before: Tool, after: Tool) -> bool:
 
 
 def _find_new_promises(before: Tool | None, after: Tool) -> list[str]:
-    """The hints that promise more than before; of a new tool, those that it sets."""
+    """The hints that promise more than before; all hints of a new tool."""
     if before is None:
         return [hint for hint in _PROMISES if _is_set(after, hint)]
     return [hint for hint, more in _PROMISES.items() if _is_set(before, hint) != more == _is_set(after, hint)]

@@ -99,7 +99,7 @@ class ReadSource(Protocol):
     """Provides resources, prompts and completions."""
 
     async def read(self, request: ReadRequest, call: Call, admitted: AdmittedCall, channel: Channel) -> Read:
-        """Read once, within what the principal may see.
+        """Answer one read of the principal, without hidden items.
 
         Raises UnknownResourceError or UnknownPromptError for a hidden or a missing item.
         """

@@ -1,4 +1,4 @@
-"""Time limits without a timer of the event loop for short calls.
+"""Time limits that set no timer of the event loop for short calls.
 
 Creating and cancelling a timer costs more than most of the call itself. So all alarms that were just set
 share one timer, which ticks as long as new alarms are set; an alarm that is still set at the tick gets its

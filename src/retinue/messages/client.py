@@ -31,7 +31,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import HUB_NAME, QUERY_CAPABILITIES, Listing, Skill
 from retinue.mesh.channel import Channel
-from retinue.mesh.guard.trace_guard import AdmittedCall, Signer
+from retinue.mesh.guard.trace_guard import AdmittedCall, TraceSigner
 from retinue.messages.codec.envelope import Envelope, NotUnderstoodError, new_envelope, parse_envelope
 from retinue.messages.codec.envelope import render_envelope as render
 from retinue.messages.conversations import Conversations
@@ -62,7 +62,7 @@ class MessageInvoker:
         self,
         http: HttpRequester,
         *,
-        signer: Signer | None = None,
+        signer: TraceSigner | None = None,
         token_for: Callable[[str, str], str | None] = lambda source, url: None,
         conversations: Conversations | None = None,
     ) -> None:
@@ -196,7 +196,7 @@ class _Peer:
 
 
 def find_messages_url(listing: Listing) -> str | None:
-    """Where the agent takes messages, as its card says."""
+    """The messages url of an agent, from its card."""
     return next((one.url for one in listing.record.endpoints if one.protocol == PROTOCOL), None)
 
 
@@ -235,7 +235,7 @@ def value_of(reply: Envelope, agent: str, skill: str) -> Any:
 
 
 def error_of(reply: Envelope, agent: str, skill: str) -> RetinueError:
-    """The error that a TASK_REJECT, FAILURE or NOT_UNDERSTOOD stands for."""
+    """The error of a TASK_REJECT, FAILURE or NOT_UNDERSTOOD."""
     payload = reply.payload
     text = _text(
         payload, "reason_text", _text(payload, "error_text", f"{reply.performative} without a reason")

@@ -38,7 +38,7 @@ class Conversation:
         return performative in CODONS[self.opening].states.get(self.state, {})
 
     def advance(self, performative: str) -> None:
-        """Take one reply; raises ValueError for one that does not fit."""
+        """Take one reply; raises ValueError for a reply that does not fit."""
         if not self.admits(performative):
             raise ValueError(f"{performative} does not fit {self.opening} in state {self.state}")
         self.state = CODONS[self.opening].states[self.state][performative]
@@ -64,7 +64,7 @@ class Conversations:
         return len({id(one) for one in self._open.values()})
 
     def begin(self, opening: Envelope, owner: str = "", listener: Listener | None = None) -> Conversation:
-        """A new conversation; one that the same owner began under the same id is replaced."""
+        """A new conversation; it replaces a conversation of the same owner with the same id."""
         conversation = Conversation(
             owner,
             opening.performative,

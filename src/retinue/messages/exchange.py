@@ -1,4 +1,4 @@
-"""A message on its way through the receiver: how it is read and how it is answered."""
+"""Reads one incoming message and renders its reply."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MessageOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MessageReply:
     """A reply; ``later`` = further replies follow, or are asked for."""
 
     message: dict[str, Any]
@@ -55,8 +55,8 @@ RunSkill = Callable[[str, Mapping[str, Any], str | None, Channel, float | None],
 
 
 @dataclass(slots=True)
-class Exchange:
-    """One message on its way through the receiver.
+class MessageExchange:
+    """One incoming message while the receiver handles it.
 
     ``target`` is the agent that it is for; None = any agent that offers the skill. ``run`` calls skills with
     the rights of its sender. ``in_background`` = tasks may outlive the request.

@@ -21,7 +21,7 @@ from retinue.messages import questions
 from retinue.messages.callbacks import Callbacks
 from retinue.messages.codec.envelope import ANYBODY, INVALID_PAYLOAD, Envelope, NotUnderstoodError
 from retinue.messages.codec.payloads import (
-    Reply,
+    PerformativeReply,
     Task,
     accepted,
     arguments_of,
@@ -35,8 +35,8 @@ from retinue.messages.codec.payloads import (
 )
 from retinue.messages.codec.performatives import PERFORMATIVES
 from retinue.messages.conversations import Conversations
-from retinue.messages.exchange import Exchange, RecordOf
-from retinue.messages.journal import Journal, interrupted, subscription_lost
+from retinue.messages.exchange import MessageExchange, RecordOf
+from retinue.messages.journal import TaskJournal, interrupted, subscription_lost
 from retinue.messages.subscriptions import Subscriptions, Watch
 from retinue.messages.tasks import MessageTask, Tasks
 from retinue.web.transport import UrlRefusedError
@@ -44,7 +44,7 @@ from retinue.web.transport import UrlRefusedError
 _NO_TRACE = TraceContext(id="")
 _NULL = NullChannel()
 
-Render = Callable[[Envelope, Reply, str], dict[str, Any]]
+Render = Callable[[Envelope, PerformativeReply, str], dict[str, Any]]
 """The message that answers a request with a reply, in the name of an agent."""
 
 
@@ -66,7 +66,7 @@ class Handlers:
         forwards: bool,
         watch: Watch | None,
         conversations: Conversations,
-        journal: Journal,
+        journal: TaskJournal,
     ) -> None:
         self._own = own
         self._calls = calls
@@ -104,7 +104,7 @@ class Handlers:
         await self._callbacks.aclose()
         self._journal.close()
 
-    async def answer(self, exchange: Exchange) -> tuple[Reply, bool, int | None]:
+    async def answer(self, exchange: MessageExchange) -> tuple[PerformativeReply, bool, int | None]:
         """The reply, whether further replies follow, and the calls that were used, if known.
 
         Raises NotUnderstoodError and RetinueError.
@@ -121,7 +121,7 @@ class Handlers:
             await self._check_callback(request)
         if request.performative == "TASK_REQUEST":
             return await self._run_task(exchange)
-        handlers: Mapping[str, Callable[[Exchange], Awaitable[Reply]]] = {
+        handlers: Mapping[str, Callable[[MessageExchange], Awaitable[PerformativeReply]]] = {
             "QUERY_CAPABILITIES": self._query_capabilities,
             "QUERY_IF": questions.query_if,
             "QUERY_REF": self._query_ref,
@@ -131,7 +131,7 @@ class Handlers:
         }
         return await handlers[request.performative](exchange), request.performative == "SUBSCRIBE", None
 
-    def _take_reply(self, request: Envelope) -> Reply:
+    def _take_reply(self, request: Envelope) -> PerformativeReply:
         """A reply that arrived on its own: it must fit a conversation that this process began."""
         found = self._conversations.take(request.in_reply_to, request.performative)
         if found is None:
@@ -157,7 +157,7 @@ class Handlers:
                 request,
             ) from None
 
-    async def _query_capabilities(self, exchange: Exchange) -> Reply:
+    async def _query_capabilities(self, exchange: MessageExchange) -> PerformativeReply:
         payload = exchange.request.payload
         asked = {key: payload[key] for key in ("query_type", "query_parameters") if key in payload}
         target = exchange.target
@@ -172,9 +172,9 @@ class Handlers:
         if outcome.error is not None:
             return reply_of_error(self._conceal(outcome.error, QUERY_CAPABILITIES))
         told = outcome.value if isinstance(outcome.value, Mapping) else {"answer": outcome.value}
-        return Reply("INFORM_CAPABILITIES", {"status": "success", **told})
+        return PerformativeReply("INFORM_CAPABILITIES", {"status": "success", **told})
 
-    async def _find_record(self, exchange: Exchange) -> AgentRecord | None:
+    async def _find_record(self, exchange: MessageExchange) -> AgentRecord | None:
         """The record of the agent that a message is for; None where it is for anybody."""
         if exchange.target is None:
             return None
@@ -186,11 +186,11 @@ class Handlers:
         return record
 
     def _conceal(self, error: RetinueError, skill: str) -> RetinueError:
-        """An agent's own endpoint does not tell its name to whom it does not hear."""
+        """Hide the agent's name, because its own endpoint must not reveal it to a caller without access."""
         is_own = not self._forwards and isinstance(error, UnknownAgentError)
         return UnknownSkillError(skill) if is_own else error
 
-    async def _choose(self, exchange: Exchange, task: Task) -> tuple[str, dict[str, Any]]:
+    async def _choose(self, exchange: MessageExchange, task: Task) -> tuple[str, dict[str, Any]]:
         """The skill and the arguments of a task; raises UnknownSkillError."""
         record = await self._find_record(exchange)
         if record is None:
@@ -214,7 +214,7 @@ class Handlers:
             )
         return skill.id, arguments_of(task, skill)
 
-    async def _run_task(self, exchange: Exchange) -> tuple[Reply, bool, int | None]:
+    async def _run_task(self, exchange: MessageExchange) -> tuple[PerformativeReply, bool, int | None]:
         request = exchange.request
         skill, arguments = await self._choose(exchange, read_task(request))
         deadline = exchange.deadline
@@ -255,7 +255,7 @@ class Handlers:
             task.observers.append(self._note_news)
         return accepted(task.id, task.comments), True, None
 
-    def _note_news(self, task: MessageTask, reply: Reply) -> None:
+    def _note_news(self, task: MessageTask, reply: PerformativeReply) -> None:
         self._conversations.take(task.request.message_id, reply.performative, task.owner)
         if reply.performative == "TASK_ACCEPT":
             return
@@ -263,8 +263,8 @@ class Handlers:
         if task.request.callback_url is not None:
             self._deliver_end(task, reply)
 
-    def _deliver_end(self, task: MessageTask, reply: Reply) -> None:
-        """Send the end of a task; one that is not taken after all attempts can be asked for."""
+    def _deliver_end(self, task: MessageTask, reply: PerformativeReply) -> None:
+        """Send the end of a task; after all attempts fail, the sender can still ask for it."""
 
         def note(arrived: bool) -> None:
             self._journal.note_end(task, told=True)
@@ -272,28 +272,32 @@ class Handlers:
         self._deliver(task.request, reply, task.agent, note)
 
     def _deliver(
-        self, request: Envelope, reply: Reply, agent: str, done: Callable[[bool], None] | None = None
+        self,
+        request: Envelope,
+        reply: PerformativeReply,
+        agent: str,
+        done: Callable[[bool], None] | None = None,
     ) -> None:
         assert request.callback_url is not None
         self._callbacks.deliver(request.callback_url, self._render(request, reply, agent), done)
 
-    async def _query_ref(self, exchange: Exchange) -> Reply:
+    async def _query_ref(self, exchange: MessageExchange) -> PerformativeReply:
         return await questions.query_ref(exchange, self._find_task(exchange), self._find_record)
 
-    def _find_task(self, exchange: Exchange) -> MessageTask | None:
+    def _find_task(self, exchange: MessageExchange) -> MessageTask | None:
         payload, request = exchange.request.payload, exchange.request
         for reference in (payload.get("task_id"), payload.get("reference"), request.in_reply_to):
             if isinstance(reference, str) and (found := self._tasks.find(reference, exchange.owner)):
                 return found
         return None
 
-    async def _propose(self, exchange: Exchange) -> Reply:
+    async def _propose(self, exchange: MessageExchange) -> PerformativeReply:
         task = read_task(exchange.request)
         skill, arguments = await self._choose(exchange, task)
         record = await self._find_record(exchange)
         return await questions.propose(exchange, record, skill, arguments)
 
-    async def _subscribe(self, exchange: Exchange) -> Reply:
+    async def _subscribe(self, exchange: MessageExchange) -> PerformativeReply:
         request = exchange.request
         topic = request.payload.get("topic", "capabilities")
         if request.callback_url is None:
@@ -310,14 +314,14 @@ class Handlers:
         if self._watch is None or target is None:
             return rejected("incapable", "there are no news of anybody: name one agent in receiver.agent_id")
 
-        async def summarise() -> Reply:
+        async def summarise() -> PerformativeReply:
             return await self._summarise(target, exchange.principal)
 
         return await self._subscriptions.follow_capabilities(
             exchange.owner, request, target, self._watch, summarise
         )
 
-    async def _summarise(self, target: str, principal: Principal) -> Reply:
+    async def _summarise(self, target: str, principal: Principal) -> PerformativeReply:
         call = Call(
             id=new_id(),
             skill=QUERY_CAPABILITIES,
@@ -330,9 +334,9 @@ class Handlers:
         outcome = await self._calls.dispatch(call)
         if outcome.error is not None:
             return reply_of_error(outcome.error)
-        return Reply("INFORM_CAPABILITIES", outcome.value)
+        return PerformativeReply("INFORM_CAPABILITIES", outcome.value)
 
-    async def _cancel(self, exchange: Exchange) -> Reply:
+    async def _cancel(self, exchange: MessageExchange) -> PerformativeReply:
         request = exchange.request
         task = self._find_task(exchange)
         if task is not None:

@@ -16,7 +16,7 @@ import structlog
 
 from retinue.core.errors import StateError
 from retinue.messages.codec.envelope import Envelope, NotUnderstoodError, parse_envelope, render_envelope
-from retinue.messages.codec.payloads import Reply, failed, not_json
+from retinue.messages.codec.payloads import PerformativeReply, failed, not_json
 from retinue.messages.subscriptions import Subscription
 from retinue.messages.tasks import MessageTask
 from retinue.storage.task_store import StoredTask, TaskStore
@@ -35,7 +35,7 @@ class Left:
     subscriptions: list[Subscription] = field(default_factory=list)
 
 
-class Journal:
+class TaskJournal:
     """The stored tasks and subscriptions of one process; the file is opened when it is needed.
 
     ``open_store`` None = nothing is stored.
@@ -46,7 +46,7 @@ class Journal:
         self._store: TaskStore | None = None
 
     def save_task(self, task: MessageTask, *, told: bool = False) -> None:
-        """Store a task as it stands; ``told`` = its end needs no delivery. Raises StateError.
+        """Store the present state of a task; ``told`` = its end needs no delivery. Raises StateError.
 
         A reply that JSON cannot carry is stored as the failure that is sent in its place.
         """
@@ -65,7 +65,7 @@ class Journal:
             _log.warning("the end of a task is not stored", task=task.id, reason=str(error))
 
     def save_subscription(self, one: Subscription) -> None:
-        """Store a subscription, so that its receiver can be told when it is lost. Raises StateError."""
+        """Store a subscription, so that a restarted process can notify its receiver. Raises StateError."""
         if (store := self._open()) is not None:
             body = _body(SUBSCRIPTION, one.id, one.request, one.agent)
             store.save(StoredTask(one.id, one.agent, one.owner, "", SUBSCRIPTION, False, body))
@@ -94,7 +94,7 @@ class Journal:
                 continue
             task = MessageTask(body["id"], owner, request, body["agent"])
             has_ended = body["reply"] is not None
-            task.reply = Reply(*body["reply"]) if has_ended else interrupted(task.id)
+            task.reply = PerformativeReply(*body["reply"]) if has_ended else interrupted(task.id)
             task.ended_at = body["ended_at"] if has_ended else time.time()
             left.tasks.append(task)
             if request.callback_url is not None and not body["ended"]:
@@ -122,7 +122,7 @@ class Journal:
         return self._store
 
 
-def interrupted(task_id: str) -> Reply:
+def interrupted(task_id: str) -> PerformativeReply:
     """FAILURE of a task whose process ended while it ran."""
     text = (
         f"the process of task {task_id} ended while the task ran; it may have done a part — request it again"
@@ -130,13 +130,13 @@ def interrupted(task_id: str) -> Reply:
     return failed("interrupted", text, {"task_id": task_id})
 
 
-def subscription_lost(one: Subscription) -> Reply:
+def subscription_lost(one: Subscription) -> PerformativeReply:
     """FAILURE of a subscription whose process ended."""
     text = f"subscription {one.id} has ended with its process — subscribe again"
     return failed("subscription_ended", text, {"task_id": one.id})
 
 
-def _row_of(task: MessageTask, reply: Reply | None, told: bool) -> StoredTask:
+def _row_of(task: MessageTask, reply: PerformativeReply | None, told: bool) -> StoredTask:
     end = (
         {"reply": None, "ended_at": None}
         if reply is None

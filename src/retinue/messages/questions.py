@@ -18,7 +18,7 @@ from retinue.mesh.permissions import may_call
 from retinue.mesh.schema.checks import check_input
 from retinue.messages.codec.envelope import INVALID_PAYLOAD, Envelope, NotUnderstoodError
 from retinue.messages.codec.payloads import (
-    Reply,
+    PerformativeReply,
     failed,
     field_problem,
     refuse,
@@ -27,7 +27,7 @@ from retinue.messages.codec.payloads import (
     result,
 )
 from retinue.messages.codec.performatives import CODONS, FROM_FIPA, PERFORMATIVES, TO_FIPA
-from retinue.messages.exchange import Exchange
+from retinue.messages.exchange import MessageExchange
 from retinue.messages.tasks import MessageTask
 
 _NULL = NullChannel()
@@ -36,10 +36,10 @@ CONDITIONS = ("capabilities", "action", "topic", "language")
 REFERENCES = ("capabilities", "topics", "actions", "codons", "performatives", "fipa", "agents")
 TOPICS = ("task", "capabilities")
 
-FindRecord = Callable[[Exchange], Awaitable[AgentRecord | None]]
+FindRecord = Callable[[MessageExchange], Awaitable[AgentRecord | None]]
 
 
-async def query_if(exchange: Exchange) -> Reply:
+async def query_if(exchange: MessageExchange) -> PerformativeReply:
     """Whether every part of ``condition`` holds: INFORM_RESULT with ``holds``, true or false."""
     request = exchange.request
     condition = request.payload.get("condition")
@@ -57,12 +57,12 @@ async def query_if(exchange: Exchange) -> Reply:
             if name == "capabilities" and "match_type" in condition:
                 asked["match_type"] = condition["match_type"]
             found = await _ask(exchange, "specific", asked)
-            if isinstance(found, Reply):
+            if isinstance(found, PerformativeReply):
                 return found
             holds[name] = found.get("match_result") is True
     if "action" in condition:
         found = await _ask(exchange, "action_details", {"action_name": condition["action"]})
-        if isinstance(found, Reply):
+        if isinstance(found, PerformativeReply):
             return found
         holds["action"] = _is_available(found)
     if "language" in condition:
@@ -73,7 +73,9 @@ async def query_if(exchange: Exchange) -> Reply:
     return result("true" if verdict else "false", {"holds": verdict, "condition": condition, "parts": holds})
 
 
-async def _ask(exchange: Exchange, kind: str, parameters: Mapping[str, Any]) -> Mapping[str, Any] | Reply:
+async def _ask(
+    exchange: MessageExchange, kind: str, parameters: Mapping[str, Any]
+) -> Mapping[str, Any] | PerformativeReply:
     """The payload of INFORM_CAPABILITIES, or the reply to a question that failed."""
     query = {"query_type": kind, "query_parameters": dict(parameters)}
     outcome = await exchange.run(QUERY_CAPABILITIES, query, exchange.target, _NULL, exchange.deadline)
@@ -83,11 +85,13 @@ async def _ask(exchange: Exchange, kind: str, parameters: Mapping[str, Any]) -> 
 
 
 def _is_available(details: Mapping[str, Any]) -> bool:
-    """Whether an answer to action_details says that the action can be done now."""
+    """Whether an answer to action_details reports the action as available now."""
     return details.get("status") == "success" and details.get("available") is not False
 
 
-async def query_ref(exchange: Exchange, task: MessageTask | None, find_record: FindRecord) -> Reply:
+async def query_ref(
+    exchange: MessageExchange, task: MessageTask | None, find_record: FindRecord
+) -> PerformativeReply:
     """The target of a reference: a task of the sender, the codons, the capabilities, the hub's agents."""
     request = exchange.request
     if task is not None:
@@ -107,7 +111,7 @@ async def query_ref(exchange: Exchange, task: MessageTask | None, find_record: F
         return result(f"{len(lists[reference])} {reference}", {reference: lists[reference]})
     if reference in ("capabilities", "topics", "actions"):
         found = await _ask(exchange, "summary", {})
-        if isinstance(found, Reply):
+        if isinstance(found, PerformativeReply):
             return found
         capabilities = found.get("capabilities")
         told = capabilities if isinstance(capabilities, Mapping) else {}
@@ -120,7 +124,7 @@ async def query_ref(exchange: Exchange, task: MessageTask | None, find_record: F
     visible = [one for one in skills if is_visible(one.visibility, exchange.principal.scopes)]
     if (named := find_action(visible, reference)) is not None:
         found = await _ask(exchange, "action_details", {"action_name": named.id})
-        return found if isinstance(found, Reply) else result(named.id, found)
+        return found if isinstance(found, PerformativeReply) else result(named.id, found)
     return failed(
         "unknown_reference",
         f"payload.reference {reference[:100]!r} names nothing here: give one of {', '.join(REFERENCES)}, the "
@@ -128,7 +132,7 @@ async def query_ref(exchange: Exchange, task: MessageTask | None, find_record: F
     )
 
 
-async def _list_agents(exchange: Exchange) -> Reply:
+async def _list_agents(exchange: MessageExchange) -> PerformativeReply:
     """The directory as Yellow Pages: the hub's agents, by words where the payload has a ``query``."""
     arguments = {
         name: value
@@ -144,9 +148,9 @@ async def _list_agents(exchange: Exchange) -> Reply:
 
 
 async def propose(
-    exchange: Exchange, record: AgentRecord | None, skill_id: str, arguments: Mapping[str, Any]
-) -> Reply:
-    """TASK_ACCEPT where the agent would run the task as it stands: the skill is offered, the arguments fit.
+    exchange: MessageExchange, record: AgentRecord | None, skill_id: str, arguments: Mapping[str, Any]
+) -> PerformativeReply:
+    """TASK_ACCEPT where the agent would run the task: it offers the skill, and the arguments fit.
 
     Nothing runs. The agent's own answer of the moment is asked for, so that its author's hook may say no.
     """
@@ -169,18 +173,18 @@ async def propose(
     if skill.input_schema is not None:
         check_input(skill, trial)
     live = await _ask(exchange, "action_details", {"action_name": skill_id})
-    if isinstance(live, Reply):
+    if isinstance(live, PerformativeReply):
         return live
     terms = {name: live[name] for name in ("price", "time_s", "confidence", "reasons") if name in live}
     if not _is_available(live):
         reason = live.get("error_text") or "; ".join(map(str, (terms.get("reasons") or {}).values()))
         return rejected("incapable", reason or f"{skill_id} is not available now")
     payload = {"status": "accepted", "comments": f"{skill_id} can be requested with these arguments"}
-    return Reply("TASK_ACCEPT", {**payload, **({"terms": terms} if terms else {})})
+    return PerformativeReply("TASK_ACCEPT", {**payload, **({"terms": terms} if terms else {})})
 
 
 def missing_callback(request: Envelope) -> NotUnderstoodError:
-    """A SUBSCRIBE that says not where to send the news."""
+    """The error for a SUBSCRIBE without a callback url."""
     return NotUnderstoodError(
         INVALID_PAYLOAD,
         "callback_url is missing: give the http or https url that the news are sent to",

@@ -31,12 +31,25 @@ from retinue.messages.codec.envelope import (
     reply_to,
     same_agent,
 )
-from retinue.messages.codec.payloads import Reply, failed, not_json, not_understood, reply_of_error
+from retinue.messages.codec.payloads import (
+    PerformativeReply,
+    failed,
+    not_json,
+    not_understood,
+    reply_of_error,
+)
 from retinue.messages.codec.signatures import digest_of, find_flaw, sign
 from retinue.messages.conversations import Conversations
-from retinue.messages.exchange import Answer, Exchange, MessageOptions, RecordOf, RunSkill, check_sender
+from retinue.messages.exchange import (
+    MessageExchange,
+    MessageOptions,
+    MessageReply,
+    RecordOf,
+    RunSkill,
+    check_sender,
+)
 from retinue.messages.handlers import Handlers
-from retinue.messages.journal import Journal
+from retinue.messages.journal import TaskJournal
 from retinue.messages.replays import SignedOnce
 from retinue.messages.subscriptions import Watch
 from retinue.web.codec.merged_traces import merge_traces
@@ -69,7 +82,7 @@ class Receiver:
         key: bytes = b"",
         log: Callable[[str], None] | None = None,
         conversations: Conversations | None = None,
-        journal: Journal | None = None,
+        journal: TaskJournal | None = None,
         signed_once: SignedOnce | None = None,
     ) -> None:
         self.own = own
@@ -89,7 +102,7 @@ class Receiver:
             forwards=forwards,
             watch=watch,
             conversations=self.conversations,
-            journal=Journal() if journal is None else journal,
+            journal=TaskJournal() if journal is None else journal,
         )
 
     def recover(self) -> None:
@@ -116,7 +129,7 @@ class Receiver:
         wait_s: float | None = None,
         idempotency_key: str | None = None,
         endpoint: str = "messages",
-    ) -> Answer:
+    ) -> MessageReply:
         """The reply to a decoded message.
 
         ``agent`` is the agent of the endpoint; ``wait_s`` = how long to wait for the result of a task, None =
@@ -156,7 +169,7 @@ class Receiver:
         agent: str | None = None,
         wait_s: float | None = None,
         in_background: bool = True,
-    ) -> Answer:
+    ) -> MessageReply:
         """As `answer`, with skills run by ``run``."""
         request: Envelope | None = None
         later, calls_used = False, None
@@ -168,7 +181,7 @@ class Receiver:
             target = self._target(request, agent)
             if wait_s is None:
                 wait_s = self.options.wait_s if request.callback_url is None else 0.0
-            exchange = Exchange(
+            exchange = MessageExchange(
                 request, principal, principal_key(principal), target, run, wait_s, in_background
             )
             try:
@@ -189,10 +202,14 @@ class Receiver:
             _log.exception("a message broke")
             reply = failed("internal_error", "internal error — see the log of this process")
         request = request or unread()
-        return Answer(self._render(request, reply, agent, calls_used), later)
+        return MessageReply(self._render(request, reply, agent, calls_used), later)
 
     def _render(
-        self, request: Envelope, reply: Reply, agent: str | None = None, calls_used: int | None = None
+        self,
+        request: Envelope,
+        reply: PerformativeReply,
+        agent: str | None = None,
+        calls_used: int | None = None,
     ) -> dict[str, Any]:
         envelope = reply_to(
             request,

@@ -1,4 +1,4 @@
-"""Takes each signed message once: limits its age, and remembers it for that long.
+"""Accepts each signed message once: limits its age, and remembers it for that time.
 
 A message that was signed before the process started is refused, because an earlier process may have seen it.
 When the clock of this machine is set back, that time moves with it, because otherwise all messages would be

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from retinue.core.call import MAX_KEY_LENGTH
 from retinue.messages.codec.envelope import NotUnderstoodError, read_json, render_envelope, reply_to
 from retinue.messages.codec.payloads import not_understood
-from retinue.messages.exchange import Answer
+from retinue.messages.exchange import MessageReply
 from retinue.messages.receiver import Receiver, unread
 from retinue.web.codec.trace import parse_raw_trace_headers
 from retinue.web.disconnect import CancelOnDisconnect, read_body
@@ -45,7 +45,7 @@ class MessagesEndpoint:
                 reply = not_understood(error.reason_code, error.text)
                 sender = self._receiver.own if agent is None else agent
                 envelope = reply_to(unread(), reply.performative, reply.payload, sender=sender)
-                answer = Answer(render_envelope(envelope))
+                answer = MessageReply(render_envelope(envelope))
             else:
                 answer = await self._receiver.answer(
                     message,
@@ -58,7 +58,7 @@ class MessagesEndpoint:
             await _send(send, answer)
 
 
-async def _send(send: Send, answer: Answer) -> None:
+async def _send(send: Send, answer: MessageReply) -> None:
     body = orjson.dumps(answer.message)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     status = 202 if answer.later else 200
@@ -75,6 +75,6 @@ def _read_wait(headers: Headers) -> float | None:
 
 
 def _read_key(headers: Headers) -> str | None:
-    """The idempotency key; one that is too long is none, because a message has no status for it."""
+    """The idempotency key; a key that is too long is ignored, because a message has no status for it."""
     key = headers.get(b"idempotency-key", b"").decode("latin-1")
     return key if 0 < len(key) <= MAX_KEY_LENGTH else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from retinue.core.call import new_id
 from retinue.core.errors import BusyError
 from retinue.messages.codec.envelope import Envelope
-from retinue.messages.codec.payloads import Reply, accepted
+from retinue.messages.codec.payloads import PerformativeReply, accepted
 from retinue.messages.tasks import MessageTask
 
 MAX_SUBSCRIPTIONS = 500
@@ -20,7 +20,7 @@ MAX_FAILURES = 5
 Watch = Callable[[str, Callable[[], None]], Callable[[], None]]
 """Calls back when the skills of an agent may have changed; returns the function that ends it."""
 
-Summarise = Callable[[], Awaitable[Reply]]
+Summarise = Callable[[], Awaitable[PerformativeReply]]
 """The agent's present summary: INFORM_CAPABILITIES, or the reason why there is none."""
 
 
@@ -34,7 +34,7 @@ class Subscription:
     id: str = field(default_factory=new_id)
     stop: Callable[[], None] = lambda: None
     failures: int = 0
-    last: Reply | None = None
+    last: PerformativeReply | None = None
 
     def names(self) -> tuple[str, ...]:
         """The keys of a subscription."""
@@ -50,7 +50,7 @@ class Subscriptions:
 
     def __init__(
         self,
-        send: Callable[[Envelope, Reply, str, Callable[[bool], None]], None],
+        send: Callable[[Envelope, PerformativeReply, str, Callable[[bool], None]], None],
         *,
         save: Callable[[Subscription], None] = lambda one: None,
         forget: Callable[[Subscription], None] = lambda one: None,
@@ -72,11 +72,11 @@ class Subscriptions:
             self._all[owner, name] = subscription
         return subscription
 
-    def follow_task(self, owner: str, request: Envelope, task: MessageTask) -> Reply:
+    def follow_task(self, owner: str, request: Envelope, task: MessageTask) -> PerformativeReply:
         """Tell of the progress of a task, and of its end, which ends the subscription."""
         subscription = self.add(owner, request, task.agent)
 
-        def tell(told: MessageTask, reply: Reply) -> None:
+        def tell(told: MessageTask, reply: PerformativeReply) -> None:
             self.tell(subscription, reply)
             if reply.performative != "TASK_ACCEPT":
                 self.end(subscription)
@@ -89,8 +89,8 @@ class Subscriptions:
 
     async def follow_capabilities(
         self, owner: str, request: Envelope, agent: str, watch: Watch, summarise: Summarise
-    ) -> Reply:
-        """Tell of what an agent can do, whenever its summary has changed."""
+    ) -> PerformativeReply:
+        """Send an agent's capabilities whenever their summary has changed."""
         changed = asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -131,7 +131,7 @@ class Subscriptions:
         """The subscription of this owner that an id names."""
         return self._all.get((owner, reference))
 
-    def tell(self, subscription: Subscription, reply: Reply) -> None:
+    def tell(self, subscription: Subscription, reply: PerformativeReply) -> None:
         """Send news, unless they are the same as the last."""
         if subscription.last == reply:
             return
@@ -149,7 +149,7 @@ class Subscriptions:
         self._forget(subscription)
         self._stop(subscription)
 
-    def tell_end(self, subscription: Subscription, reply: Reply) -> None:
+    def tell_end(self, subscription: Subscription, reply: PerformativeReply) -> None:
         """Send the last news of a subscription, and forget it after the last attempt."""
 
         def note(arrived: bool) -> None:
@@ -164,7 +164,7 @@ class Subscriptions:
             if self._all.get((subscription.owner, name)) is subscription:
                 del self._all[subscription.owner, name]
 
-    def close(self, reply_of: Callable[[Subscription], Reply]) -> None:
+    def close(self, reply_of: Callable[[Subscription], PerformativeReply]) -> None:
         """End all, and tell their receivers ``reply_of`` each."""
         for subscription in {id(one): one for one in self._all.values()}.values():
             self.tell_end(subscription, reply_of(subscription))

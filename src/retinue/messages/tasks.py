@@ -18,7 +18,7 @@ from retinue.core.call import Outcome, new_id
 from retinue.core.errors import BusyError
 from retinue.mesh.channel import Capability, Channel, LogLevel, NullChannel
 from retinue.messages.codec.envelope import Envelope
-from retinue.messages.codec.payloads import Reply, accepted, failed, reply_of_outcome
+from retinue.messages.codec.payloads import PerformativeReply, accepted, failed, reply_of_outcome
 
 _log = structlog.get_logger(__name__)
 
@@ -30,12 +30,12 @@ KEEP_S = 3600.0
 
 _CAPABILITIES: frozenset[Capability] = frozenset({"progress", "log"})
 
-News = Callable[["MessageTask", Reply], None]
+News = Callable[["MessageTask", PerformativeReply], None]
 """Receives the messages about a task: TASK_ACCEPT with its progress, and the reply that ends it."""
 
 
-class TaskChannel(NullChannel):
-    """Turns progress and log lines of a task into news; questions fail, as where nobody listens.
+class NewsChannel(NullChannel):
+    """Turns progress and log lines of a task into news; questions fail, because news have no answers.
 
     It claims to listen only where the task is to be accepted at once, because through a hub, a call with
     progress takes a longer way.
@@ -63,14 +63,14 @@ class MessageTask:
     request: Envelope
     agent: str
     comments: str = "running"
-    reply: Reply | None = None
+    reply: PerformativeReply | None = None
     ended_at: float | None = None
     calls_used: int | None = None
     observers: list[News] = field(default_factory=list)
     work: asyncio.Task[None] | None = None
 
-    def describe(self) -> Reply:
-        """How it stands: its end, else TASK_ACCEPT with its progress."""
+    def describe(self) -> PerformativeReply:
+        """The state of the task: its end, otherwise TASK_ACCEPT with its progress."""
         return self.reply or accepted(self.id, self.comments)
 
     def names(self) -> tuple[str, ...]:
@@ -145,8 +145,8 @@ class Tasks:
         self._ended[task.id] = task
         self._prune()
 
-    async def aclose(self, reply_of: Callable[[str], Reply] | None = None) -> None:
-        """Cancel every task; ``reply_of`` gives what a task of this id ends with."""
+    async def aclose(self, reply_of: Callable[[str], PerformativeReply] | None = None) -> None:
+        """Cancel every task; ``reply_of`` gives the last reply of the task with this id."""
         running = list(self._running)
         for task in running:
             if reply_of is not None and task.reply is None:
@@ -159,7 +159,7 @@ class Tasks:
             self._notify(task, task.describe())
 
         try:
-            outcome = await run(TaskChannel(tell, listens=listens))
+            outcome = await run(NewsChannel(tell, listens=listens))
             task.calls_used = outcome.calls_used
             task.reply = reply_of_outcome(outcome, task.id)
         except Exception:  # noqa: BLE001 - whoever asks for the task must get an answer
@@ -176,7 +176,7 @@ class Tasks:
         self._prune()
         self._notify(task, task.reply)
 
-    def _notify(self, task: MessageTask, reply: Reply) -> None:
+    def _notify(self, task: MessageTask, reply: PerformativeReply) -> None:
         for observer in list(task.observers):
             observer(task, reply)
 

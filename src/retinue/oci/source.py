@@ -158,6 +158,7 @@ class RegistrySource(Source):
         *,
         tag: str | None = None,
         verifier: CardVerifier | None = None,
+        given_at_once: int = GIVEN_AT_ONCE,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -165,6 +166,7 @@ class RegistrySource(Source):
         self._registry = registry
         self._tag = tag
         self._verifier = verifier
+        self._given_at_once = given_at_once
         self._trust: object = None
         self._clock = clock
         self._now = now
@@ -233,7 +235,7 @@ class RegistrySource(Source):
                     if reading.error is not None:
                         problems[repository] = SourceProblem(self.name, repository, reading.error)
                     listings.update(((listing.key, listing.id.tag), listing) for listing in reading.listings)
-                    if give is not None and len(listings) >= GIVEN_AT_ONCE:
+                    if give is not None and len(listings) >= self._given_at_once:
                         give(list(listings.values()))
                         listings.clear()
 

@@ -57,7 +57,7 @@ class ApiSpec:
 
 
 class ImportedApi(LiveMember):
-    """One API: loaded by a task of its own."""
+    """One API; a separate task loads its document."""
 
     def __init__(self, spec: ApiSpec, make_client: Callable[[Api], ApiClient], on_change: OnChange) -> None:
         self.spec = spec

@@ -1,1 +1,1 @@
-"""The socket: the parts of a process, with their inputs and products."""
+"""The parts of a process: their interface, their inputs and their products."""

@@ -51,7 +51,7 @@ def find_installed_parts() -> InstalledParts:
             parts[plugin.name] = _load(plugin, parts)
         except InvalidSettingError as error:
             refused[plugin.name] = error
-        except Exception as error:  # noqa: BLE001 - what another distribution raises stops no command
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - what a distribution raises stops no command
             reason = f"{plugin.target} cannot be made: {type(error).__name__}: {error}"
             refused[plugin.name] = _refuse(plugin, reason, f"upgrade {plugin.distribution}, or uninstall it")
     return InstalledParts(tuple(parts.values()), refused)
@@ -96,6 +96,16 @@ def _load(plugin: Plugin, loaded: Mapping[str, Part]) -> Part:
             else "its part has another name"
         )
         raise _refuse(plugin, what, f"uninstall {plugin.distribution}")
+    if not part_class.kinds:
+        raise _refuse(plugin, "its part is of no kind of process", f"uninstall {plugin.distribution}")
+    own = f"--{part_class.name}"
+    for option in part_class.options:
+        if option.flag != own and not option.flag.startswith(f"{own}-"):
+            raise _refuse(
+                plugin,
+                f"its option {option.flag} does not begin with {own}",
+                f"uninstall {plugin.distribution}",
+            )
     if part_class.table is not None:
         part_class.table()  # every setting needs a default, because nobody has to write the table
     return part_class()

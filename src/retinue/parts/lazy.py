@@ -50,7 +50,7 @@ class Lazy(Generic[T]):
             return self.made
 
     def end(self) -> None:
-        """End what the value does now, so that a process that waits for it can stop; also while it opens."""
+        """End the value's current work, also while it opens, so that the process can stop."""
         self.is_ended = True
         if self.made is not None and self._end is not None:
             self._end(self.made)

@@ -1,4 +1,4 @@
-"""Opens the parts of a process in the order of their needs, and takes them through their moments."""
+"""Opens the parts of a process in the order of their needs, then runs, drains and ends them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import structlog
 from starlette.routing import BaseRoute
 
+from retinue.authoring.agent import Agent
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.metrics import METRICS, Figures, Metric
 from retinue.parts.part import LivePart, Opened, Part, Problem
 from retinue.parts.process import Process
-from retinue.web.security import SecurityMiddleware
+from retinue.web.security import PathExceptions, SecurityMiddleware
 
 SLOW_S = 10.0
 """A part that takes longer to open, or to start, is named."""
@@ -58,7 +59,7 @@ def in_order(parts: Sequence[Part], edges: Edges) -> list[Part]:
 
 @dataclass(frozen=True, slots=True)
 class OpenPart:
-    """A part with what it gave."""
+    """A part with its `Opened`."""
 
     part: Part
     opened: Opened
@@ -74,25 +75,33 @@ class OpenParts:
         self._failed: list[Problem] = []
 
     def add(self, part: Part, opened: Opened) -> None:
-        """Take what a part gives, so that the parts after it find it."""
+        """Take all that a part gives, so that the parts after it find it; if that fails, take nothing.
+
+        Raises InvalidSettingError for the name of a source that another part has, and what `Opened.skills`
+        raises.
+        """
         process = self._process
-        if part.gives is not None:
-            process.products[part.gives] = opened.product
-        directory = process.find(Directory)
-        if directory is not None:
-            for source in opened.sources:
-                directory.add_source(source)
+        with _skills_kept_whole(process.agent):
+            if opened.skills is not None:
+                opened.skills(process.agent)
+            directory = process.find(Directory)
+            if directory is not None:
+                directory.add_sources(opened.sources)
+        # nothing below can fail
         for source_name, invoker in opened.invokers.items():
             process.invokers.add_invoker(source_name, invoker)
         for protocol, invoker in opened.protocols.items():
             process.invokers.add_protocol(protocol, invoker)
-        if opened.skills is not None:
-            opened.skills(process.agent)
+        if part.gives is not None:
+            process.products[part.gives] = opened.product
         self._parts.append(OpenPart(part, opened))
 
     def note_failure(self, name: str, error: Exception) -> None:
         """Keep the reason why a part is missing, for ``/ready``."""
-        reason = f"{error.message} — {error.remedy}" if isinstance(error, RetinueError) else str(error)
+        if isinstance(error, RetinueError):
+            reason = f"{error.message} — {error.remedy}"
+        else:
+            reason = f"{type(error).__name__}: {error}"
         if (problem := Problem("part", name, reason, is_fatal=False)) not in self._failed:
             self._failed.append(problem)
             self._process.echo(f"{name} is not available: {reason}")
@@ -118,9 +127,14 @@ class OpenParts:
         """The settings that apply while the process runs."""
         return [live for open_ in self._parts for live in open_.opened.live]
 
-    def list_open_paths(self) -> frozenset[str]:
-        """The paths that need no token."""
-        return frozenset[str]().union(*(open_.opened.open_paths for open_ in self._parts))
+    def list_path_exceptions(self) -> PathExceptions:
+        """The paths that need no token, and those whose endpoints check the media type themselves."""
+        gifts = [open_.opened for open_ in self._parts]
+        return PathExceptions(
+            open_paths=frozenset[str]().union(*(opened.open_paths for opened in gifts)),
+            open_prefixes=tuple(prefix for opened in gifts for prefix in opened.open_prefixes),
+            any_media_type=tuple(prefix for opened in gifts for prefix in opened.any_media_type),
+        )
 
     def give_checks(self, checks: SecurityMiddleware) -> None:
         """Let parts put apps in front of the security checks."""
@@ -150,13 +164,34 @@ class OpenParts:
         async with AsyncExitStack() as stack:
             for open_ in self._parts:
                 if open_.opened.drain is not None:
-                    stack.callback(open_.opened.drain)
+                    stack.callback(self._drain, open_.part, open_.opened.drain)
             for part, opened in self._list(lambda part: part.runs_after):
                 if opened.running is None:
                     continue
                 with self.excusing(part, "part does not run"), self._naming(part, "start"):
-                    await stack.enter_async_context(opened.running())
+                    running = AsyncExitStack()
+                    await running.enter_async_context(opened.running())
+                    stack.push_async_callback(self._end, part, running)
             yield
+
+    def _drain(self, part: Part, drain: Callable[[], None]) -> None:
+        with self._ending(part):
+            drain()
+
+    async def _end(self, part: Part, entered: AsyncExitStack) -> None:
+        """Leave what a part has entered; it sees a normal end, also if another part has failed."""
+        with self._ending(part):
+            await entered.aclose()
+
+    @contextmanager
+    def _ending(self, part: Part) -> Iterator[None]:
+        """Let the other parts end although this one fails, unless it is required; log the failure."""
+        try:
+            yield
+        except Exception as error:
+            if part.is_required:
+                raise
+            _log.warning("part does not end well", part=part.name, exc_info=error)
 
     async def get_ready(self) -> None:
         """Let each part finish its start, one after the other."""
@@ -173,6 +208,7 @@ class OpenParts:
             yield
         except Exception as error:
             if part.is_required:
+                error.add_note(f"part {part.name}")
                 raise
             _log.warning(event, part=part.name, exc_info=error)
             self.note_failure(part.name, error)
@@ -191,8 +227,15 @@ class OpenParts:
         finally:
             timer.cancel()
 
+    def wants(self, part: Part) -> bool:
+        """Whether the process has the part; no if the part, which is not required, cannot say it."""
+        kind, tables = self._process.kind, self._process.tables
+        with self.excusing(part, "part not opened"):
+            return kind in part.kinds and part.is_wanted(tables, kind)
+        return False
+
     async def open(self, part: Part, stack: AsyncExitStack) -> None:
-        """Open one part, which ends with ``stack``."""
+        """Open one part, which ends with ``stack``, or at once if the process cannot take what it gives."""
         for product in part.needs:
             if product not in self._process.products:
                 raise InvalidSettingError(
@@ -201,7 +244,22 @@ class OpenParts:
                     remedy="install what gives it, or switch the part off: [parts] off",
                 )
         with self._naming(part, "open"):
-            self.add(part, await stack.enter_async_context(part.open(self._process)))
+            async with AsyncExitStack() as own:
+                self.add(part, await own.enter_async_context(part.open(self._process)))
+                stack.push_async_callback(self._end, part, own.pop_all())
+
+
+@contextmanager
+def _skills_kept_whole(agent: Agent) -> Iterator[None]:
+    """Take back the skills that were added to the agent if the block fails."""
+    before = {skill.id for skill in agent.skills}
+    try:
+        yield
+    except BaseException:
+        for skill in agent.skills:
+            if skill.id not in before:
+                agent.forget_skill(skill.id)
+        raise
 
 
 @asynccontextmanager
@@ -214,12 +272,10 @@ async def open_parts(
 
     Raises RetinueError for a required part that cannot open. Another one is left out and noted.
     """
-    wanted = [
-        part for part in parts if process.kind in part.kinds and part.is_wanted(process.tables, process.kind)
-    ]
     opened = OpenParts(process, slow_s)
+    chosen = [part for part in parts if opened.wants(part)]
     async with AsyncExitStack() as stack:
-        for part in in_order(wanted, lambda part: part.needs):
+        for part in in_order(chosen, lambda part: part.needs):
             with opened.excusing(part, "part not opened"):
                 await opened.open(part, stack)
         if process.when_open is not None:

@@ -70,6 +70,7 @@ class Check:
 class Option:
     """An option of the commands of some kinds; its value is written into ``field`` of the part's table.
 
+    ``flag`` begins with ``--`` and the part's name, so that it is no option of Retinue or of another part.
     Without ``metavar`` it is a flag, and writes True.
     """
 
@@ -97,9 +98,10 @@ class Opened:
 
     ``product`` is what other parts get by the class in `Part.gives`. ``invokers`` run the skills of listings
     by their source, ``protocols`` those of agents without ``/execute`` by the protocol of their endpoint.
-    ``open_paths`` need no token. ``tokens`` are accepted at every route. ``on_checks`` is given the security
-    checks before the first request, to put an app in front of some paths. ``figures`` puts values of
-    ``metrics``, which are new names, or of known metrics.
+    ``open_paths``, and paths that begin with one of ``open_prefixes``, need no token. Endpoints at paths that
+    begin with one of ``any_media_type`` check the media type themselves. ``tokens`` are accepted at every
+    route. ``on_checks`` is given the security checks before the first request, to put an app in front of some
+    paths. ``figures`` puts values of ``metrics``, which are new names, or of known metrics.
     """
 
     product: object | None = None
@@ -113,6 +115,8 @@ class Opened:
     problems: Callable[[], Awaitable[Sequence[Problem]]] | None = None
     live: Sequence[LivePart] = ()
     open_paths: frozenset[str] = frozenset()
+    open_prefixes: Sequence[str] = ()
+    any_media_type: Sequence[str] = ()
     tokens: Mapping[str, Principal] = field(default_factory=dict)
     on_checks: Callable[[SecurityMiddleware], None] | None = None
     running: Callable[[], AbstractAsyncContextManager[object]] | None = None

@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # every command that reads settings loads this module
     from retinue.authoring.agent import Agent
     from retinue.authoring.local import LocalFirst
     from retinue.mesh.dispatch import Dispatcher, Invoker
-    from retinue.mesh.guard.trace_guard import Signer
+    from retinue.mesh.guard.trace_guard import TraceSigner
     from retinue.parts.shown_agents import ShownAgents
     from retinue.storage.state import State
     from retinue.web.http_client import HttpClient
@@ -58,7 +58,7 @@ class Process:
     state: State
     tables: Tables
     http: HttpClient
-    signer: Signer
+    signer: TraceSigner
     token_for: Callable[[str, str], str | None]
     remote: Invoker
     invokers: LocalFirst

@@ -14,7 +14,7 @@ _PASSES = 200
 
 
 def list_descendants(root: int) -> list[int]:
-    """List all living descendants of ``root`` from /proc; empty where there is no /proc."""
+    """List all running descendants of ``root`` from /proc; empty without /proc."""
     children: dict[int, list[int]] = {}
     try:
         entries = os.listdir("/proc")  # noqa: PTH208  (importing pathlib is slow for so short a process)

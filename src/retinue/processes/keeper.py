@@ -54,11 +54,11 @@ PAGE_BYTES = resource.getpagesize()
 
 
 class Dismissed(Exception):  # noqa: N818  (a request to end, not an error)
-    """The parent died or asked the keeper to stop."""
+    """The parent ended or asked the keeper to stop."""
 
 
 def tie_to_parent(parent: int, signal_number: int) -> None:
-    """Have the kernel send ``signal_number`` when the parent dies; exit at once if it is dead already."""
+    """Have the kernel send ``signal_number`` when the parent ends; exit at once if it has ended already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal_number)
     if os.getppid() != parent:

@@ -37,7 +37,7 @@ _TASKS_PER_PROCESS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProgramLimits:
     """Limits of one program, in seconds, bytes and counts.
 
     ``cpu_s``, ``memory_bytes`` (address space), ``open_files`` and ``file_bytes`` (size of one file) apply to
@@ -96,7 +96,7 @@ async def run_command(
     arguments: Sequence[str],
     *,
     folder: Path,
-    limits: Limits | None = None,
+    limits: ProgramLimits | None = None,
     environment: Mapping[str, str] | None = None,
     stdin: bytes = b"",
     on_stdout: Callable[[bytes], Awaitable[None]] | None = None,
@@ -109,7 +109,7 @@ async def run_command(
     descendant is dead before CancelledError propagates. ``bounds`` are the bounds of tasks that may be used.
     Raises ExecutionFailedError where ``limits`` asks for one of them and none works for root.
     """
-    limits = limits or Limits()
+    limits = limits or ProgramLimits()
     started = time.monotonic()
     with resources.as_file(resources.files("retinue.processes") / "keeper.py") as keeper_script:
         read_end, write_end = os.pipe()
@@ -148,7 +148,7 @@ async def run_command(
     return _to_result(report, stdout, stderr, exceeded, time.monotonic() - started)
 
 
-def _describe_limits(limits: Limits, report: int, bounds: Sequence[str]) -> str:
+def _describe_limits(limits: ProgramLimits, report: int, bounds: Sequence[str]) -> str:
     return json.dumps(
         {
             "parent": os.getpid(),
@@ -169,7 +169,7 @@ def _describe_limits(limits: Limits, report: int, bounds: Sequence[str]) -> str:
 async def _communicate(
     keeper: asyncio.subprocess.Process,
     stdin: bytes,
-    limits: Limits,
+    limits: ProgramLimits,
     on_stdout: Callable[[bytes], Awaitable[None]] | None,
 ) -> tuple[bytes, bytes, LimitName | None]:
     """Write stdin and read output until the program ends or exceeds its wall time or output limit."""

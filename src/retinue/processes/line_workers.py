@@ -37,6 +37,11 @@ class LineWorkers:
         self._idle: list[subprocess.Popen[bytes]] = []
         atexit.register(self.close)
 
+    @property
+    def idle(self) -> tuple[subprocess.Popen[bytes], ...]:
+        """The children that wait for another request."""
+        return tuple(self._idle)
+
     def ask(self, line: bytes) -> bytes:
         """The answer to one line; blocks, may be called from any thread. Raises WorkerEndedError."""
         worker = self._find_idle() or self._start()

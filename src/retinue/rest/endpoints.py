@@ -86,7 +86,7 @@ def agent_routes(
     prefixes: Collection[str] = PREFIXES,
     takes_arguments: Callable[[str], bool] = lambda trait: True,
 ) -> list[Route]:
-    """The four routes of an agent: the agent of this process, or the one that ``{agent}`` names.
+    """The four routes of an agent: the agent of this process, or the agent of the path ``{agent}``.
 
     A trait that takes no arguments, because it only has a value, ignores the body of a call.
     """

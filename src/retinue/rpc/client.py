@@ -30,10 +30,10 @@ from retinue.core.errors import (
 )
 from retinue.core.record import Listing, Skill
 from retinue.mesh.channel import Channel
-from retinue.mesh.guard.trace_guard import AdmittedCall, OutgoingCall, Signer
+from retinue.mesh.guard.trace_guard import AdmittedCall, OutgoingCall, TraceSigner
 from retinue.mesh.permissions import is_exposed_here
 from retinue.web.addresses import is_loopback_url
-from retinue.web.codec.jsonrpc import Fault, find_guard_error, parse_response, render_request
+from retinue.web.codec.jsonrpc import ErrorReply, find_guard_error, parse_response, render_request
 from retinue.web.codec.peer_requests import check_not_refused, is_lost, lost, render_rights
 from retinue.web.codec.trace import (
     CALLS_USED_KEY,
@@ -65,7 +65,7 @@ class PeerInvoker:
         self,
         http: HttpRequester,
         *,
-        signer: Signer | None = None,
+        signer: TraceSigner | None = None,
         token_for: Callable[[str, str], str | None] = lambda source, url: None,
     ) -> None:
         self._http = http
@@ -125,7 +125,7 @@ class HubCalls:
         *,
         token: str | None = None,
         joined: str | None = None,
-        signer: Signer | None = None,
+        signer: TraceSigner | None = None,
     ) -> None:
         self._http = http
         self._url = url
@@ -182,7 +182,7 @@ async def execute(
     target: CallTarget,
     call: Call,
     outgoing: OutgoingCall,
-    signer: Signer | None = None,
+    signer: TraceSigner | None = None,
     notes: ReplyNotes | None = None,
 ) -> Any:
     """Send one ``POST {url}/execute`` and return the result.
@@ -254,7 +254,7 @@ def _read_reply(reply: HttpResponse, target: CallTarget) -> Any:
             -32603,
             f"agent {target.name} answered {reply.status} with no JSON-RPC reply: {error.message}",
         ) from error
-    if isinstance(found, Fault):
+    if isinstance(found, ErrorReply):
         refusal = find_guard_error(found.code, found.message, found.data)
         raise refusal or RemoteFaultError(target.name, found.code, found.message, found.data)
     return found.value

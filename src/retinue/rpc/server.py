@@ -1,4 +1,4 @@
-"""The endpoints of our own processes: ``/execute``, ``/health`` and ``/ready``.
+"""The endpoints of Retinue's own processes: ``/execute``, ``/health`` and ``/ready``.
 
 ``POST /execute`` is JSON-RPC 2.0 where the method is a skill (P-07 … P-12, P-22 … P-24). It
 is a plain ASGI app, because Starlette's Request and Response cost more than the whole dispatch. JSON-RPC
@@ -49,7 +49,7 @@ from retinue.web.codec.trace import (
     render_usage,
     render_warnings,
 )
-from retinue.web.disconnect import CancelOnDisconnect, read_body
+from retinue.web.disconnect import WATCH_AFTER_S, CancelOnDisconnect, read_body
 from retinue.web.error_table import execute_fault
 from retinue.web.security import Headers, RequestIdentity, identity_of
 
@@ -76,14 +76,15 @@ def execute_route(
     endpoint: str = "execute",
     answer_without_id: bool = False,
     validation_code: int = INTERNAL_ERROR,
+    watch_after_s: float = WATCH_AFTER_S,
 ) -> Route:
     """The endpoint at ``path`` for ``agent``, or for the agent that ``{agent}`` in the path names.
 
     With ``answer_without_id`` notifications are answered as well (specification 7.2).
     ``validation_code`` is the code of invalid parameters; −32602 is JSON-RPC's own (specification 2, doubt
-    1).
+    1). A call that runs for longer than ``watch_after_s`` is cancelled when its client disconnects.
     """
-    app = ExecuteEndpoint(calls, agent, endpoint, answer_without_id, validation_code)
+    app = ExecuteEndpoint(calls, agent, endpoint, answer_without_id, validation_code, watch_after_s)
     return Route(path, app, methods=["POST"])
 
 
@@ -91,13 +92,20 @@ class ExecuteEndpoint:
     """The endpoint as an ASGI app; `execute_route` makes it a route."""
 
     def __init__(
-        self, calls: Calls, agent: str | None, endpoint: str, answer_without_id: bool, validation_code: int
+        self,
+        calls: Calls,
+        agent: str | None,
+        endpoint: str,
+        answer_without_id: bool,
+        validation_code: int,
+        watch_after_s: float,
     ) -> None:
         self._calls = calls
         self._agent = agent
         self._endpoint = endpoint
         self._answer_without_id = answer_without_id
         self._validation_code = validation_code
+        self._watch_after_s = watch_after_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         visitor = identity_of(scope)
@@ -106,7 +114,7 @@ class ExecuteEndpoint:
             return
         agent = self._agent or scope.get("path_params", {}).get("agent")
         used = _CallsUsed()
-        with CancelOnDisconnect(receive):
+        with CancelOnDisconnect(receive, self._watch_after_s):
             await _send(send, await self._answer(body, visitor, agent, used), used)
 
     async def _answer(
@@ -255,5 +263,5 @@ def ready_route(find_problems: Callable[[], Awaitable[list[Problem]]], path: str
 
 
 def health_route(path: str = "/health") -> Route:
-    """The route that shows whether the process is alive; it needs no token."""
+    """The route that shows whether the process is running; it needs no token."""
     return Route(path, _answer, methods=["GET"])

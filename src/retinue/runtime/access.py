@@ -9,10 +9,9 @@ from starlette.types import ASGIApp
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
-from retinue.dashboard.paths import OPEN_PATHS, ROOT
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.settings import Settings
-from retinue.settings_tables import AccessTable
+from retinue.settings_tables import AccessTable, AuthTable, EndpointTable
 from retinue.storage.state import State
 from retinue.web.addresses import check_public_url
 from retinue.web.http_client import HttpClient
@@ -20,10 +19,11 @@ from retinue.web.issued_tokens import SCOPES, KnownTokens
 from retinue.web.mesh_tokens import MeshBearer
 from retinue.web.metrics_endpoint import PATH as METRICS_PATH
 from retinue.web.public_address import PublicAddress
-from retinue.web.rejections import REGISTRY_PATH, ProtectedResource
+from retinue.web.rejections import ProtectedResource
 from retinue.web.security import (
     LOCAL_TOKEN,
     PROBE_PATHS,
+    PathExceptions,
     SecurityMiddleware,
     SecuritySettings,
     TokenReader,
@@ -32,28 +32,28 @@ from retinue.web.security import (
 )
 
 
-def check_address(host: str, settings: Settings, *, insecure_ok: bool) -> None:
+def check_address(host: str, auth: AuthTable, *, insecure_ok: bool) -> None:
     """Reject a non-loopback address without token authentication; raises InvalidSettingError."""
-    check_bind(host, has_auth=not settings.auth.anonymous, insecure_ok=insecure_ok)
+    check_bind(host, has_auth=not auth.anonymous, insecure_ok=insecure_ok)
 
 
-def security_settings(
-    settings: Settings, host: str, open_paths: frozenset[str] = frozenset()
-) -> SecuritySettings:
+def security_settings(settings: Settings, host: str, exceptions: PathExceptions) -> SecuritySettings:
     """The settings of the security middleware of a process that listens at ``host``.
 
-    ``open_paths`` are further paths that need no token, such as those of a KOI node that checks signatures.
+    ``exceptions`` are those of its parts, such as the paths of a KOI node that checks signatures.
     """
     return SecuritySettings(
         host=host,
         hosts=settings.doors.hosts,
         origins=settings.doors.origins,
         max_body_bytes=settings.limits.body_bytes,
-        any_media_type=(REGISTRY_PATH, "/hooks/registry", f"{ROOT}/"),
+        any_media_type=exceptions.any_media_type,
         anonymous=settings.auth.anonymous,
-        open_prefixes=OPEN_PATHS,
-        resource=protected_resource(settings),
-        open_paths=PROBE_PATHS | ({METRICS_PATH} if settings.metrics.public else set()) | open_paths,
+        open_prefixes=exceptions.open_prefixes,
+        resource=protected_resource(settings.auth),
+        open_paths=PROBE_PATHS
+        | ({METRICS_PATH} if settings.metrics.public else set())
+        | exceptions.open_paths,
     )
 
 
@@ -65,21 +65,21 @@ def endpoint_checks(
     *,
     host: str,
     url: str = "",
-    open_paths: frozenset[str] = frozenset(),
+    exceptions: PathExceptions,
     tokens: Mapping[str, Principal] | None = None,
 ) -> SecurityMiddleware:
     """The app behind the security checks of a process that listens at ``host`` and is advertised at ``url``.
 
-    ``open_paths`` need no token. ``tokens`` are accepted besides the state's token.
+    ``exceptions`` are those of `security_settings`. ``tokens`` are accepted besides the state's token.
     """
     known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN})
-    wanted = security_settings(settings, host, open_paths)
-    return SecurityMiddleware(app, wanted, known, token_readers(settings, state, http, url))
+    checked = security_settings(settings, host, exceptions)
+    return SecurityMiddleware(app, checked, known, token_readers(settings, state, http, url))
 
 
-def behind_proxies(app: ASGIApp, settings: Settings, url: str) -> ASGIApp:
+def behind_proxies(app: ASGIApp, doors: EndpointTable, url: str) -> ASGIApp:
     """The app as proxies reach it: the path of ``url`` is a prefix, and named proxies tell addresses."""
-    prefix, proxies = urlsplit(url).path.rstrip("/"), settings.doors.proxies
+    prefix, proxies = urlsplit(url).path.rstrip("/"), doors.proxies
     return PublicAddress(app, prefix, proxies) if prefix or proxies else app
 
 
@@ -123,7 +123,7 @@ def token_readers(settings: Settings, state: State, http: HttpClient, url: str =
     if auth.issuer is not None and (auth.jwks_url or auth.jwks_file):
         from retinue.web.jwt_tokens import JwtReader, JwtSettings  # with cryptography: 13 MB
 
-        wanted = JwtSettings(
+        jwt = JwtSettings(
             issuer=auth.issuer,
             audiences=auth.audience,
             jwks_url=auth.jwks_url,
@@ -131,13 +131,12 @@ def token_readers(settings: Settings, state: State, http: HttpClient, url: str =
             scopes_claim=auth.scopes_claim,
             scope_names=auth.scopes,
         )
-        readers.append(JwtReader(wanted, http))
+        readers.append(JwtReader(jwt, http))
     return readers
 
 
-def protected_resource(settings: Settings) -> ProtectedResource | None:
+def protected_resource(auth: AuthTable) -> ProtectedResource | None:
     """The OAuth protected-resource metadata; None if no authorization server is configured."""
-    auth = settings.auth
     servers = auth.authorization_servers
     if not servers and auth.issuer is not None and (auth.jwks_url or auth.jwks_file):
         servers = (auth.issuer,)

@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
-from retinue.mesh.admission import Admission, Limits
+from retinue.mesh.admission import Admission, ProcessLimits
 from retinue.mesh.dispatch import Dispatcher
-from retinue.mesh.guard.trace_guard import Signer, TraceGuard
+from retinue.mesh.guard.trace_guard import TraceGuard, TraceSigner
 from retinue.mesh.observing.events import EventBus, log_lines
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.oci.layout.folder_registry import LayoutRegistry
@@ -55,22 +55,22 @@ def _make_dispatcher(
     agent: Agent,
     settings: Settings,
     allowed: JoinedMesh | LimitedCalls,
-    signer: Signer,
+    signer: TraceSigner,
     url: str | None,
     rule: AccessRule,
 ) -> Dispatcher:
-    """The dispatcher of one agent's process; ``rule`` holds the callers that it hears."""
+    """The dispatcher of one agent's process; ``rule`` holds the allowed callers."""
     events = EventBus()
     events.subscribe_batches(log_lines)
-    guard = TraceGuard(guard_settings(settings), signer=signer)
+    guard = TraceGuard(guard_settings(settings.trace), signer=signer)
     return local_dispatcher(
         agent,
         mesh=allowed,
         servers=allowed,
         access=Access({agent.name: rule}),
         url=url,
-        admission=Admission(guard, Limits(limit_settings(settings)), events),
-        timeouts=timeout_settings(settings),
+        admission=Admission(guard, ProcessLimits(limit_settings(settings.limits)), events),
+        timeouts=timeout_settings(settings.timeouts),
         open_span=span_opener(agent.name, environment()),
     )
 

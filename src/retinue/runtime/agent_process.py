@@ -29,22 +29,21 @@ from retinue.runtime.serving import FIRST_AGENT_PORT
 from retinue.settings import Settings
 from retinue.storage.state import State
 
+ADDRESS = Address(port=FIRST_AGENT_PORT, search=True)
+"""Where an agent listens without options: the first free port from 8001 on."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """How one agent is served; ``port`` None means the first free port from 8001."""
+    """How one agent is served."""
 
-    host: str = "127.0.0.1"
-    port: int | None = None
-    port_may_move: bool = False
+    address: Address = ADDRESS
     publish: bool = True
     registry: str | None = None
     tag: str | None = None
     """None means the tag of the major version (`default_tag`)."""
     weight: int | None = None
     hub_url: str | None = None
-    advertise: str | None = None
-    insecure_bind: bool = False
 
 
 async def serve_agent(
@@ -55,7 +54,7 @@ async def serve_agent(
     echo: Echo,
     reread: Callable[[], Settings] | None = None,
 ) -> int:
-    """Serve until asked to stop; returns the exit code. At SIGHUP it reads its settings anew with ``reread``.
+    """Serve until asked to stop; returns the exit code. At SIGHUP it reads its settings again.
 
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """
@@ -63,13 +62,6 @@ async def serve_agent(
     attach_model(target, settings, state)
     if options.weight is not None:
         agent.amend(weight=options.weight)
-    address = Address(
-        options.host,
-        options.port or FIRST_AGENT_PORT,
-        search=options.port is None or options.port_may_move,
-        advertise=options.advertise,
-        insecure_bind=options.insecure_bind,
-    )
 
     def own_access(settings: Settings) -> Access:
         return Access({agent.name: agent_rule(settings, agent.name, target.access)})
@@ -87,7 +79,7 @@ async def serve_agent(
             open_core=partial(open_agent, "agent", target, options.hub_url),
             access_of=own_access,
             reread=reread,
-            address=address,
+            address=options.address,
         )
     )
 

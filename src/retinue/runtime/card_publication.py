@@ -17,7 +17,7 @@ import structlog
 
 from retinue.cards.card_checks import check_card
 from retinue.cards.pallet_card import encode_card, parse_card, render_card
-from retinue.cards.signatures import Signer
+from retinue.cards.signatures import CardSigner
 from retinue.core.errors import ReferenceNotFoundError, RetinueError
 from retinue.core.record import AgentRecord
 from retinue.oci.codec.reference import Reference, card_repository, default_tag
@@ -48,13 +48,13 @@ class CardPublication:
         echo: Echo,
         *,
         probe_timeout_s: float,
-        signer: Signer | None = None,
+        signer: CardSigner | None = None,
     ) -> None:
         self._registry = registry
         self._read_record = read_record
         self._record = read_record()
         self._tag = tag or default_tag(self._record.version)
-        self._reference = Reference(card_repository(self._record.name), tag=self._tag)
+        self.reference = Reference(card_repository(self._record.name), tag=self._tag)
         self._http = http
         self._echo = echo
         self._probe_timeout_s = probe_timeout_s
@@ -97,7 +97,7 @@ class CardPublication:
         published = self._published
         if published is None:
             return False
-        current = await self._registry.find_digest(self._reference)
+        current = await self._registry.find_digest(self.reference)
         if current == published.digest:
             self._is_replaced, self._failed_probes = False, 0
             if self._signer is not None and self._signer.clock() >= self._sign_again_at:
@@ -154,8 +154,8 @@ class CardPublication:
     async def _find_other(self) -> AgentRecord | None:
         """The agent of this name that is published under the tag with another URL; None if there is none."""
         try:
-            artifact = await self._registry.pull(self._reference)
-            other = parse_card(artifact.content, reference=str(self._reference))
+            artifact = await self._registry.pull(self.reference)
+            other = parse_card(artifact.content, reference=str(self.reference))
         except RetinueError:
             # publishing rejects or replaces an unreadable artifact
             return None

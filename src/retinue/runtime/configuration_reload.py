@@ -18,11 +18,12 @@ from retinue.runtime.access import advertised, check_address, security_settings
 from retinue.runtime.factories import guard_settings, limit_settings, timeout_settings
 from retinue.runtime.launch import Address, tables_of
 from retinue.settings import Settings
-from retinue.web.security import SecurityMiddleware
+from retinue.settings_tables import LimitTable, TimeoutTable, TraceTable
+from retinue.web.security import PathExceptions, SecurityMiddleware
 
 
 class ConfigurationReload:
-    """The settings of one process; call it to read them anew.
+    """The settings of one process; call it to read them again.
 
     ``reread`` reads file and environment with the options of the command. ``parts`` of the process take
     settings while it runs; others join with `add`.
@@ -48,13 +49,13 @@ class ConfigurationReload:
             touched = [part for part in self._parts if any(_takes(part, name) for name in changed)]
             # all are checked before the first is applied
             tables = tables_of(settings)
-            apply = [part.prepare(tables) for part in touched]
+            changes = [part.prepare(tables) for part in touched]
         except RetinueError as error:
             remedy = f" — {error.remedy}" if error.remedy else ""
             self._echo(f"settings not read: {error.message}{remedy}; the previous ones stay")
             return
-        for one in apply:
-            one()
+        for apply in changes:
+            apply()
         waiting = [name for name in list_changes(self._started_with, settings) if not self._is_live(name)]
         self._settings = settings
         parts = [f"now in force: {', '.join(changed)}"] if changed else []
@@ -76,22 +77,22 @@ def dispatcher_parts(dispatcher: Dispatcher, access_of: Callable[[Settings], Acc
     """
 
     def limits(tables: Tables) -> Callable[[], None]:
-        wanted = limit_settings(tables.get(Settings))
-        return lambda: dispatcher.admission.limits.configure(wanted)
+        settings = limit_settings(tables.get(LimitTable))
+        return lambda: dispatcher.admission.limits.configure(settings)
 
     def chains(tables: Tables) -> Callable[[], None]:
-        wanted = guard_settings(tables.get(Settings))
-        return lambda: dispatcher.admission.guard.configure(wanted)
+        settings = guard_settings(tables.get(TraceTable))
+        return lambda: dispatcher.admission.guard.configure(settings)
 
     def times(tables: Tables) -> Callable[[], None]:
         def apply() -> None:
-            dispatcher.timeouts = timeout_settings(tables.get(Settings))
+            dispatcher.timeouts = timeout_settings(tables.get(TimeoutTable))
 
         return apply
 
     def access(tables: Tables) -> Callable[[], None]:
-        wanted = access_of(tables.get(Settings))
-        return lambda: dispatcher.access.replace(wanted)
+        lists = access_of(tables.get(Settings))
+        return lambda: dispatcher.access.replace(lists)
 
     return [
         LivePart(("limits.in_flight", "limits.calls_per_s", "limits.burst"), limits),
@@ -101,17 +102,17 @@ def dispatcher_parts(dispatcher: Dispatcher, access_of: Callable[[Settings], Acc
     ]
 
 
-def endpoint_part(checks: SecurityMiddleware, address: Address, open_paths: frozenset[str]) -> LivePart:
+def endpoint_part(checks: SecurityMiddleware, address: Address, exceptions: PathExceptions) -> LivePart:
     """Who may reach the endpoints of a process at ``address``.
 
-    ``open_paths`` are those of `security_settings`; no setting changes them.
+    ``exceptions`` are those of `security_settings`; no setting changes them.
     """
 
     def prepare(tables: Tables) -> Callable[[], None]:
         settings = tables.get(Settings)
-        check_address(address.host, settings, insecure_ok=address.insecure_bind)
-        wanted = security_settings(advertised(settings, address.advertise), address.host, open_paths)
-        return lambda: checks.configure(wanted)
+        check_address(address.host, settings.auth, insecure_ok=address.insecure_bind)
+        checked = security_settings(advertised(settings, address.advertise), address.host, exceptions)
+        return lambda: checks.configure(checked)
 
     return LivePart(("doors.hosts", "doors.origins", "auth.anonymous", "metrics.public"), prepare)
 
@@ -126,7 +127,7 @@ def _differences(path: str, old: Any, new: Any) -> list[str]:
         return []
     if not (isinstance(old, Mapping) or isinstance(new, Mapping)):
         return [path]
-    olds, news = (one if isinstance(one, Mapping) else {} for one in (old, new))
+    olds, news = (value if isinstance(value, Mapping) else {} for value in (old, new))
     paths: list[str] = []
     for name in {*olds, *news}:
         paths += _differences(f"{path}.{name}" if path else str(name), olds.get(name), news.get(name))

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from retinue.cards.signatures import CardVerifier, Signer
+from retinue.cards.signatures import CardSigner, CardVerifier
 from retinue.core.call import LOCAL, Call, Outcome, new_id
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import QUERY_CAPABILITIES
@@ -24,12 +24,12 @@ from retinue.mesh.dispatch import Dispatcher, TimeoutSettings
 from retinue.mesh.guard.trace_guard import GuardSettings, new_trace
 from retinue.oci.client.credentials import DockerCredentials
 from retinue.oci.client.http_registry import CredentialSource
-from retinue.oci.codec.auth import Credentials
+from retinue.oci.codec.auth import RegistryCredentials
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import CopyableRegistry, Registry, open_registry
 from retinue.oci.source import RegistrySource
 from retinue.settings import Settings, environment, load_settings
-from retinue.settings_tables import RegistryTable
+from retinue.settings_tables import LimitTable, RegistryTable, SignatureTable, TimeoutTable, TraceTable
 from retinue.storage.card_keys import CardKeys
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State, find_state_folder
@@ -81,8 +81,8 @@ class _TokenLogin:
     def __init__(self, token: Callable[[], str]) -> None:
         self._token = token
 
-    async def find(self, host: str) -> Credentials:
-        return Credentials("retinue", self._token())
+    async def find(self, host: str) -> RegistryCredentials:
+        return RegistryCredentials("retinue", self._token())
 
 
 def _plain(url: str) -> str:
@@ -110,55 +110,51 @@ def registry_sources(
 ) -> list[RegistrySource]:
     """The registries as sources of the directory; ``state`` has the keys that are trusted."""
     tag = settings.directory.tag
-    verifier = None if state is None else card_verifier(settings, state)
+    verifier = None if state is None else card_verifier(settings.signatures, state)
     return [
         RegistrySource(name, registry, tag=tag, verifier=verifier) for name, registry in registries.items()
     ]
 
 
-def card_keys(settings: Settings, state: State) -> CardKeys:
+def card_keys(signatures: SignatureTable, state: State) -> CardKeys:
     """The keys for signatures of cards."""
-    return CardKeys(state.keys, [path.expanduser() for path in settings.signatures.trusted])
+    return CardKeys(state.keys, [path.expanduser() for path in signatures.trusted])
 
 
-def public_card_key(settings: Settings, state: State) -> Mapping[str, Any]:
+def public_card_key(signatures: SignatureTable, state: State) -> Mapping[str, Any]:
     """The public key of this state, as JWK. Raises StateError."""
     state.prepare()
-    return card_keys(settings, state).signing_key().public
+    return card_keys(signatures, state).signing_key().public
 
 
-def card_verifier(settings: Settings, state: State) -> CardVerifier:
+def card_verifier(signatures: SignatureTable, state: State) -> CardVerifier:
     """The policy for signatures of cards."""
-    keys = card_keys(settings, state)
-    return CardVerifier(settings.signatures.policy, keys.trusted, keys.revision)
+    keys = card_keys(signatures, state)
+    return CardVerifier(signatures.policy, keys.trusted, keys.revision)
 
 
-def card_signer(settings: Settings, state: State) -> Signer | None:
+def card_signer(signatures: SignatureTable, state: State) -> CardSigner | None:
     """The signer of published cards of this state; None where the settings say so. Raises StateError."""
-    table = settings.signatures
-    if not table.sign:
+    if not signatures.sign:
         return None
     state.prepare()
-    return Signer(card_keys(settings, state).signing_key(), table.valid_days)
+    return CardSigner(card_keys(signatures, state).signing_key(), signatures.valid_days)
 
 
-def guard_settings(settings: Settings) -> GuardSettings:
+def guard_settings(trace: TraceTable) -> GuardSettings:
     """The configured limits of a call chain."""
-    trace = settings.trace
     return GuardSettings(
         max_depth=trace.max_depth, calls=trace.calls, refuse_cycles=trace.refuse_cycles, strict=trace.strict
     )
 
 
-def limit_settings(settings: Settings) -> LimitSettings:
+def limit_settings(limits: LimitTable) -> LimitSettings:
     """The configured rate and concurrency limits of an endpoint."""
-    limits = settings.limits
     return LimitSettings(limits.in_flight, limits.calls_per_s, limits.burst)
 
 
-def http_limits(settings: Settings) -> HttpLimits:
+def http_limits(limits: LimitTable) -> HttpLimits:
     """The configured limits of the HTTP server; one body of the largest size always fits."""
-    limits = settings.limits
     return HttpLimits(
         head_bytes=limits.head_bytes,
         headers=limits.headers,
@@ -169,9 +165,8 @@ def http_limits(settings: Settings) -> HttpLimits:
     )
 
 
-def timeout_settings(settings: Settings) -> TimeoutSettings:
+def timeout_settings(timeouts: TimeoutTable) -> TimeoutSettings:
     """The configured time-outs of a call."""
-    timeouts = settings.timeouts
     return TimeoutSettings(timeouts.door_s, timeouts.agent_call_s)
 
 

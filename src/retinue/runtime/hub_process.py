@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from retinue.core.record import HUB_NAME
@@ -15,7 +15,7 @@ from retinue.parts.part import Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import hub_access
 from retinue.runtime.launch import Address, Launch, Start
-from retinue.runtime.lazy_runs import LazyRuns, check_runs
+from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.models import spending_reader
 from retinue.runtime.parts.audit import AuditPart
@@ -30,23 +30,20 @@ from retinue.runtime.parts.upkeep import MeshMapPart, UpkeepPart
 from retinue.runtime.run_process import own_state, run_process
 from retinue.settings import Settings
 from retinue.storage.listing_store import SqliteAudit, SqliteListings
+from retinue.storage.run_store import RunStore
 from retinue.storage.skill_index import SqliteTextIndex
 from retinue.storage.state import State
+
+ADDRESS = Address(port=9000)
+"""Where a hub listens without options."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubOptions:
-    """How a hub runs; with ``port_may_move`` it takes the next free port instead of failing.
+    """How a hub runs; ``next_step`` is printed once its agents have started."""
 
-    ``next_step`` is printed once its agents have started.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 9000
-    port_may_move: bool = False
+    address: Address = ADDRESS
     bare: bool = False
-    advertise: str | None = None
-    insecure_bind: bool = False
     next_step: str | None = None
 
 
@@ -57,19 +54,11 @@ async def run_hub(
     echo: Echo,
     reread: Callable[[], Settings] | None = None,
 ) -> int:
-    """Run until asked to stop; returns the exit code. At SIGHUP it reads its settings anew with ``reread``.
+    """Run until asked to stop; returns the exit code. At SIGHUP it reads its settings again with ``reread``.
 
     An agent that does not start is reported and retried; it does not stop the hub. Raises
     HubRunningError, PortInUseError, StateDamagedError.
     """
-    address = Address(
-        options.host,
-        options.port,
-        search=options.port_may_move,
-        advertise=options.advertise,
-        insecure_bind=options.insecure_bind,
-        tells_port=True,
-    )
     return await run_process(
         Launch(
             kind="hub",
@@ -83,7 +72,7 @@ async def run_hub(
             open_core=open_hub,
             access_of=hub_access,
             reread=reread,
-            address=address,
+            address=replace(options.address, tells_port=True),
         )
     )
 
@@ -122,7 +111,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
 async def open_hub(start: Start) -> AsyncIterator[Process]:
     """The core of a hub: its stores, directory, dispatcher and agent."""
     settings, state = start.settings, start.state
-    check_runs(settings, state)
+    RunStore(settings.database, state.runs).check()
     async with AsyncExitStack() as stack:
         listings = SqliteListings(state.database)
         stack.callback(listings.close)

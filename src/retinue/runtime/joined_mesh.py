@@ -1,4 +1,4 @@
-"""The mesh as an agent's process calls it: through the hub if one runs, otherwise agent to agent.
+"""The mesh of an agent's process: calls go through the hub if one runs, otherwise from agent to agent.
 
 `LimitedCalls` applies the agent's ``send`` list before a call leaves its process (S-17).
 """
@@ -28,7 +28,7 @@ from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.routing import make_strategy
 from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Calls, Dispatcher
-from retinue.mesh.guard.trace_guard import Signer, new_trace
+from retinue.mesh.guard.trace_guard import TraceSigner, new_trace
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.permissions import matches
 from retinue.mesh.servers import Ask, Servers
@@ -86,13 +86,14 @@ class JoinedMesh:
         http: HttpClient,
         sources: Sequence[Source],
         hub_url: str | None,
-        signer: Signer | None = None,
+        signer: TraceSigner | None = None,
     ) -> AsyncIterator[JoinedMesh]:
         """The mesh of ``state``, closed on leaving; ``signer`` None means the state's own signer."""
         directory = Directory(MemoryListings(), sources, ttl_s=settings.directory.ttl_s)
         peers = make_peers(settings, state, http, (source.name for source in sources), signer)
         lookup = LocalFirst(directory, peers.remote)
-        lookup.add_protocol(PROTOCOL, InteractiveInvoker(peers.mcp_client, LazyMessageInvoker(peers)))
+        by_messages = LazyMessageInvoker(peers)
+        lookup.add_protocol(PROTOCOL, InteractiveInvoker(peers.mcp_client, by_messages))
         agent_stats = AgentStatsTable()
         strategy = make_strategy(settings.routing.strategy, agent_stats)
         direct = Dispatcher(
@@ -108,6 +109,7 @@ class JoinedMesh:
         try:
             yield cls(http, state, hub_url, directory, direct, lookup, peers)
         finally:
+            await by_messages.aclose()
             await directory.aclose()
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
@@ -145,7 +147,7 @@ class JoinedMesh:
         return listing, AgentClient(self._http, lambda source, place: hub.token, self.peers.signer)
 
 
-def interactive_calls(http: HttpClient, url: str, hub: HubCalls, signer: Signer) -> InteractiveHubCalls:
+def interactive_calls(http: HttpClient, url: str, hub: HubCalls, signer: TraceSigner) -> InteractiveHubCalls:
     """Calls to the hub at ``url`` whose channel reaches through; the others go by ``hub``."""
     client = AgentClient(http, lambda source, url: hub.token, signer)
     return InteractiveHubCalls(client, HUB_NAME, url, hub)

@@ -26,12 +26,12 @@ from retinue.storage.state import State
 class Address:
     """Where a process listens; with ``search`` it takes the next free port instead of failing.
 
-    ``advertise`` is the URL by which other machines reach it. ``tells_port`` prints that the port has moved.
-    ``listen`` opens the socket in another way than by host and port.
+    Port 0 is any free one. ``advertise`` is the URL by which other machines reach it. ``tells_port`` prints
+    that the port has moved. ``listen`` opens the socket in another way than by host and port.
     """
 
-    host: str
-    port: int
+    host: str = "127.0.0.1"
+    port: int = 0
     search: bool = False
     advertise: str | None = None
     insecure_bind: bool = False
@@ -90,7 +90,7 @@ class Launch:
     The supervisor gets ``name``, ``service`` is the name in OpenTelemetry. ``hold_state`` prepares or
     locks the state folder, ``open_core`` makes what the parts share. ``access_of`` reads the access lists
     from settings. ``reread`` reads the settings again at SIGHUP. A process without an ``address`` serves
-    nothing.
+    nothing. Parts that open or start longer than ``hang_s`` after a request to stop are cut off.
     """
 
     kind: Kind
@@ -105,6 +105,7 @@ class Launch:
     access_of: Callable[[Settings], Access]
     reread: Callable[[], Settings] | None = None
     address: Address | None = None
+    hang_s: float = 3.0
 
 
 def tables_of(settings: Settings) -> Tables:

@@ -15,7 +15,7 @@ from retinue.core.errors import StateError, StorageFullError
 from retinue.hub.mesh_map import RunNode
 from retinue.parts.lazy import Lazy
 from retinue.settings import Settings
-from retinue.storage.runs_file import RunsFile
+from retinue.storage.run_store import RunStore
 from retinue.storage.state import State
 from retinue.workflows.runs.ports import Body, Runs
 from retinue.workflows.runs.records import RunEvent
@@ -39,18 +39,15 @@ class LazyRuns:
     Runs are stored in the state folder or in the configured database. A process has one instance.
     """
 
-    def __init__(self, settings: Settings, state: State) -> None:
-        self._settings = settings
-        self._state = state
+    def __init__(self, settings: Settings, state: State, *, retry_s: float = RETRY_S) -> None:
+        self._retry_s = retry_s
+        self.store = RunStore(settings.database, state.runs)
+        """Where the runs are stored."""
+        self._options = settings.runs
+        self._nodes = state.nodes
         self._asked = asyncio.Event()
         self._runs = Lazy(self._executing)
         self._body: Body
-
-    @property
-    def place(self) -> str:
-        """Where the runs are stored, without user name and password."""
-        scheme, mark, rest = (self._settings.database or str(self._state.runs)).partition("://")
-        return scheme + mark + rest.rpartition("@")[2]
 
     @asynccontextmanager
     async def open(self, body: Body) -> AsyncIterator[Runs]:
@@ -71,7 +68,7 @@ class LazyRuns:
         A state without runs has none to take over: DBOS, 30 MB, is loaded once a run is asked for here or
         another process has stored one.
         """
-        while self._settings.database is None and not self._state.runs.exists():
+        while not self.store.exists():
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._asked.wait()
@@ -88,7 +85,7 @@ class LazyRuns:
                 else:
                     echo(f"workflows are paused: {error.message}; {error.remedy}")
                     is_reported = True
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._retry_s)
             else:
                 return
 
@@ -101,7 +98,9 @@ class LazyRuns:
         figures = await self.read_figures()
         if figures is None:
             return ()
-        return [RunNode(one.executor, one.running, one.executor == figures.own_node) for one in figures.nodes]
+        return [
+            RunNode(node.executor, node.running, node.executor == figures.own_node) for node in figures.nodes
+        ]
 
     async def leave(self) -> None:
         """Stop executing runs; another process resumes them."""
@@ -115,16 +114,15 @@ class LazyRuns:
     @asynccontextmanager
     async def _executing(self) -> AsyncIterator[DurableRuns]:
         durable = await asyncio.to_thread(import_module, "retinue.workflows.durable.runs")
-        table = self._settings.runs
         runs: DurableRuns = durable.DurableRuns(
             self._body,
-            url=self._settings.database or f"sqlite:///{self._state.runs}",
-            nodes=self._state.nodes,
+            url=self.store.url,
+            nodes=self._nodes,
             options=durable.DurableOptions(
-                lease_s=table.lease_s,
-                concurrency=table.concurrency,
-                keep=table.keep,
-                keep_days=table.keep_days,
+                lease_s=self._options.lease_s,
+                concurrency=self._options.concurrency,
+                keep=self._options.keep,
+                keep_days=self._options.keep_days,
             ),
         )
         # what the import made lives as long as the process; each full collection would take 0.1 s
@@ -133,12 +131,6 @@ class LazyRuns:
             yield runs
         finally:
             await runs.aclose()
-
-
-def check_runs(settings: Settings, state: State) -> None:
-    """Raise StateDamagedError where the state's runs are damaged or lost; nothing for another database."""
-    if settings.database is None:
-        RunsFile(state.runs).check()
 
 
 class _OpenedByCall:

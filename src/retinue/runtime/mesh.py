@@ -12,15 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import HUB_NAME
-from retinue.hub.hub_agent import hub_agent
-from retinue.hub.orchestration.conversations import Conversations
+from retinue.hub.hub_agent import HubAgent, hub_agent
+from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.skills import SpendingOf
-from retinue.hub.orchestration.tool_list import ToolList
-from retinue.hub.resources import WorkflowPrompts
-from retinue.mesh.admission import Admission, Limits
+from retinue.mesh.admission import Admission, ProcessLimits
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ExposeOverride
 from retinue.mesh.directory.listings import Listings
@@ -53,6 +50,7 @@ from retinue.runtime.observing.telemetry import span_opener
 from retinue.runtime.peers import Peers, make_peers
 from retinue.runtime.shelves import open_shelves
 from retinue.settings import Settings, environment
+from retinue.storage.run_store import RunStore
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.workflows.caller import MemoryCache
@@ -68,15 +66,12 @@ from retinue.workflows.runs.ports import Body, Runs
 class Mesh:
     """The core of a process that has a directory: what parts of it share; made by `open_mesh`."""
 
-    agent: Agent
+    hub: HubAgent
     dispatcher: Dispatcher
     lookup: LocalFirst
     directory: Directory
     search: SkillSearch
     registries: Registries
-    http: HttpClient
-    prompts: WorkflowPrompts
-    tools: ToolList
     figures: CallFigures
     peers: Peers
 
@@ -96,15 +91,17 @@ class Mesh:
 
     def as_process(self, kind: Kind, start: Start) -> Process:
         """The mesh as its parts see it."""
-        shown = MeshAgents(self.agent, self.access, start.url, self.directory)
-        process = start.make_process(kind, self.agent, self.dispatcher, shown, self.peers, self.lookup)
+        agent = self.hub.agent
+        shown = MeshAgents(agent, self.access, start.url, self.directory)
+        process = start.make_process(kind, agent, self.dispatcher, shown, self.peers, self.lookup)
         process.when_open = self.synchronize
+        process.add(RunStore, RunStore(start.settings.database, start.state.runs))
         for product in (
             self.directory,
             self.search,
             self.registries,
-            self.prompts,
-            self.tools,
+            self.hub.prompts,
+            self.hub.tools,
             self.figures,
             self.peers.mcp_client,
         ):
@@ -168,7 +165,7 @@ async def open_mesh(
             published = await publish_workflow(home, name, text, created=datetime.now(UTC))
             return f"{published.repository}:{published.tag}"
 
-        made = hub_agent(
+        hub = hub_agent(
             directory,
             search,
             Orchestrator(runs),
@@ -176,31 +173,19 @@ async def open_mesh(
             version=version("retinue"),
             caller=caller,
             track=track,
-            conversations=Conversations(state.read_session, state.write_session),
+            conversations=NamedConversations(state.read_session, state.write_session),
             clear_steps=step_cache.clear,
             access=dispatcher.access,
             spending_of=spending_of,
             store_workflow=store_workflow,
         )
-        agent = made.agent
-        if settings.database is not None or state.runs.exists():
-            made.tools.note_run()
+        agent = hub.agent
+        if RunStore(settings.database, state.runs).exists():
+            hub.tools.note_run()
         local = LocalInvoker({agent.name: agent}, dispatcher, dispatcher.timeouts)
         lookup.add(LocalLookup({agent.name: agent}, url), local)
         registries = Registries(home, named, notifications)
-        yield Mesh(
-            agent,
-            dispatcher,
-            lookup,
-            directory,
-            search,
-            registries,
-            http,
-            made.prompts,
-            made.tools,
-            figures,
-            peers,
-        )
+        yield Mesh(hub, dispatcher, lookup, directory, search, registries, figures, peers)
 
 
 def _make_search(directory: Directory, texts: TextIndex | None) -> SkillSearch:
@@ -235,16 +220,16 @@ def _make_caller(
 def _make_dispatcher(
     settings: Settings, directory: Directory, lookup: LocalFirst, peers: Peers, hub_id: str | None
 ) -> Dispatcher:
-    guard = TraceGuard(guard_settings(settings), hub_id=hub_id, signer=peers.signer)
+    guard = TraceGuard(guard_settings(settings.trace), hub_id=hub_id, signer=peers.signer)
     agent_stats = AgentStatsTable()
     return Dispatcher(
         agent=HUB_NAME,
         lookup=lookup,
         invoker_of=lookup.invoker_of,
-        admission=Admission(guard, Limits(limit_settings(settings)), EventBus()),
+        admission=Admission(guard, ProcessLimits(limit_settings(settings.limits)), EventBus()),
         agent_stats=agent_stats,
         health_sink=directory.record_health,
-        timeouts=timeout_settings(settings),
+        timeouts=timeout_settings(settings.timeouts),
         strategy=make_strategy(settings.routing.strategy, agent_stats),
         open_span=span_opener(HUB_NAME, environment()),
         access=hub_access(settings),

@@ -21,12 +21,11 @@ from retinue.core.call import Answer, Call, Outcome, Principal, TraceContext
 from retinue.core.errors import StateError, UnknownAgentError
 from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.channel import Channel
-from retinue.mesh.dispatch import Calls
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.parts.lazy import Lazy, LazyApp
-from retinue.parts.shown_agents import ShownAgents
+from retinue.parts.process import Process
 from retinue.runtime.peers import Peers
-from retinue.settings import Settings
+from retinue.settings_tables import MessageTable
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.security import RequestIdentity
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     from retinue.messages.client import MessageInvoker
     from retinue.messages.exchange import MessageOptions
-    from retinue.messages.journal import Journal
+    from retinue.messages.journal import TaskJournal
     from retinue.messages.receiver import Receiver
 
 PROTOCOL = "messages"
@@ -54,14 +53,15 @@ LOG_FILES = 3
 class Messages:
     """Messages to the agents of one process, whose receiver is made with the first; close it with `aclose`.
 
-    It answers for every agent that ``shown`` has.
+    It answers for every agent that the process shows.
     """
 
-    def __init__(self, calls: Calls, shown: ShownAgents, settings: Settings, state: State) -> None:
-        self._calls = calls
-        self._shown = shown
-        self._settings = settings
-        self._state = state
+    def __init__(self, process: Process) -> None:
+        self._calls = process.dispatcher
+        self._shown = process.shown
+        self._table = process.tables.get(MessageTable)
+        self._allow_private = self._table.private_callbacks and process.http.allow_private
+        self._state = process.state
         self._began_at = time.time()
         self._receiver = Lazy(self._receiving)
 
@@ -122,10 +122,9 @@ class Messages:
         from retinue.messages.receiver import Receiver
         from retinue.messages.replays import SignedOnce
 
-        table, name = self._settings.messages, self._shown.agent.name
+        table, name = self._table, self._shown.agent.name
         async with AsyncExitStack() as stack:
-            allow_private = table.private_callbacks and self._settings.allow_private_urls
-            http = await stack.enter_async_context(HttpClient(allow_private=allow_private))
+            http = await stack.enter_async_context(HttpClient(allow_private=self._allow_private))
             log = None if table.log is None else stack.enter_context(closing(MessageLog(table.log)))
             receiver = Receiver(
                 name,
@@ -137,7 +136,7 @@ class Messages:
                 log=log,
                 key=self._state.mesh_key(),
                 journal=_journal(self._state, name),
-                options=_options(self._settings),
+                options=_options(table),
                 signed_once=SignedOnce(table.signature_age_s, since=self._began_at),
             )
             stack.push_async_callback(receiver.aclose)
@@ -156,7 +155,7 @@ class Messages:
 
 
 class LazyMessageInvoker:
-    """Invokes agents that take messages; its client is loaded with the first call.
+    """Invokes agents that take messages; its client is loaded with the first call. Close it with `aclose`.
 
     ``messages`` receives replies that arrive on their own.
     """
@@ -164,40 +163,44 @@ class LazyMessageInvoker:
     def __init__(self, peers: Peers, messages: Messages | None = None) -> None:
         self._peers = peers
         self._messages = messages
-        self._invoker: MessageInvoker | None = None
+        self._invoker = Lazy(self._invoking)
 
     async def invoke(
         self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
     ) -> Answer:
         """As `MessageInvoker.invoke`."""
-        return await (await self._load()).invoke(listing, skill, call, admitted, channel)
+        return await (await self._invoker.open()).invoke(listing, skill, call, admitted, channel)
 
-    async def _load(self) -> MessageInvoker:
-        if self._invoker is None:
-            from retinue.messages.client import MessageInvoker
+    async def aclose(self) -> None:
+        """Let go of the client; no call follows."""
+        await self._invoker.aclose()
 
-            receiver = None if self._messages is None else await self._messages.receiver()
-            self._invoker = MessageInvoker(
-                self._peers.http,
-                signer=self._peers.signer,
-                token_for=self._peers.token_for,
-                conversations=None if receiver is None else receiver.conversations,
-            )
-        return self._invoker
+    @asynccontextmanager
+    async def _invoking(self) -> AsyncIterator[MessageInvoker]:
+        from retinue.messages.client import MessageInvoker
+
+        receiver = None if self._messages is None else await self._messages.receiver()
+        yield MessageInvoker(
+            self._peers.http,
+            signer=self._peers.signer,
+            token_for=self._peers.token_for,
+            conversations=None if receiver is None else receiver.conversations,
+        )
 
 
-def _journal(state: State, name: str) -> Journal:
-    from retinue.messages.journal import Journal
+def _journal(state: State, name: str) -> TaskJournal:
+    from retinue.messages.journal import TaskJournal
     from retinue.messages.tasks import KEEP, KEEP_S
     from retinue.storage.task_store import TaskStore
 
-    return Journal(lambda: TaskStore.open(state, name, keep=KEEP, keep_days=KEEP_S / 86_400.0, kind=_KIND))
+    return TaskJournal(
+        lambda: TaskStore.open(state, name, keep=KEEP, keep_days=KEEP_S / 86_400.0, kind=_KIND)
+    )
 
 
-def _options(settings: Settings) -> MessageOptions:
+def _options(table: MessageTable) -> MessageOptions:
     from retinue.messages.exchange import MessageOptions
 
-    table = settings.messages
     return MessageOptions(
         strict=table.strict, signatures=table.signatures, sign=table.sign, wait_s=table.wait_s
     )

@@ -62,7 +62,7 @@ def read_models(settings: Settings, *, seeds: bool = True) -> dict[str, ModelSpe
 
 
 def find_models(settings: Settings, environ: Mapping[str, str], *, seeds: bool = True) -> Models:
-    """Which of the models that the hub is to start this machine can run. Raises InvalidSettingError."""
+    """The configured models that this machine can run, and the others. Raises InvalidSettingError."""
     own = version("retinue")
     available: dict[str, Sequence[str]] = {}
     missing = {}
@@ -89,7 +89,7 @@ def _choose_model(models: Mapping[str, ModelSpec], name: str) -> ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """The facts of a model on this machine; ``problem`` keeps one that could be started from working."""
+    """The facts of a model on this machine; ``problem`` makes an installed model unusable."""
 
     name: str
     backend: Available | Unavailable
@@ -121,7 +121,7 @@ def list_model_states(settings: Settings, state: State, environ: Mapping[str, st
 
 
 def spending_reader(settings: Settings, state: State) -> Callable[[str], Mapping[str, Any] | None]:
-    """Tells what an agent has spent today, and its limits; None for one that is no model or spends nothing.
+    """Reads an agent's spending of today and its limits; None if it is no model or has spent nothing.
 
     A damaged record is told as such; it does not keep agents from being listed.
     """

@@ -1,4 +1,4 @@
-"""The clients of a process for agents elsewhere."""
+"""The clients of a process for agents in other processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.invoker import InteractiveInvoker
-from retinue.mesh.guard.trace_guard import Signer
+from retinue.mesh.guard.trace_guard import TraceSigner
 from retinue.rpc.client import PeerInvoker
 from retinue.runtime.factories import mesh_sources
 from retinue.settings import Settings
@@ -24,12 +24,16 @@ class Peers:
     plain: PeerInvoker
     mcp_client: AgentClient
     remote: InteractiveInvoker
-    signer: Signer
+    signer: TraceSigner
     token_for: Callable[[str, str], str | None]
 
 
 def make_peers(
-    settings: Settings, state: State, http: HttpClient, sources: Iterable[str], signer: Signer | None = None
+    settings: Settings,
+    state: State,
+    http: HttpClient,
+    sources: Iterable[str],
+    signer: TraceSigner | None = None,
 ) -> Peers:
     """The clients of one process; agents of ``sources`` that belong to the mesh get its token.
 

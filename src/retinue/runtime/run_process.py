@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
-from contextlib import (
-    AsyncExitStack,
-    contextmanager,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from typing import TypeVar
 
 from retinue.parts.opening import OpenParts, open_parts
 from retinue.parts.process import Echo, Process
@@ -30,9 +28,12 @@ from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import report_ready
 from retinue.settings import Settings, find_missing_parts
+from retinue.settings_tables import EndpointTable, LimitTable
 from retinue.storage.state import State
 from retinue.web.fast.exact_paths import ExactPathRouter
 from retinue.web.security import SecurityMiddleware
+
+T = TypeVar("T")
 
 GETTING_READY = "getting ready"
 """The name of the task in which the parts of a process finish its start."""
@@ -45,7 +46,7 @@ async def run_process(launch: Launch) -> int:
     """
     async with AsyncExitStack() as stack:
         if launch.address is not None:
-            check_address(launch.address.host, launch.settings, insecure_ok=launch.address.insecure_bind)
+            check_address(launch.address.host, launch.settings.auth, insecure_ok=launch.address.insecure_bind)
         stack.enter_context(launch.hold_state())
         listener = None if launch.address is None else _listen(launch.address, launch.echo)
         if listener is not None:
@@ -66,42 +67,72 @@ async def run_process(launch: Launch) -> int:
         )
         if launch.reread is not None:
             stop.on_hangup = reload
-        parts = own.parts = await stack.enter_async_context(open_parts(process, launch.parts))
-        for name, missing in find_missing_parts(launch.settings).items():
+        parts = await _enter(stack, open_parts(process, launch.parts), stop, launch.hang_s)
+        if parts is None:
+            return _end(launch, stop)
+        own.parts = parts
+        for name, missing in find_missing_parts(launch.settings, launch.kind).items():
             parts.note_failure(name, missing)
         for live in parts.list_live():
             reload.add(live)
         await stack.enter_async_context(own.exporting(launch.service, process.environ))
         if listener is not None and launch.address is not None:
-            settings = process.tables.get(Settings)
-            checks = make_checks(process, parts, settings, launch.address.host)
-            reload.add(endpoint_part(checks, launch.address, parts.list_open_paths()))
-            app = behind_proxies(checks, settings, process.url or "")
-            await stack.enter_async_context(serving(app, listener, stop, http_limits(settings)))
-        await stack.enter_async_context(parts.running())
+            checks = make_checks(process, parts, launch.address.host)
+            reload.add(endpoint_part(checks, launch.address, parts.list_path_exceptions()))
+            app = behind_proxies(checks, process.tables.get(EndpointTable), process.url or "")
+            limits = http_limits(process.tables.get(LimitTable))
+            await stack.enter_async_context(serving(app, listener, stop, limits))
+        await _enter(stack, parts.running(), stop, launch.hang_s)
         if await _is_ready(parts, stop):
             own.is_started = True
-            url = {} if process.own_url is None or launch.kind == "worker" else {"url": process.own_url}
+            url = {} if process.own_url is None else {"url": process.own_url}
             report_ready(supervisor, {"name": launch.name, **url})
         await stop.wait()
-        launch.echo(f"stopping: {stop.reason}")
-    return stop.exit_code
+        return _end(launch, stop)
 
 
-def make_checks(process: Process, parts: OpenParts, settings: Settings, host: str) -> SecurityMiddleware:
+def make_checks(process: Process, parts: OpenParts, host: str) -> SecurityMiddleware:
     """The routes of the parts behind the security checks of a process that listens at ``host``."""
     checks = endpoint_checks(
         ExactPathRouter(routes=parts.list_routes()),
-        settings,
+        process.tables.get(Settings),
         process.state,
         process.http,
         host=host,
         url=process.url or "",
-        open_paths=parts.list_open_paths(),
+        exceptions=parts.list_path_exceptions(),
         tokens=parts.list_tokens(),
     )
     parts.give_checks(checks)
     return checks
+
+
+async def _enter(
+    stack: AsyncExitStack, context: AbstractAsyncContextManager[T], stop: Stop, hang_s: float
+) -> T | None:
+    """Enter a context; None if that takes longer than ``hang_s`` after the process was asked to stop."""
+
+    async def cut_off() -> None:
+        await stop.wait()
+        await asyncio.sleep(hang_s)
+        limit.reschedule(asyncio.get_running_loop().time())
+
+    try:
+        async with asyncio.timeout(None) as limit:
+            watch = asyncio.create_task(cut_off())
+            try:
+                return await stack.enter_async_context(context)
+            finally:
+                await end_task(watch)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return None
+
+
+def _end(launch: Launch, stop: Stop) -> int:
+    launch.echo(f"stopping: {stop.reason}")
+    return stop.exit_code
 
 
 async def _is_ready(parts: OpenParts, stop: Stop) -> bool:

@@ -188,7 +188,7 @@ class Stop:
             loop.add_signal_handler(number, caught, number.name, number)
 
     def with_supervisor(self) -> int | None:
-        """Stop when the supervisor dies; returns the descriptor to it, None without a supervisor.
+        """Stop when the supervisor ends; returns the descriptor of its pipe, None without a supervisor.
 
         A thread watches, because a skill may block the event loop.
         """

@@ -68,7 +68,7 @@ def report_ready(descriptor: int | None, facts: Ready) -> None:
             os.write(descriptor, orjson.dumps(dict(facts)) + b"\n")
 
 
-class Child:
+class ChildProcess:
     """One supervised process."""
 
     def __init__(self, spec: ChildSpec, probe: Probe, on_output: OnOutput = lambda name, line: None) -> None:
@@ -206,8 +206,8 @@ class Supervisor:
         self._probe = probe
         self._on_change = on_change
         self._on_output = on_output
-        self._children: list[Child] = []
-        self._keepers: dict[Child, asyncio.Task[None]] = {}
+        self._children: list[ChildProcess] = []
+        self._keepers: dict[ChildProcess, asyncio.Task[None]] = {}
         self._replacing: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
 
@@ -234,7 +234,7 @@ class Supervisor:
             self._children = [child for child in self._children if child not in leaving]
             await self._start([spec for spec in specs if spec not in known], insist=False)
 
-    async def _end(self, child: Child) -> None:
+    async def _end(self, child: ChildProcess) -> None:
         """Stop one child, and do not start it again."""
         keeper = self._keepers.pop(child, None)
         if keeper is not None:
@@ -243,7 +243,7 @@ class Supervisor:
         await child.stop()
 
     async def _start(self, specs: Sequence[ChildSpec], *, insist: bool) -> list[Ready]:
-        started = [Child(spec, self._probe, self._on_output) for spec in specs]
+        started = [ChildProcess(spec, self._probe, self._on_output) for spec in specs]
         self._children.extend(started)
         outcomes = await asyncio.gather(*(child.start() for child in started), return_exceptions=True)
         ready: list[Ready] = []
@@ -261,7 +261,7 @@ class Supervisor:
         return ready
 
     @property
-    def children(self) -> Sequence[Child]:
+    def children(self) -> Sequence[ChildProcess]:
         """All children, running or not."""
         return tuple(self._children)
 
@@ -273,7 +273,7 @@ class Supervisor:
             await asyncio.gather(replacing, return_exceptions=True)
         await asyncio.gather(*(self._end(child) for child in self._children))
 
-    async def _keep(self, child: Child, runs: bool) -> None:
+    async def _keep(self, child: ChildProcess, runs: bool) -> None:
         """Restart the child whenever it ends, with a longer delay each time it does not last."""
         loop = asyncio.get_running_loop()
         back_off_s = _FIRST_BACK_OFF_S

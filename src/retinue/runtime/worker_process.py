@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
 
-from retinue.core.errors import InvalidSettingError
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.observing.events import log_lines
 from retinue.parts.installed import list_parts_of
@@ -14,7 +12,7 @@ from retinue.parts.part import Opened, Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import hub_access
 from retinue.runtime.launch import Address, Launch, Start
-from retinue.runtime.lazy_runs import LazyRuns, check_runs
+from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.parts.hub_moments import FirstReadingPart
 from retinue.runtime.parts.messages import MessagesPart
@@ -23,24 +21,15 @@ from retinue.runtime.parts.runs import RunsPart
 from retinue.runtime.parts.upkeep import UpkeepPart
 from retinue.runtime.run_process import run_process
 from retinue.settings import Settings
+from retinue.storage.run_store import RunStore
 from retinue.storage.state import State
 
 SERVICE = "worker"
 """The name of its metrics in OpenTelemetry."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """How a worker runs; with ``port`` None it serves nothing, with 0 it takes any free port."""
-
-    host: str = "127.0.0.1"
-    port: int | None = None
-    advertise: str | None = None
-    insecure_bind: bool = False
-
-
 async def run_worker(
-    options: WorkerOptions,
+    address: Address | None,
     settings: Settings,
     state: State,
     echo: Echo,
@@ -48,20 +37,8 @@ async def run_worker(
 ) -> int:
     """Run workflows until asked to stop; returns the exit code. At SIGHUP it reads its settings anew.
 
-    Raises PortInUseError, InvalidSettingError, StateDamagedError.
+    Without an address it serves nothing. Raises PortInUseError, InvalidSettingError, StateDamagedError.
     """
-    address = None
-    if options.port is not None:
-        address = Address(
-            options.host,
-            options.port,
-            advertise=options.advertise,
-            insecure_bind=options.insecure_bind,
-        )
-    elif options.advertise is not None:
-        raise InvalidSettingError(
-            "worker.advertise", "a worker without a port serves nothing", remedy="add --port N"
-        )
     return await run_process(
         Launch(
             kind="worker",
@@ -96,9 +73,10 @@ def worker_parts(settings: Settings) -> Sequence[Part]:
 @asynccontextmanager
 async def open_worker(start: Start) -> AsyncIterator[Process]:
     """The core of a worker: a directory in memory, its dispatcher, and the runs."""
-    check_runs(start.settings, start.state)
-    runs = LazyRuns(start.settings, start.state)
-    async with open_mesh(start.settings, start.state, MemoryListings(), open_runs=runs.open) as mesh:
+    settings, state = start.settings, start.state
+    RunStore(settings.database, state.runs).check()
+    runs = LazyRuns(settings, state)
+    async with open_mesh(settings, state, MemoryListings(), open_runs=runs.open) as mesh:
         mesh.events.subscribe_batches(log_lines)
         process = mesh.as_process("worker", start)
         process.add(LazyRuns, runs)

@@ -116,7 +116,7 @@ def _copy_database(source: Path, target: Path) -> None:
 
 
 def _rename_runs(path: Path) -> None:
-    """Give the copy a mark of its own: restored, it is not taken for a database that has lost runs."""
+    """Give the copy another mark, because a restored copy is not a database that has lost runs."""
     with closing(sqlite3.connect(path)) as copy, copy:
         if copy.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (MARK_TABLE,)).fetchone():
             mark = new_mark()

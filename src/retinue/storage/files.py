@@ -65,7 +65,7 @@ def is_for_want_of_room(error: sqlite3.Error, folder: Path) -> bool:
 
 
 def is_no_room(error: OSError) -> bool:
-    """Whether an error says that the disk, a quota or the limit of the file size takes no more."""
+    """Whether an error means that the disk, a quota or the file size is at its limit."""
     return error.errno in _NO_ROOM
 
 

@@ -168,13 +168,16 @@ class SqliteListings:
 class SqliteAudit:
     """The audit log at ``path``, with the newest rows kept.
 
-    Rows are written in batches, at most `AUDIT_FLUSH_S` later; `close` writes the rest. A write error never
+    Rows are written in batches, at most ``flush_s`` later; `close` writes the rest. A write error never
     fails a call: rows stay in memory, and beyond `AUDIT_BUFFER_ROWS` the oldest are dropped.
     """
 
-    def __init__(self, path: Path, *, keep_rows: int = AUDIT_KEEP_ROWS) -> None:
+    def __init__(
+        self, path: Path, *, keep_rows: int = AUDIT_KEEP_ROWS, flush_s: float = AUDIT_FLUSH_S
+    ) -> None:
         self._database = Database(path)
         self._keep_rows = keep_rows
+        self._flush_s = flush_s
         self._buffer: deque[bytes] = deque(maxlen=AUDIT_BUFFER_ROWS)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -188,7 +191,7 @@ class SqliteAudit:
             except RuntimeError:
                 self.flush()
             else:
-                self._timer = loop.call_later(AUDIT_FLUSH_S, self.flush)
+                self._timer = loop.call_later(self._flush_s, self.flush)
 
     def recent(self, limit: int) -> Sequence[Mapping[str, Any]]:
         self.flush()

@@ -1,4 +1,4 @@
-"""Checks ``runs.db`` as a file: that it is intact, and that no stored run was lost from it.
+"""Checks that the file ``runs.db`` is intact and has lost no stored run.
 
 SQLite keeps the newest changes in a file of its own (``runs.db-wal``). If that file is removed after a crash,
 or ``runs.db`` is emptied, the rest is a valid database without these runs. So the processes that execute runs

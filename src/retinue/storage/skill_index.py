@@ -90,8 +90,10 @@ class SqliteTextIndex:
     and StorageFullError if the disk is full. An index of another version is emptied.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, exact_rows: int = EXACT_ROWS, stage_rows: int = STAGE_ROWS) -> None:
         self._database = Database(path)
+        self._exact_rows = exact_rows
+        self._stage_rows = stage_rows
         self._skills: int | None = None
         self._length = 0.0
         try:
@@ -194,7 +196,7 @@ class SqliteTextIndex:
     ) -> Sequence[SkillText]:
         counts = self.counts({*asked, *expanded})
         with self._database.reading() as connection:
-            hits = _Hits(connection, visibilities)
+            hits = _Hits(connection, visibilities, self._exact_rows, self._stage_rows)
             hits.search(counts.keys() & set(asked), counts)
             return _load_texts(connection, "s.id", hits.best(limit))
 
@@ -254,8 +256,12 @@ class SqliteTextIndex:
 class _Hits:
     """The rows of one search, collected stage by stage until there are enough."""
 
-    def __init__(self, connection: Connection, visibilities: Collection[str]) -> None:
+    def __init__(
+        self, connection: Connection, visibilities: Collection[str], exact_rows: int, stage_rows: int
+    ) -> None:
         self._connection = connection
+        self._exact_rows = exact_rows
+        self._stage_rows = stage_rows
         codes = [str(code) for code, kind in enumerate(_KINDS) if kind in visibilities]
         self._by_bm25 = _BY_BM25 % ", ".join(codes)
         self._by_length = _BY_LENGTH % ", ".join(codes)
@@ -270,20 +276,20 @@ class _Hits:
         """Look up the stems of ``counts``; terms that are not ``asked`` weigh less."""
         cost = {stem: rows / (1.0 if stem in asked else EXPANDED_WEIGHT) for stem, rows in counts.items()}
         stems = sorted(cost, key=lambda stem: (cost[stem], stem))[:MAX_STEMS]
-        if sum(counts[stem] for stem in stems) <= EXACT_ROWS:
-            self._collect(self._by_bm25, _any(stems), EXACT_ROWS)
+        if sum(counts[stem] for stem in stems) <= self._exact_rows:
+            self._collect(self._by_bm25, _any(stems), self._exact_rows)
             return
         if asked:
-            self._collect(self._by_length, f"{_NAME} : ({_all(asked)})", STAGE_ROWS)
-            self._collect(self._by_length, _all(asked), STAGE_ROWS)
+            self._collect(self._by_length, f"{_NAME} : ({_all(asked)})", self._stage_rows)
+            self._collect(self._by_length, _all(asked), self._stage_rows)
         running = itertools.accumulate(counts[stem] for stem in stems)
-        rare = [stem for stem, rows in zip(stems, running, strict=True) if rows <= EXACT_ROWS]
-        self._collect(self._by_bm25, _any(rare), EXACT_ROWS)
+        rare = [stem for stem, rows in zip(stems, running, strict=True) if rows <= self._exact_rows]
+        self._collect(self._by_bm25, _any(rare), self._exact_rows)
         common = sorted(set(asked).difference(rare), key=lambda stem: (counts[stem], stem))
         for pair in itertools.combinations(common[:3], 2):
-            self._collect(self._by_length, _all(pair), STAGE_ROWS)
+            self._collect(self._by_length, _all(pair), self._stage_rows)
         for stem in [stem for stem in stems if stem not in rare][:3]:
-            self._collect(self._by_length, _quote(stem), STAGE_ROWS)
+            self._collect(self._by_length, _quote(stem), self._stage_rows)
 
     def _collect(self, query: str, expression: str, rows: int) -> None:
         """Add the matching rows, unless there are enough already."""

@@ -320,7 +320,8 @@ class State:
             self.hub_file.unlink(missing_ok=True)
 
     def identity(self) -> tuple[int, int] | None:
-        """Device and inode of the lock file, which change when the folder is created again; None if gone.
+        """Device and inode of the lock file, which change when the folder is created again; None without the
+        file.
 
         Valid while a process holds the lock, because an open file keeps its inode, while a removed folder's
         inode may be reused at once.

@@ -1,4 +1,4 @@
-"""Stores the tasks of one process in a SQLite file, past a restart, and prunes old ones.
+"""Stores the tasks of one process in a SQLite file, so that they survive a restart, and prunes old tasks.
 
 Each process takes the first free file of its agent, ``tasks/NAME-1.db`` upward for A2A and
 ``tasks/NAME~messages-1.db`` upward for messages, and holds its lock while it runs. So nobody else writes to
@@ -169,7 +169,7 @@ class TaskStore:
         return [(owner, {**orjson.loads(body), "ended": bool(ended)}) for owner, ended, body in rows]
 
     def delete(self, task_id: str) -> None:
-        """Forget a task; one that does not exist is no error."""
+        """Delete a task, if it exists."""
         with self._writing() as connection:
             connection.execute("DELETE FROM tasks WHERE id = ?", (task_id,))
 
@@ -236,7 +236,7 @@ class TaskStore:
         return [(row[0], orjson.loads(row[1])) for row in rows]
 
     def delete_push(self, task_id: str, config_id: str) -> None:
-        """Forget a push notification configuration; one that does not exist is no error."""
+        """Delete a push notification configuration, if it exists."""
         with self._writing() as connection:
             connection.execute("DELETE FROM push_configs WHERE task = ? AND id = ?", (task_id, config_id))
 

@@ -28,7 +28,7 @@ Function = Callable[[Any], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class CallNote:
-    """One call as it arrived; ``trace`` is what the run was started with, less the spent budget."""
+    """One received call; ``trace`` is the run's trace with the remaining budget."""
 
     agent: str
     skill: str
@@ -99,7 +99,7 @@ class MemoryCaller:
             self._roles.setdefault(role, {})[agent] = replace(choice, score=score)
 
     def answer_asked(self, agent: str, *answers: Can | bool) -> None:
-        """What ``agent`` says when a step with ``ask`` asks it: the next of these, the last one from then on.
+        """Set the answers of ``agent`` to steps with ``ask``: each answer once, then always the last.
 
         An agent without an answer says yes.
         """

@@ -15,8 +15,8 @@ from retinue.core.errors import TooLargeError
 from retinue.core.json_values import copy_json, encode_json
 from retinue.workflows.runs.ports import Count, DurableRuleError, Effect, WaitMode
 from retinue.workflows.runs.records import (
-    Child,
     ChildOutcome,
+    ChildRun,
     EventKind,
     Fault,
     RunEvent,
@@ -39,7 +39,7 @@ _SLACK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """A finished durable call of a run's journal; ``outcome`` is JSON text."""
 
     kind: str
@@ -84,7 +84,7 @@ class Run:
         record: RunRecord,
         events: EventLog,
         root: Run | None = None,
-        journal: list[Entry] | None = None,
+        journal: list[JournalEntry] | None = None,
         size_limit: int = MAX_RUN_BYTES,
     ) -> None:
         self.record = record
@@ -192,20 +192,20 @@ class MemoryContext:
                 return read_json(StepOutcome, recorded)
             return await self._run_seen("step", path, effect, timeout_s, facts, count)
 
-    async def child(self, path: str, request: RunRequest) -> Child:
+    async def child(self, path: str, request: RunRequest) -> ChildRun:
         with self._rules.take(path):
             recorded = self._replay("child", path)
             if recorded is not None:
-                return Child(recorded["run_id"], path)
+                return ChildRun(recorded["run_id"], path)
             child_id = f"{self.run_id}/{path}"
             request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {child_id}"))
             self._run.size.add(f"the input of {path}", request.to_json())
             self._services.start(request, child_id, self._run)
             self._record("child", path, {"run_id": child_id})
-            return Child(child_id, path)
+            return ChildRun(child_id, path)
 
     async def wait(
-        self, path: str, children: Sequence[Child], mode: WaitMode = "all"
+        self, path: str, children: Sequence[ChildRun], mode: WaitMode = "all"
     ) -> tuple[ChildOutcome, ...]:
         with self._rules.take(path):
             recorded = self._replay("wait", path)
@@ -225,7 +225,7 @@ class MemoryContext:
             by_id = {child.run_id: child for child in children}
             return tuple(_read_child_outcome(by_id, item) for item in recorded)
 
-    async def cancel(self, path: str, children: Sequence[Child]) -> None:
+    async def cancel(self, path: str, children: Sequence[ChildRun]) -> None:
         with self._rules.take(path):
             self._given_up.update(child.run_id for child in children)
             if self._replay("cancel", path) is None:
@@ -300,7 +300,7 @@ class MemoryContext:
         return orjson.loads(entry.outcome)
 
     def _record(self, kind: str, path: str, outcome: Any) -> None:
-        self._run.journal.append(Entry(kind, path, encode_json(outcome, f"step {path}")))
+        self._run.journal.append(JournalEntry(kind, path, encode_json(outcome, f"step {path}")))
         self._position = len(self._run.journal)
         self._may_repeat = False
 
@@ -325,7 +325,7 @@ async def _wait_first(runs: Sequence[Run]) -> list[Run]:
         await asyncio.gather(*waiters, return_exceptions=True)
 
 
-def _read_child_outcome(children: Mapping[str, Child], item: Mapping[str, Any]) -> ChildOutcome:
+def _read_child_outcome(children: Mapping[str, ChildRun], item: Mapping[str, Any]) -> ChildOutcome:
     outcome = read_json(StepOutcome, item)
     child = children[item["run_id"]]
     return ChildOutcome(

@@ -39,7 +39,7 @@ class ScriptedPeer(Agent):
             self.declare(Skill(skill, f"Answers {skill} as scripted.", input_schema=_ANYTHING))
 
     async def execute_skill(self, skill_id: str, params: Any) -> Any:
-        """The next answer of the script: a value, what a function returns, or an exception that is raised."""
+        """The next answer of the script: a value, the result of a function, or a raised exception."""
         self.calls.append((skill_id, params))
         answer = self._script[skill_id]
         if isinstance(answer, list):

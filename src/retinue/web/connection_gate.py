@@ -144,7 +144,7 @@ class ConnectionGate:
         return next(iter(self._heads), None)
 
     def has_room(self, connections: int) -> bool:
-        """Whether that many connections, those included which only hear a refusal, are within the limit."""
+        """Whether this number of connections, including refused ones, is within the limit."""
         return connections <= self.limits.connections + self._lingering
 
     def may_linger(self) -> bool:

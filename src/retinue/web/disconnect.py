@@ -24,14 +24,15 @@ _CALLBACKS = "retinue.disconnect_callbacks"
 class CancelOnDisconnect(Alarm):
     """Context manager that cancels the current task when the client disconnects.
 
-    It starts to watch after `WATCH_AFTER_S`.
+    It starts to watch after ``watch_after_s``.
     """
 
-    __slots__ = ("_gone", "_receive", "_task", "_watcher")
+    __slots__ = ("_gone", "_receive", "_task", "_watch_after_s", "_watcher")
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, watch_after_s: float = WATCH_AFTER_S) -> None:
         super().__init__()
         self._receive = receive
+        self._watch_after_s = watch_after_s
         self._gone = False
         self._watcher: asyncio.Task[None] | None = None
 
@@ -39,7 +40,7 @@ class CancelOnDisconnect(Alarm):
         task = asyncio.current_task(self._loop)
         assert task is not None
         self._task = task
-        self.set(self._loop.time() + WATCH_AFTER_S)
+        self.set(self._loop.time() + self._watch_after_s)
         return self
 
     def __exit__(

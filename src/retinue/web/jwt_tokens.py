@@ -93,11 +93,11 @@ class JwtSettings:
     scope_names: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Registry(JWSRegistry):
+class _TokenJwsRegistry(JWSRegistry):
     max_header_length = 4096
 
 
-_REGISTRY = _Registry(algorithms=ALGORITHMS, strict_check_header=False)
+_REGISTRY = _TokenJwsRegistry(algorithms=ALGORITHMS, strict_check_header=False)
 
 
 class _ClaimChecks(jwt.JWTClaimsRegistry):

@@ -71,6 +71,10 @@ class ReplayWindow:
         self._forgotten_ms = 0.0
         self._offset_s = clock() - monotonic()
 
+    @property
+    def remembered_signatures(self) -> int:
+        return len(self._seen)
+
     def verify(self, mac: str, sent_at_ms: int) -> str | None:
         """Why a message is rejected, None when it is accepted.
 

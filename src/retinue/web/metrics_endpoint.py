@@ -51,15 +51,15 @@ def _render(figures: Figures, accept: str) -> tuple[bytes, str]:
     if OPEN_METRICS in accept:
         from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-        write: Callable[[_Registry], bytes] = generate_latest  # it has no types
-        return write(_Registry(figures)), CONTENT_TYPE_LATEST
+        write: Callable[[_MetricsSource], bytes] = generate_latest  # it has no types
+        return write(_MetricsSource(figures)), CONTENT_TYPE_LATEST
     from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
     from prometheus_client.exposition import generate_latest as generate_plain
 
-    return generate_plain(_Registry(figures)), CONTENT_TYPE_PLAIN_0_0_4
+    return generate_plain(_MetricsSource(figures)), CONTENT_TYPE_PLAIN_0_0_4
 
 
-class _Registry:
+class _MetricsSource:
     """The input of the library: one collection of figures, then the figures of the operating system."""
 
     def __init__(self, figures: Figures) -> None:

@@ -35,7 +35,6 @@ from retinue.web.addresses import fold, host_name, is_address, is_loopback, name
 from retinue.web.codec.peer_requests import apply_rights
 from retinue.web.rejections import (
     DISCOVERY_PATHS,
-    REGISTRY_PATH,
     ProtectedResource,
     Rejection,
     add_challenge,
@@ -77,6 +76,15 @@ _MAX_REMEMBERED = 64
 
 
 @dataclass(frozen=True, slots=True)
+class PathExceptions:
+    """The paths that parts of a process take out of a check; fields as in `SecuritySettings`."""
+
+    open_paths: frozenset[str] = frozenset()
+    open_prefixes: tuple[str, ...] = ()
+    any_media_type: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SecuritySettings:
     """Which requests are accepted.
 
@@ -93,7 +101,7 @@ class SecuritySettings:
     origins: Collection[str] = ()
     max_body_bytes: int = MAX_BODY_BYTES
     max_upload_bytes: int = MAX_UPLOAD_BYTES
-    any_media_type: tuple[str, ...] = (REGISTRY_PATH, "/hooks/registry")
+    any_media_type: tuple[str, ...] = ()
     anonymous: bool = True
     open_prefixes: tuple[str, ...] = ()
     resource: ProtectedResource | None = None
@@ -119,12 +127,12 @@ class Tokens:
 
     def find(self, token: bytes) -> Principal | None:
         """The principal of a token. All known tokens are compared, so that timing reveals nothing."""
-        given = sha256(token).digest()
-        found = None
+        sent = sha256(token).digest()
+        owner = None
         for digest, principal in self._known:
-            if hmac.compare_digest(digest, given):
-                found = principal
-        return found
+            if hmac.compare_digest(digest, sent):
+                owner = principal
+        return owner
 
 
 @quick_dataclass(frozen=True, slots=True)
@@ -172,6 +180,11 @@ class SecurityMiddleware:
         self._front_prefixes: tuple[str, ...] = ()
         self.configure(settings or SecuritySettings())
 
+    @property
+    def remembered_hosts(self) -> int:
+        """How many accepted Host headers are kept, so that they are not checked again."""
+        return len(self._known_hosts)
+
     def configure(self, settings: SecuritySettings) -> None:
         """Apply other settings to the next requests."""
         self._settings = settings
@@ -185,7 +198,7 @@ class SecurityMiddleware:
         self._small_bytes = min(self._settings.max_body_bytes, self._settings.max_upload_bytes)
 
     def put_in_front(self, app: ASGIApp, paths: Collection[str], prefixes: Sequence[str]) -> None:
-        """Hand the requests of these paths to ``app``, which calls `check` with what is to be checked."""
+        """Route the requests of these paths to ``app``, which calls `check` itself."""
         self._front, self._front_paths, self._front_prefixes = app, frozenset(paths), tuple(prefixes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -253,15 +266,15 @@ class SecurityMiddleware:
         )
 
     async def _find(self, token: bytes, headers: Headers, server: Sequence[Any] | None) -> Principal:
-        found = self._tokens.find(token)
-        if found is not None:
-            return found
+        principal = self._tokens.find(token)
+        if principal is not None:
+            return principal
         host = headers.get(b"host", b"")
         place = host.decode("latin-1").lower() if names_socket(host, server, self._names) else ""
         for reader in self._readers:
-            found = await reader.read(token, place)
-            if found is not None:
-                return found
+            principal = await reader.read(token, place)
+            if principal is not None:
+                return principal
         raise NotAuthenticatedError(
             "this server does not know this token",
             remedy="send the token in keys/local.token of its state folder, or one from: retinue token new",
@@ -332,13 +345,15 @@ class SecurityMiddleware:
         if media_type is None:
             if b"origin" not in headers and b"sec-fetch-site" not in headers:
                 return
-            found = "a body without media type"
+            body_type = "a body without media type"
         else:
-            found = media_type.partition(b";")[0].strip().lower().decode("latin-1")
-            if found == "application/json" or (found.startswith("application/") and found.endswith("+json")):
+            body_type = media_type.partition(b";")[0].strip().lower().decode("latin-1")
+            if body_type == "application/json" or (
+                body_type.startswith("application/") and body_type.endswith("+json")
+            ):
                 return
         raise UnsupportedMediaTypeError(
-            f"this endpoint accepts application/json, not {found}",
+            f"this endpoint accepts application/json, not {body_type}",
             remedy="send content-type: application/json",
         )
 

@@ -64,8 +64,8 @@ class Shelf(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A stored workflow: its name, where it is from, and its definition or why there is none."""
+class StoredWorkflow:
+    """A stored workflow: its name, its shelf, and its definition or the problem of reading it."""
 
     name: str
     origin: Origin
@@ -98,16 +98,16 @@ class Library:
         known = [*list_builtins(), *[one.name for one in await self.list_all() if one.origin == "custom"]]
         raise UnknownWorkflowError(reference, near=suggest(name, [one for one in known if one != reference]))
 
-    async def list_all(self) -> list[Stored]:
-        """Every stored workflow; one that cannot be read is listed with its problem."""
+    async def list_all(self) -> list[StoredWorkflow]:
+        """Every stored workflow; an unreadable workflow is listed with its problem."""
         found = [self._read_builtin(name) for name in list_builtins()]
-        found += [Stored(f"({name})", "built-in", None, error) for name, error in list_broken()]
+        found += [StoredWorkflow(f"({name})", "built-in", None, error) for name, error in list_broken()]
         seen = {one.name for one in found}
         for shelf in self._shelves:
             try:
                 names = await shelf.list_names()
             except RetinueError as error:
-                found.append(Stored("(registry)", "custom", None, error))
+                found.append(StoredWorkflow("(registry)", "custom", None, error))
                 continue
             for name in names:
                 if name not in seen:
@@ -116,21 +116,21 @@ class Library:
         return found
 
     @staticmethod
-    def _read_builtin(name: str) -> Stored:
+    def _read_builtin(name: str) -> StoredWorkflow:
         try:
-            return Stored(name, "built-in", load_builtin(name).definition)
+            return StoredWorkflow(name, "built-in", load_builtin(name).definition)
         except RetinueError as error:
-            return Stored(name, "built-in", None, error)
+            return StoredWorkflow(name, "built-in", None, error)
 
     @staticmethod
-    async def _read(shelf: Shelf, name: str) -> Stored:
+    async def _read(shelf: Shelf, name: str) -> StoredWorkflow:
         try:
             stored = await shelf.find_text(name)
             if stored is None:
                 raise UnknownWorkflowError(name)
-            return Stored(name, "custom", (await _load(stored)).definition)
+            return StoredWorkflow(name, "custom", (await _load(stored)).definition)
         except RetinueError as error:
-            return Stored(name, "custom", None, error)
+            return StoredWorkflow(name, "custom", None, error)
 
 
 async def _load(stored: StoredText) -> Loaded:
@@ -162,23 +162,23 @@ MAX_NESTED_WORKFLOWS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
-    """A definition, and the definitions that its ``workflow`` steps name, by that name."""
+class WorkflowBundle:
+    """A definition, and by name the definitions of its ``workflow`` steps."""
 
     loaded: Loaded
     nested: Bundled = field(default_factory=dict)
 
 
-async def bundle(library: Library, loaded: Loaded) -> Bundle:
+async def bundle(library: Library, loaded: Loaded) -> WorkflowBundle:
     """Read all workflows that a definition runs, theirs included.
 
     Raises DefinitionError for one that is unknown, wrong, in a circle or too deep; RegistryError.
     """
     if all(step.workflow is None for step in iterate_steps(loaded.definition.steps)):
-        return Bundle(loaded)
+        return WorkflowBundle(loaded)
     gathering = _Gathering(library)
     await gathering.visit(loaded, ((loaded.definition.name, _key_of(loaded)),))
-    return Bundle(loaded, gathering.found)
+    return WorkflowBundle(loaded, gathering.found)
 
 
 class _Gathering:

@@ -39,7 +39,7 @@ async def explode() -> str:
 async def wait_long(who: str) -> str:
     print(f"{who} waits", flush=True)
     try:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
     except asyncio.CancelledError:
         print(f"{who} waited in vain", flush=True)
         raise

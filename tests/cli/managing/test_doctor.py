@@ -217,3 +217,12 @@ async def test_what_limits_programs_is_named(
     assert check.status == ("ok" if bounds else "warn")
     assert found in check.found
     assert bool(check.remedy) == (not bounds)
+
+
+def test_a_part_that_is_switched_off_and_not_installed_is_named(
+    retinue: Retinue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_PARTS__OFF", '["koy", "koi"]')
+    checks = _examine(retinue)
+    assert (checks["part koy"]["status"], checks["part koy"]["remedy"]) == ("warn", "correct parts.off")
+    assert "part koi" not in checks

@@ -6,8 +6,6 @@ import asyncio
 import json
 import re
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +19,14 @@ from tests.interop.koi.driving import ANSWER_WITHIN_S, StockNode, run_stock_node
 from tests.mcp.clients import connect, texts
 from tests.processes.running import program
 from tests.requirements import requirement
-from tests.seeds.test_koi_nodes import Net, contact, read
+from tests.seeds.koi_nodes import Net, contact, read
+from tests.seeds.koi_nodes import net as net
 from tests.system import Wire
 
 pytestmark = pytest.mark.timeout(120)
 
 STOCK_AGENT = "orn:agent.personality:stock-agent/1.0"
 OWN_AGENT = "orn:agent.personality:helpful-agent/1.0"
-
-
-@pytest.fixture
-async def net(tmp_path: Path) -> AsyncIterator[Net]:
-    async with AsyncExitStack() as stack:
-        yield Net(tmp_path, stack)
 
 
 def contents(url: str, mood: str, *callable_traits: str) -> dict[str, Any]:

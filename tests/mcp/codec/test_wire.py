@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from retinue.mcp.codec.messages import Message, notification, parse_message
-from retinue.mcp.codec.wire import Ending, Incoming, ResponseReader, Wire, encode_header
+from retinue.mcp.codec.wire import Ending, Incoming, NegotiatedSession, ResponseReader, encode_header
 
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 JSON = {"content-type": "application/json"}
@@ -39,7 +39,7 @@ def _reader(
 
 def test_a_message_in_a_session_names_the_session_and_its_version() -> None:
     """All but ``initialize``, which opens another."""
-    wire = Wire("2025-11-25", "s1")
+    wire = NegotiatedSession("2025-11-25", "s1")
     called = wire.headers_of(_request("tools/call", {"name": "x"}))
     assert (called["mcp-session-id"], called["mcp-protocol-version"]) == ("s1", "2025-11-25")
     assert "mcp-method" not in called
@@ -63,7 +63,7 @@ def test_a_message_of_2026_carries_its_method_and_name(
     method: str, params: dict[str, Any], name: str | None
 ) -> None:
     """And never a session, even of a client that has one."""
-    headers = Wire("2025-11-25", "s1").headers_of(_modern(method, **params))
+    headers = NegotiatedSession("2025-11-25", "s1").headers_of(_modern(method, **params))
     assert (headers["mcp-protocol-version"], headers["mcp-method"]) == ("2026-07-28", method)
     assert headers.get("mcp-name") == name
     assert "mcp-session-id" not in headers

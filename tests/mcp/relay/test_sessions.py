@@ -9,7 +9,7 @@ import pytest
 from retinue.core.call import ANONYMOUS, LOCAL
 from retinue.core.errors import BusyError
 from retinue.core.record import ListingKey
-from retinue.mcp.relay.sessions import Sessions
+from retinue.mcp.relay.sessions import RelayedSessions
 
 LISTING = ListingKey("home", "agents/a")
 OTHER = ListingKey("home", "agents/b")
@@ -25,7 +25,7 @@ class Clock:
 
 def test_a_session_is_there_for_its_owner_alone() -> None:
     """Under the agent's name and its own id."""
-    sessions = Sessions()
+    sessions = RelayedSessions()
     assert sessions.open("a", "s1", LISTING, LOCAL)
     found = sessions.find("a", "s1", LOCAL)
     assert found is not None
@@ -37,7 +37,7 @@ def test_a_session_is_there_for_its_owner_alone() -> None:
 
 
 def test_a_token_held_to_fewer_agents_is_not_the_heir_of_the_whole() -> None:
-    sessions = Sessions()
+    sessions = RelayedSessions()
     limited = replace(LOCAL, agents=("a",))
     assert sessions.open("a", "s1", LISTING, LOCAL)
     assert sessions.find("a", "s1", limited) is None
@@ -45,7 +45,7 @@ def test_a_token_held_to_fewer_agents_is_not_the_heir_of_the_whole() -> None:
 
 def test_an_id_cannot_be_given_twice() -> None:
     """An agent that repeats another's id must not get at its session."""
-    sessions = Sessions()
+    sessions = RelayedSessions()
     assert sessions.open("a", "s1", LISTING, LOCAL)
     assert sessions.open("a", "s1", LISTING, LOCAL)
     assert not sessions.open("a", "s1", OTHER, LOCAL)
@@ -55,7 +55,7 @@ def test_an_id_cannot_be_given_twice() -> None:
 def test_idle_sessions_are_forgotten_and_those_in_use_are_not() -> None:
     """An open stream keeps its session, however quiet it is."""
     clock = Clock()
-    sessions = Sessions(idle_s=10.0, clock=clock)
+    sessions = RelayedSessions(idle_s=10.0, clock=clock)
     for name in ("quiet", "used", "streaming"):
         sessions.open("a", name, LISTING, LOCAL)
     streaming = sessions.find("a", "streaming", LOCAL)
@@ -79,7 +79,7 @@ def test_idle_sessions_are_forgotten_and_those_in_use_are_not() -> None:
 def test_a_full_table_takes_no_more_until_room_frees_up() -> None:
     """Nobody's session is thrown out for another's."""
     clock = Clock()
-    sessions = Sessions(max_sessions=2, idle_s=10.0, clock=clock)
+    sessions = RelayedSessions(max_sessions=2, idle_s=10.0, clock=clock)
     for name in ("one", "two"):
         sessions.check_room()
         sessions.open("a", name, LISTING, LOCAL)

@@ -21,6 +21,7 @@ from retinue import Agent, Context, Part
 from retinue.authoring.local import local_dispatcher
 from retinue.mcp.server.endpoint import McpServer
 from retinue.mcp.server.lazy_server import mcp_route
+from retinue.mcp.server.offer import HEARTBEAT_S
 from retinue.runtime.endpoints.agent_mcp import agent_server
 from retinue.settings_tables import LimitTable, McpTable
 from retinue.web.security import SecurityMiddleware
@@ -205,7 +206,7 @@ class Pair:
 
 
 @contextmanager
-def open_pair(agent: Agent | None = None) -> Iterator[Pair]:
+def open_pair(agent: Agent | None = None, *, heartbeat_s: float = HEARTBEAT_S) -> Iterator[Pair]:
     """A server of `make_agent`, or of another agent, in a loop of its own."""
     served = agent or make_agent()
     with asyncio.Runner() as runner:
@@ -213,7 +214,9 @@ def open_pair(agent: Agent | None = None) -> Iterator[Pair]:
 
         async def start() -> Pair:
             limit_bytes = LimitTable().body_bytes
-            mcp = agent_server(served, local_dispatcher(served), None, McpTable(), limit_bytes)
+            mcp = agent_server(
+                served, local_dispatcher(served), None, McpTable(), limit_bytes, heartbeat_s=heartbeat_s
+            )
             stack.push_async_callback(mcp.aclose)
             app = SecurityMiddleware(Router(routes=[mcp_route(mcp)]))
             return Pair(runner, app, await mcp.open())

@@ -12,8 +12,8 @@ from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult
 from retinue.core.errors import BusyError
 from retinue.mcp.server.suspended_calls import (
     MAX_SUSPENDED_OF_A_CALLER,
-    Conversation,
     PendingQuestions,
+    SuspendableCall,
     SuspendedCalls,
 )
 
@@ -68,7 +68,7 @@ async def test_a_caller_may_not_leave_any_number_waiting() -> None:
 
 
 async def test_several_questions_of_one_moment_are_asked_together() -> None:
-    conversation = Conversation(None)
+    conversation = SuspendableCall(None)
 
     async def run() -> dict[str, Any]:
         first, second = await asyncio.gather(conversation.ask("a", QUESTION), conversation.ask("a", QUESTION))
@@ -87,7 +87,7 @@ async def test_several_questions_of_one_moment_are_asked_together() -> None:
 
 
 async def test_what_a_call_fails_with_is_raised_to_whoever_waits() -> None:
-    conversation = Conversation(None)
+    conversation = SuspendableCall(None)
 
     async def run() -> dict[str, Any]:
         await conversation.ask(None, QUESTION)
@@ -101,7 +101,7 @@ async def test_what_a_call_fails_with_is_raised_to_whoever_waits() -> None:
 
 
 async def test_a_request_that_is_cancelled_takes_its_call_with_it() -> None:
-    conversation = Conversation(None)
+    conversation = SuspendableCall(None)
     ended = asyncio.Event()
 
     async def run() -> dict[str, Any]:

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from retinue.core.record import Listing
-from retinue.mcp.upstream import flood
+from retinue.mcp.upstream.flood import FloodMeter
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imports.server import ImportSpec
+from retinue.runtime.imports.connections import Imports
 from retinue.settings import Settings
 from retinue.settings_tables import ImportsTable, ImportTable
+from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from tests.mcp.clients import connect, texts
 from tests.mcp.upstream.flooding_http_server import PIECES
@@ -38,6 +40,8 @@ FLOOD_S = 2.0
 
 MOST_MEMORY = 100_000_000
 QUIET_S = 2.0
+"""Longer than the pause of a flood."""
+
 WAIT_S = 30.0
 
 
@@ -75,6 +79,10 @@ def stop(tmp_path: Path) -> Path:
     return tmp_path / "stop"
 
 
+def _make_imports(settings: Settings, state: State) -> Imports:
+    return Imports(settings, state, new_meter=lambda: FloodMeter(quiet_s=QUIET_S))
+
+
 async def start(system: System, url: str, **more: object) -> Hub:
     """A hub with the flooding server and another one."""
     good = await system.stack.enter_async_context(serve_app(make_server().streamable_http_app()))
@@ -83,7 +91,7 @@ async def start(system: System, url: str, **more: object) -> Hub:
         "good": ImportTable(url=f"{good}/mcp"),
     }
     system.settings = Settings(imports=ImportsTable.model_validate(tables))
-    hub = await system.start_hub()
+    hub = await system.start_hub(make_imports=_make_imports)
     await hub.wait_until_healthy("good")
     return hub
 
@@ -101,9 +109,8 @@ async def call_good(hub: Hub, token: str) -> None:
 
 @pytest.mark.parametrize("what", FLOODS)
 async def test_a_flood_of_the_stream_of_changes_is_read_slowly_and_marked_until_it_ends(
-    system: System, stop: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    system: System, stop: Path, what: str
 ) -> None:
-    monkeypatch.setattr(flood, "QUIET_S", QUIET_S)  # longer than the pause of a flood
     async with flooding(what, stop) as url:
         hub = await start(system, url)
         found = await until(hub, "loud", "degraded")
@@ -141,9 +148,8 @@ def peak_memory() -> int:
 
 
 async def test_a_flood_in_the_answer_to_a_call_is_read_slowly_until_the_call_ends(
-    system: System, stop: Path, monkeypatch: pytest.MonkeyPatch
+    system: System, stop: Path
 ) -> None:
-    monkeypatch.setattr(flood, "QUIET_S", QUIET_S)
     async with flooding("answer", stop) as url:
         hub = await start(system, url)
         await hub.wait_until_healthy("loud")
@@ -159,10 +165,7 @@ async def test_a_flood_in_the_answer_to_a_call_is_read_slowly_until_the_call_end
         assert (await until(hub, "loud", "healthy")).last_error is None
 
 
-async def test_a_server_whose_first_answer_never_ends_says_that_it_floods(
-    system: System, stop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(flood, "QUIET_S", QUIET_S)
+async def test_a_server_whose_first_answer_never_ends_says_that_it_floods(system: System, stop: Path) -> None:
     async with flooding("start", stop) as url:
         hub = await start(system, url, start_s=3)
         found = await until(hub, "loud", "unreachable")
@@ -173,10 +176,9 @@ async def test_a_server_whose_first_answer_never_ends_says_that_it_floods(
 
 
 async def test_a_request_with_an_id_that_is_none_costs_the_server_no_session(
-    system: System, stop: Path, monkeypatch: pytest.MonkeyPatch
+    system: System, stop: Path
 ) -> None:
     """JSON-RPC knows strings and numbers as ids."""
-    monkeypatch.setattr(flood, "QUIET_S", QUIET_S)
     async with flooding("odd ids", stop) as url:
         hub = await start(system, url)
         await until(hub, "loud", "degraded")

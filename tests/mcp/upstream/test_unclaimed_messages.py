@@ -39,7 +39,7 @@ async def talk(imports: Imports, *channels: NullChannel) -> None:
     server = imports.servers.find("talker")
     assert server is not None
     session = await server.open_session()
-    while len(session._open._open) < len(channels):
+    while session.calls_in_flight < len(channels):
         await asyncio.sleep(0)
     assert (await imports.call("talk")).value == "done"
     assert (await imports.call("let_go")).value == "done"

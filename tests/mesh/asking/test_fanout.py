@@ -32,7 +32,7 @@ class Crowd:
     """Agents that answer what a test tells them; those without an answer never return."""
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
-        self._answers = answers
+        self.answers = answers
         self.asked: list[str] = []
         self.cancelled: list[str] = []
         self.at_once = 0
@@ -44,7 +44,7 @@ class Crowd:
         self.most = max(self.most, self.at_once)
         try:
             await asyncio.sleep(0)
-            answer = self._answers[agent]
+            answer = self.answers[agent]
             if answer is None:
                 await asyncio.Event().wait()
             error = answer if isinstance(answer, RetinueError) else None
@@ -69,7 +69,7 @@ async def test_the_best_comes_first_and_the_dead_and_the_silent_are_named() -> N
             "odd": "hello",
         }
     )
-    found = await ask_agents(list(crowd._answers), TWO, crowd, timeout_s=0.05)
+    found = await ask_agents(list(crowd.answers), TWO, crowd, timeout_s=0.05)
     assert [one.agent for one in found.answers] == ["whole", "half"]
     assert found.best is found.answers[0]
     assert {one.agent for one in found.silent} == {"dead", "slow", "odd"}
@@ -79,7 +79,7 @@ async def test_the_best_comes_first_and_the_dead_and_the_silent_are_named() -> N
 
 async def test_all_are_asked_at_once() -> None:
     crowd = Crowd({f"a{n}": said("python") for n in range(300)})
-    assert len((await ask_agents(list(crowd._answers), TWO, crowd)).answers) == 300
+    assert len((await ask_agents(list(crowd.answers), TWO, crowd)).answers) == 300
     assert crowd.most == 300
 
 

@@ -10,6 +10,7 @@ from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.errors import RegistryUnreachableError
 from retinue.core.record import AgentRecord, Candidate, Endpoint, Listing, Skill, Visibility
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.limits import DEFAULT_LIMITS, DirectoryLimits
 from retinue.mesh.directory.listings import Listings, MemoryListings
 from tests.support.memory_source import MemorySource
 
@@ -58,14 +59,24 @@ class Clock:
         return NOON + timedelta(seconds=self.seconds)
 
 
-def directory_of(clock: Clock, *sources: MemorySource, store: Listings | None = None) -> Directory:
-    return Directory(store or MemoryListings(), sources, clock=clock, now=clock.now)
+def directory_of(
+    clock: Clock,
+    *sources: MemorySource,
+    store: Listings | None = None,
+    limits: DirectoryLimits = DEFAULT_LIMITS,
+) -> Directory:
+    return Directory(store or MemoryListings(), sources, clock=clock, now=clock.now, limits=limits)
 
 
-async def filled(clock: Clock, *listings: Listing, sources: Sequence[str] = ("home", "far")) -> Directory:
+async def filled(
+    clock: Clock,
+    *listings: Listing,
+    sources: Sequence[str] = ("home", "far"),
+    limits: DirectoryLimits = DEFAULT_LIMITS,
+) -> Directory:
     """A directory over sources that list these."""
     directory = directory_of(
-        clock, *(MemorySource(s, [a for a in listings if a.source == s]) for s in sources)
+        clock, *(MemorySource(s, [a for a in listings if a.source == s]) for s in sources), limits=limits
     )
     await directory.refresh()
     return directory

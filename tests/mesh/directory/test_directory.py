@@ -21,6 +21,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import Endpoint, Listing, ListingKey
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.limits import DirectoryLimits
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.directory.listing_index import ListingIndex
 from retinue.mesh.directory.listings import Listings, MemoryListings
@@ -362,7 +363,7 @@ async def test_a_source_that_is_added_later_has_its_stored_listings_and_is_not_r
     directory = directory_of(clock, home, store=open_store())
     directory.subscribe(lambda change: changes.append(change.entry.name))
     assert keys(directory.list_all()) == ["agents/a"]
-    directory.add_source(late)
+    directory.add_sources([late])
     assert keys(directory.list_all()) == ["agents/a", "agents/b", "agents/c"]
     assert not directory.get("c").enabled
     assert changes == []
@@ -373,7 +374,7 @@ async def test_a_source_that_is_added_later_has_its_stored_listings_and_is_not_r
 async def test_a_source_that_is_added_later_is_read_by_the_next_call(clock: Clock) -> None:
     directory = await filled(clock, listing("a"))
     await directory.resolve_skill("create_plan", MESH)
-    directory.add_source(MemorySource("late", [listing("b", source="late")]))
+    directory.add_sources([MemorySource("late", [listing("b", source="late")])])
     assert keys(await directory.resolve_skill("create_plan", MESH)) == ["agents/a", "agents/b"]
 
 
@@ -382,7 +383,7 @@ async def test_a_listing_given_by_hand_ranks_with_its_source_once_that_is_added(
     directory.upsert(listing("z", source="late"))
     assert keys(directory.find_by_skill("create_plan", MESH)) == ["agents/z", "agents/a"]
     assert keys(directory.list_all()) == ["agents/z", "agents/a"]
-    directory.add_source(MemorySource("late", [listing("z", source="late")]))
+    directory.add_sources([MemorySource("late", [listing("z", source="late")])])
     assert keys(directory.find_by_skill("create_plan", MESH)) == ["agents/a", "agents/z"]
     assert keys(directory.list_all()) == ["agents/a", "agents/z"]
 
@@ -390,7 +391,11 @@ async def test_a_listing_given_by_hand_ranks_with_its_source_once_that_is_added(
 async def test_a_second_source_of_one_name_is_refused(clock: Clock) -> None:
     directory = directory_of(clock, MemorySource("home"))
     with pytest.raises(InvalidSettingError, match="home"):
-        directory.add_source(MemorySource("home"))
+        directory.add_sources([MemorySource("away"), MemorySource("home")])
+    with pytest.raises(InvalidSettingError, match="late"):
+        directory.add_sources([MemorySource("late"), MemorySource("late")])
+    assert "away" not in directory.sources
+    assert "late" not in directory.sources
 
 
 async def test_a_listing_given_by_hand_stands_before_all_sources(clock: Clock) -> None:
@@ -493,11 +498,13 @@ async def test_what_a_store_did_not_take_is_held_until_it_does(clock: Clock) -> 
 
 
 async def test_whoever_is_told_of_a_listing_may_open_it_though_many_come_at_once(
-    clock: Clock, open_store: Callable[[], Listings], monkeypatch: pytest.MonkeyPatch
+    clock: Clock, open_store: Callable[[], Listings]
 ) -> None:
-    monkeypatch.setattr("retinue.mesh.directory.listing_cache._CACHED", 2)
     directory = directory_of(
-        clock, MemorySource("home", [listing(name) for name in "abcdefgh"]), store=open_store()
+        clock,
+        MemorySource("home", [listing(name) for name in "abcdefgh"]),
+        store=open_store(),
+        limits=DirectoryLimits(cached_listings=2),
     )
     opened: list[Listing | None] = []
     directory.subscribe(lambda change: opened.append(directory.find_listing(change.entry.id)))
@@ -509,14 +516,13 @@ async def test_whoever_is_told_of_a_listing_may_open_it_though_many_come_at_once
     assert directory.get("h").reachable is False
 
 
-async def test_agents_come_page_by_page_from_anywhere(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retinue.mesh.directory.directory.YIELD_EVERY", 2)
+async def test_agents_come_page_by_page_from_anywhere(clock: Clock) -> None:
     several = [
         listing(name, source=source, url=f"http://{name}.{source}")
         for source in ("home", "far")
         for name in "abc"
     ]
-    directory = await filled(clock, *several)
+    directory = await filled(clock, *several, limits=DirectoryLimits(page_entries=2))
     pages = [page async for page in directory.iterate_pages()]
     assert [one for page in pages for one in page] == directory.list_entries()
     assert keys(directory.list_entries()) == ["agents/a", "agents/b", "agents/c"] * 2

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.core.record import AgentRecord, Endpoint, Listing, Skill
-from retinue.mesh.directory import listing_index
 from retinue.mesh.directory.listing_index import ListingIndex
 from retinue.mesh.entry import Entry, entry_of
 
@@ -66,34 +64,43 @@ CHANGES = st.lists(st.tuples(st.sampled_from(["put", "remove", "look"]), entries
 @settings(max_examples=300)
 @given(CHANGES, st.sampled_from([2, 200]))
 def test_a_change_mends_the_look_ups_that_it_touches(changes: list[tuple[str, Entry]], few: int) -> None:
-    index = ListingIndex(RANKS.__getitem__)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(listing_index, "MAX_INCREMENTAL_CHANGES", few)
-        for kind, one in [*changes, *[("look", one) for _, one in changes[-1:]]]:
-            if kind == "put":
-                index.put(one)
-            elif kind == "remove":
-                index.remove(one.id)
-            else:
-                fresh = ListingIndex(RANKS.__getitem__)
-                for held in index:
-                    fresh.put(held)
-                for skill_id in ("plan", "build"):
-                    for scopes in (MESH, EXPOSED):
-                        wanted = fresh.list_offering(skill_id, scopes)
-                        assert index.list_offering(skill_id, scopes) == wanted
-                        assert index.is_offered(skill_id, scopes) == bool(wanted)
-                everybody = fresh.list_agents()
-                assert index.list_agents() == everybody
-                for role in ("plan", "review", "execute"):
-                    for scopes in (MESH, EXPOSED):
-                        having = [one for one in everybody if one.has_role(role, scopes)]
-                        assert index.list_with_role(role, scopes) == having
+    index = ListingIndex(RANKS.__getitem__, max_incremental_changes=few)
+    for kind, subject in [*changes, *[("look", last) for _, last in changes[-1:]]]:
+        if kind == "put":
+            index.put(subject)
+        elif kind == "remove":
+            index.remove(subject.id)
+        else:
+            fresh = ListingIndex(RANKS.__getitem__)
+            for held in index:
+                fresh.put(held)
+            for skill_id in ("plan", "build"):
+                for scopes in (MESH, EXPOSED):
+                    offering = fresh.list_offering(skill_id, scopes)
+                    assert index.list_offering(skill_id, scopes) == offering
+                    assert index.is_offered(skill_id, scopes) == bool(offering)
+            everybody = fresh.list_agents()
+            assert index.list_agents() == everybody
+            for role in ("plan", "review", "execute"):
+                for scopes in (MESH, EXPOSED):
+                    having = [agent for agent in everybody if agent.has_role(role, scopes)]
+                    assert index.list_with_role(role, scopes) == having
 
 
-def test_look_ups_that_were_not_asked_for_longest_are_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing_index, "MAX_CACHED_SKILLS", 1)
+def test_the_newest_version_of_a_key_is_first_though_it_has_another_name_and_came_later() -> None:
     index = ListingIndex(RANKS.__getitem__)
+    older, newer = (
+        entry(1, "home", "plan", name="old", tag="v1"),
+        entry(1, "home", "plan", name="new", tag="v2"),
+    )
+    index.put(older)
+    assert index.list_offering("plan", MESH) == (older,)
+    index.put(newer)
+    assert index.list_offering("plan", MESH) == (newer, older)
+
+
+def test_look_ups_that_were_not_asked_for_longest_are_made_anew() -> None:
+    index = ListingIndex(RANKS.__getitem__, max_cached_skills=1)
     index.put(entry(1, "home", "plan", "build"))
     plan = index.list_offering("plan", MESH)
     assert index.list_offering("plan", MESH) is plan

@@ -10,10 +10,10 @@ import pytest
 
 from retinue.core.errors import RegistryUnreachableError, SkillNotOfferedError
 from retinue.mesh.directory.directory import TTL_S, Directory
+from retinue.mesh.directory.limits import DEFAULT_LIMITS, DirectoryLimits
 from retinue.mesh.directory.listing_cache import ListingCache
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.source_refresh import (
-    MISS_GRACE_S,
     RETRY_S,
     WAIT_FACTOR,
     SourceRefresher,
@@ -25,7 +25,8 @@ from tests.requirements import requirement
 from tests.support.memory_source import MemorySource
 
 MESH = frozenset({"exposed", "mesh"})
-WITHIN_S = 5
+WITHIN_S = 30
+IMPATIENT = DirectoryLimits(miss_wait_s=0.05)
 
 
 class Stoppable(MemorySource):
@@ -45,11 +46,6 @@ class Stoppable(MemorySource):
         return await super().read_all()
 
 
-@pytest.fixture(autouse=True)
-def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retinue.mesh.directory.source_refresh.MISS_GRACE_S", 0.05)
-
-
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
@@ -62,7 +58,7 @@ def stoppable(clock: FakeClock) -> Stoppable:
 
 @pytest.fixture
 async def directory(clock: FakeClock, stoppable: Stoppable) -> AsyncIterator[Directory]:
-    opened = Directory(MemoryListings(), [MemorySource("near"), stoppable], clock=clock)
+    opened = Directory(MemoryListings(), [MemorySource("near"), stoppable], clock=clock, limits=IMPATIENT)
     await opened.refresh()
     yield opened
     await opened.aclose()
@@ -107,15 +103,20 @@ async def test_the_reading_goes_on_and_what_it_finds_is_known(
     assert directory.problems() == ()
 
 
-async def test_the_next_who_miss_do_not_wait_for_it_again(
-    directory: Directory, stoppable: Stoppable, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_next_who_miss_do_not_wait_for_it_again(stoppable: Stoppable, clock: FakeClock) -> None:
+    patient = DirectoryLimits(miss_wait_s=2.0 * WITHIN_S)
+    directory = Directory(MemoryListings(), [stoppable], clock=clock, limits=patient)
+    await directory.refresh()
+    stoppable.asked.clear()
     stoppable.going.clear()
-    clock.pass_time(2.0)
-    await miss(directory)
-    monkeypatch.setattr("retinue.mesh.directory.source_refresh.MISS_GRACE_S", 60.0)
-    clock.pass_time(61.0)
-    assert (await miss(directory)).unasked == ("home",)
+    reading = asyncio.create_task(directory.refresh())
+    await stoppable.asked.wait()
+    clock.pass_time(patient.miss_wait_s + 1)
+    for _ in range(2):
+        assert (await miss(directory)).unasked == ("home",)
+    await directory.aclose()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
 
 
 async def test_a_source_that_never_was_quick_is_waited_for(
@@ -139,7 +140,7 @@ async def test_a_source_that_never_was_quick_is_waited_for(
 async def test_a_source_that_is_added_during_a_look_up_that_misses_is_read_for_it(
     stoppable: Stoppable, clock: FakeClock
 ) -> None:
-    directory = Directory(MemoryListings(), [stoppable], clock=clock)
+    directory = Directory(MemoryListings(), [stoppable], clock=clock, limits=IMPATIENT)
     await directory.refresh()
     clock.pass_time(TTL_S)
     stoppable.asked.clear()
@@ -147,7 +148,7 @@ async def test_a_source_that_is_added_during_a_look_up_that_misses_is_read_for_i
     looking = asyncio.create_task(directory.resolve_skill("translate", MESH))
     await stoppable.asked.wait()
     late = replace(make_listing("late-agent", make_skill("translate")), source="late")
-    directory.add_source(MemorySource("late", [late]))
+    directory.add_sources([MemorySource("late", [late])])
     stoppable.going.set()
     async with asyncio.timeout(WITHIN_S):
         (found,) = await looking
@@ -164,7 +165,7 @@ async def test_a_reading_that_hangs_makes_nobody_else_wait_for_a_fresh_one(
     stoppable.going.clear()
     refresher.start()
     assert refresher.is_expired(0.0)
-    clock.pass_time(max(RETRY_S, WAIT_FACTOR * MISS_GRACE_S) + 1)
+    clock.pass_time(max(RETRY_S, WAIT_FACTOR * DEFAULT_LIMITS.miss_wait_s) + 1)
     assert not refresher.is_expired(RETRY_S)
     await refresher.aclose()
     assert refresher.is_expired(RETRY_S)

@@ -16,12 +16,15 @@ from retinue.core.errors import (
 )
 from retinue.core.record import Listing
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.limits import DirectoryLimits
 from retinue.mesh.directory.listings import Listings, MemoryListings
 from retinue.mesh.directory.sources import Give, Reading, SourceProblem
 from retinue.mesh.entry import Entry
 from tests.mesh.directory.listings import DOWN, MESH, Clock, directory_of, keys, listing
 from tests.requirements import requirement
 from tests.support.memory_source import MemorySource
+
+IMPATIENT = DirectoryLimits(expired_wait_s=0.01)
 
 
 @requirement("P-19")
@@ -139,12 +142,9 @@ async def test_a_look_up_given_up_does_not_end_the_reading_for_the_others(clock:
     assert source.reads == 1
 
 
-async def test_a_source_that_hangs_past_its_time_to_live_does_not_hold_up_look_ups(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("retinue.mesh.directory.source_set.GRACE_S", 0.01)
+async def test_a_source_that_hangs_past_its_time_to_live_does_not_hold_up_look_ups(clock: Clock) -> None:
     source = SlowSource("home", [listing("plan")])
-    directory = directory_of(clock, source)
+    directory = directory_of(clock, source, limits=IMPATIENT)
     source.let.set()
     await directory.refresh()
     source.let.clear()
@@ -155,11 +155,10 @@ async def test_a_source_that_hangs_past_its_time_to_live_does_not_hold_up_look_u
 
 
 async def test_what_is_known_from_a_former_process_serves_while_a_slow_source_is_read(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
+    clock: Clock,
 ) -> None:
-    monkeypatch.setattr("retinue.mesh.directory.source_set.GRACE_S", 0.01)
     source = SlowSource("home", [listing("plan"), listing("build", "generate_code")])
-    directory = directory_of(clock, source, store=MemoryListings([listing("plan")]))
+    directory = directory_of(clock, source, store=MemoryListings([listing("plan")]), limits=IMPATIENT)
     assert keys(await directory.resolve_skill("create_plan", MESH)) == ["agents/plan"]
     assert source.reads == 0
     missed = asyncio.create_task(directory.resolve_skill("generate_code", MESH))

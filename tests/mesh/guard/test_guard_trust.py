@@ -160,7 +160,7 @@ def test_a_strict_process_refuses_what_it_was_told_to(
                 here.enter(a_call(trace), "b")
         else:
             here.leave(here.enter(a_call(trace), "b"))
-        assert here._running == {}
+        assert here.is_idle
 
 
 # budgets

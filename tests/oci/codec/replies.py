@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TypeVar
 
-from retinue.oci.codec.exchange import Request, Response
+from retinue.oci.codec.exchange import RegistryRequest, Response
 
 BASE = "http://registry:5000"
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 Reply = tuple[int, dict[str, str], bytes]
 
 
-def feed(flow: Generator[Request, Response, T], *replies: Reply) -> tuple[T, list[Request]]:
+def feed(flow: Generator[RegistryRequest, Response, T], *replies: Reply) -> tuple[T, list[RegistryRequest]]:
     """Run a flow against prepared replies; all must be used."""
     asked = [next(flow)]
     for status, headers, body in replies:

@@ -15,13 +15,20 @@ from hypothesis import strategies as st
 
 from retinue.core.errors import InvalidSettingError, RegistryLoginError
 from retinue.oci.codec import flows
-from retinue.oci.codec.auth import Challenge, Credentials, Login, authorized, parse_challenges, scope_of
+from retinue.oci.codec.auth import (
+    Challenge,
+    RegistryCredentials,
+    RegistryLogin,
+    authorized,
+    parse_challenges,
+    scope_of,
+)
 from retinue.oci.codec.docker_config import parse_docker_config, parse_helper_answer, render_helper_request
-from retinue.oci.codec.exchange import Request, Response, origin_of
+from retinue.oci.codec.exchange import RegistryRequest, Response, origin_of
 from tests.oci.codec.replies import BASE, Reply, feed
 from tests.requirements import requirement
 
-WHO = Credentials("hub", "s3cret")
+WHO = RegistryCredentials("hub", "s3cret")
 BASIC = "Basic " + base64.b64encode(b"hub:s3cret").decode()
 BEARER = 'Bearer realm="http://tokens/t",service="r:5000",scope="repository:a/b:pull,push"'
 TAGS: Reply = (200, {}, b'{"tags": ["v1"]}')
@@ -42,11 +49,11 @@ def token(value: str = "t1", **more: Any) -> Reply:
     return 200, {}, orjson.dumps({"token": value, **more})
 
 
-def signatures(asked: list[Request]) -> list[str | None]:
+def signatures(asked: list[RegistryRequest]) -> list[str | None]:
     return [request.headers.get("authorization") for request in asked]
 
 
-def tags(login: Login) -> Generator[Request, Response, list[str]]:
+def tags(login: RegistryLogin) -> Generator[RegistryRequest, Response, list[str]]:
     return authorized(flows.list_tags("a/b"), login)
 
 
@@ -75,13 +82,13 @@ def test_no_challenge_breaks_the_reading(header: str) -> None:
 
 
 def test_a_registry_that_asks_nobody_is_told_nothing() -> None:
-    _, asked = feed(tags(Login(BASE, credentials=WHO)), TAGS)
+    _, asked = feed(tags(RegistryLogin(BASE, credentials=WHO)), TAGS)
     assert signatures(asked) == [None]
 
 
 @requirement("P-30")
 def test_basic_is_answered_once_and_remembered() -> None:
-    login = Login(BASE, credentials=WHO)
+    login = RegistryLogin(BASE, credentials=WHO)
     found, asked = feed(tags(login), wants('Basic realm="hub"'), TAGS)
     assert (found, signatures(asked)) == (["v1"], [None, BASIC])
     _, asked = feed(tags(login), TAGS)
@@ -91,7 +98,7 @@ def test_basic_is_answered_once_and_remembered() -> None:
 
 
 def test_several_requests_that_are_refused_at_once_are_all_answered() -> None:
-    login = Login(BASE, credentials=WHO)
+    login = RegistryLogin(BASE, credentials=WHO)
     running = [tags(login), tags(login)]
     for flow in running:
         assert next(flow).headers == {}
@@ -99,10 +106,10 @@ def test_several_requests_that_are_refused_at_once_are_all_answered() -> None:
     assert [flow.send(refusal).headers["authorization"] for flow in running] == [BASIC, BASIC]
 
 
-@pytest.mark.parametrize("who", [None, Credentials("", ""), Credentials(identity_token="i")])
-def test_without_a_password_basic_cannot_be_answered(who: Credentials | None) -> None:
+@pytest.mark.parametrize("who", [None, RegistryCredentials("", ""), RegistryCredentials(identity_token="i")])
+def test_without_a_password_basic_cannot_be_answered(who: RegistryCredentials | None) -> None:
     with pytest.raises(RegistryLoginError) as caught:
-        feed(tags(Login(BASE, credentials=who)), wants('Basic realm="hub"'))
+        feed(tags(RegistryLogin(BASE, credentials=who)), wants('Basic realm="hub"'))
     assert caught.value.status == 401
     assert "docker login" in caught.value.remedy
 
@@ -110,7 +117,7 @@ def test_without_a_password_basic_cannot_be_answered(who: Credentials | None) ->
 @requirement("P-30")
 def test_a_token_is_fetched_for_the_scope_that_was_asked_and_kept_until_it_is_old() -> None:
     clock = Clock()
-    login = Login(BASE, credentials=WHO, clock=clock)
+    login = RegistryLogin(BASE, credentials=WHO, clock=clock)
     found, asked = feed(tags(login), wants(BEARER), token(expires_in=100), TAGS)
     assert found == ["v1"]
     assert signatures(asked) == [None, BASIC, "Bearer t1"]
@@ -130,7 +137,7 @@ def test_a_token_is_fetched_for_the_scope_that_was_asked_and_kept_until_it_is_ol
 
 
 def test_a_token_that_is_refused_is_fetched_anew_once() -> None:
-    login = Login(BASE, credentials=WHO)
+    login = RegistryLogin(BASE, credentials=WHO)
     feed(tags(login), wants(BEARER), token(), TAGS)
     _, asked = feed(tags(login), wants(BEARER), token("t2"), TAGS)
     assert signatures(asked) == ["Bearer t1", BASIC, "Bearer t2"]
@@ -139,13 +146,13 @@ def test_a_token_that_is_refused_is_fetched_anew_once() -> None:
 
 
 def test_anybody_may_have_a_token_without_a_password() -> None:
-    _, asked = feed(tags(Login(BASE)), wants(BEARER), token(), TAGS)
+    _, asked = feed(tags(RegistryLogin(BASE)), wants(BEARER), token(), TAGS)
     assert signatures(asked) == [None, None, "Bearer t1"]
 
 
 @requirement("P-30")
 def test_an_identity_token_is_sent_as_a_form() -> None:
-    login = Login(BASE, credentials=Credentials(identity_token="i d"))
+    login = RegistryLogin(BASE, credentials=RegistryCredentials(identity_token="i d"))
     answer: Reply = (200, {}, orjson.dumps({"access_token": "t", "expires_in": 60}))
     _, asked = feed(tags(login), wants(BEARER), answer, TAGS)
     assert (asked[1].method, asked[1].url) == ("POST", "http://tokens/t")
@@ -177,22 +184,22 @@ def test_a_token_server_that_gives_nothing_is_named(
 ) -> None:
     replies = [wants(f'Bearer realm="{realm}"'), *([answer] if answer is not None else [])]
     with pytest.raises(RegistryLoginError, match=message):
-        feed(tags(Login(base, credentials=WHO)), *replies)
+        feed(tags(RegistryLogin(base, credentials=WHO)), *replies)
 
 
 def test_whoever_else_we_are_sent_to_gets_no_password() -> None:
-    def elsewhere() -> Generator[Request, Response, None]:
-        yield Request("GET", "/v2/")
+    def elsewhere() -> Generator[RegistryRequest, Response, None]:
+        yield RegistryRequest("GET", "/v2/")
         for url in (
             "http://other:5000/x",
             "https://registry:5000/x",
             "http://registry/x",
             "http://registry:5000@o/",
         ):
-            yield Request("GET", url)
-        yield Request("GET", "http://REGISTRY:5000/x")
+            yield RegistryRequest("GET", url)
+        yield RegistryRequest("GET", "http://REGISTRY:5000/x")
 
-    login = Login(BASE, credentials=WHO)
+    login = RegistryLogin(BASE, credentials=WHO)
     feed(tags(login), wants("Basic"), TAGS)
     _, asked = feed(authorized(elsewhere(), login), *[(200, {}, b"")] * 6)
     assert signatures(asked) == [BASIC, None, None, None, None, BASIC]
@@ -213,7 +220,7 @@ def test_whoever_else_we_are_sent_to_gets_no_password() -> None:
     ],
 )
 def test_each_request_has_the_scope_that_docker_registry_asks_for(method: str, url: str, scope: str) -> None:
-    assert scope_of(Request(method, url)) == scope
+    assert scope_of(RegistryRequest(method, url)) == scope
 
 
 def test_origins_are_compared_without_user_path_and_default_port() -> None:
@@ -242,11 +249,11 @@ def test_a_docker_configuration_is_read_in_all_its_spellings() -> None:
         ),
         where="config.json",
     )
-    assert config.find("localhost:5000") == Credentials("a", "b:c")
-    assert config.find("registry.example") == Credentials("u", "p")
-    assert config.find("docker.io") == config.find("registry-1.docker.io") == Credentials("d", "e")
-    assert config.find("token.example") == Credentials(identity_token="i")
-    assert config.find("both.example") == Credentials("u", identity_token="i")
+    assert config.find("localhost:5000") == RegistryCredentials("a", "b:c")
+    assert config.find("registry.example") == RegistryCredentials("u", "p")
+    assert config.find("docker.io") == config.find("registry-1.docker.io") == RegistryCredentials("d", "e")
+    assert config.find("token.example") == RegistryCredentials(identity_token="i")
+    assert config.find("both.example") == RegistryCredentials("u", identity_token="i")
     assert [config.find(name) for name in ("bad1", "bad2", "bad3", "other")] == [None] * 4
     assert config.find_helper("gcr.io") == "gcloud"
     assert config.find_helper("evil") == config.find_helper("x") == "desktop"
@@ -276,4 +283,4 @@ def test_no_configuration_and_no_helper_breaks_the_reading(raw: bytes) -> None:
 
 def test_a_helper_that_keeps_an_identity_token_says_so() -> None:
     said = orjson.dumps({"Username": "<token>", "Secret": "i"})
-    assert parse_helper_answer(said) == Credentials(identity_token="i")
+    assert parse_helper_answer(said) == RegistryCredentials(identity_token="i")

@@ -32,7 +32,7 @@ from retinue.oci.codec.bulk import (
     render_manifests,
     render_wanted,
 )
-from retinue.oci.codec.exchange import Request, Response
+from retinue.oci.codec.exchange import RegistryRequest, Response
 from retinue.oci.codec.manifest import EMPTY_CONFIG, Manifest, describe, render_manifest
 from retinue.oci.codec.reference import MAX_REPOSITORY_CHARS, Reference, digest_of
 from tests.strategies import json_values, texts
@@ -49,7 +49,9 @@ repositories = st.from_regex(r"[a-z]{1,9}(/[a-z]{1,9})?", fullmatch=True)
 digests = st.from_regex(r"sha256:[0-9a-f]{64}", fullmatch=True)
 
 
-def _feed(flow: Generator[Request, Response, Pulled], response: Response) -> tuple[Request, Pulled]:
+def _feed(
+    flow: Generator[RegistryRequest, Response, Pulled], response: Response
+) -> tuple[RegistryRequest, Pulled]:
     request = next(flow)
     with pytest.raises(StopIteration) as finished:
         flow.send(response)

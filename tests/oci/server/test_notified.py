@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -13,8 +14,7 @@ from retinue.core.record import AgentRecord, Listing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.oci.codec.notifications import RegistryEvent
-from retinue.oci.server import webhooks as notified
-from retinue.oci.server.webhooks import MAX_WAITING, Notifications
+from retinue.oci.server.webhooks import AGAIN_S, MAX_WAITING, Notifications
 from tests.requirements import requirement
 from tests.support.memory_source import MemorySource
 
@@ -58,10 +58,16 @@ class Bench:
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
+    async with open_bench() as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def open_bench(again_s: Sequence[float] = AGAIN_S) -> AsyncIterator[Bench]:
     sources = {name: SlowSource(name) for name in (HOME, ONE, TWO)}
     directory = Directory(MemoryListings(), list(sources.values()))
     await directory.refresh()
-    notifications = Notifications(directory, sources)
+    notifications = Notifications(directory, sources, again_s=again_s)
     yield Bench(directory, notifications, sources)
     await notifications.aclose()
     await directory.aclose()
@@ -160,11 +166,9 @@ async def test_an_event_that_comes_before_its_effect_is_looked_for_again(bench: 
     assert source.asked == ["agents/plan"] * 2
 
 
-async def test_what_never_shows_is_looked_for_a_few_times_only(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notified, "AGAIN_S", (0.001, 0.001))
+async def test_what_never_shows_is_looked_for_a_few_times_only() -> None:
     event = RegistryEvent("push", "agents/plan", "v1", "sha256:" + "a" * 64, frozenset({"one:5000"}))
-    bench.notifications.take([event])
-    await bench.settle()
-    assert bench.asked == {ONE: ["agents/plan"] * 3}
+    async with open_bench(again_s=(0.001, 0.001)) as bench:
+        bench.notifications.take([event])
+        await bench.settle()
+        assert bench.asked == {ONE: ["agents/plan"] * 3}

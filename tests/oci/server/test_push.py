@@ -7,9 +7,9 @@ import base64
 import os
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -21,12 +21,14 @@ from retinue.oci.codec.artifacts import card_artifact, render_artifact
 from retinue.oci.codec.manifest import EMPTY_CONFIG
 from retinue.oci.codec.reference import Reference, digest_of
 from retinue.oci.layout.folder_registry import LayoutRegistry
-from retinue.oci.layout.uploads import KEPT_S, MAX_UPLOADS
+from retinue.oci.layout.uploads import KEPT_S, MAX_UPLOADS, Uploads
 from retinue.oci.registry import publish_card
 from retinue.oci.server import pull as oci
 from retinue.web.http_client import HttpClient
+from retinue.web.rejections import REGISTRY_PATH
 from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, SecuritySettings, Tokens
 from retinue.web.transport import HttpResponse
+from tests.mesh.scripted import FakeClock
 from tests.requirements import requirement
 from tests.serving import serve_app
 
@@ -82,8 +84,16 @@ def layout(tmp_path: Path) -> LayoutRegistry:
 
 @pytest.fixture
 async def endpoint(layout: LayoutRegistry) -> AsyncIterator[Endpoint]:
+    async with open_endpoint(layout) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def open_endpoint(layout: LayoutRegistry) -> AsyncIterator[Endpoint]:
     app = SecurityMiddleware(
-        Starlette(routes=oci.routes(layout, layout)), tokens=Tokens({TOKEN: LOCAL_TOKEN})
+        Starlette(routes=oci.routes(layout, layout)),
+        SecuritySettings(any_media_type=(REGISTRY_PATH,)),
+        Tokens({TOKEN: LOCAL_TOKEN}),
     )
     async with serve_app(app) as url, HttpClient() as client:
         yield Endpoint(url, client)
@@ -349,7 +359,7 @@ async def test_a_password_counts_at_the_registry_and_at_no_other_endpoint() -> N
 
 
 async def test_content_may_be_large_and_no_other_body_may(layout: LayoutRegistry) -> None:
-    settings = SecuritySettings(max_body_bytes=1000, max_upload_bytes=50_000)
+    settings = SecuritySettings(any_media_type=(REGISTRY_PATH,), max_body_bytes=1000, max_upload_bytes=50_000)
     app = SecurityMiddleware(
         Starlette(routes=oci.routes(layout, layout)), settings, Tokens({TOKEN: LOCAL_TOKEN})
     )
@@ -406,18 +416,19 @@ async def test_uploads_nobody_came_back_for_are_removed_and_there_is_an_end_to_t
     assert refused.headers["retry-after"]
 
 
-async def test_the_age_of_an_upload_is_measured_by_the_monotonic_clock(
-    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_age_of_an_upload_is_measured_by_the_monotonic_clock(tmp_path: Path) -> None:
     """A clock that is set an hour ahead does not remove an upload in progress."""
-    upload = (await endpoint.ask("POST", UPLOADS, b"")).headers["location"]
-    clock = SimpleNamespace(time=lambda: time.time() + KEPT_S + 60, monotonic=time.monotonic)
-    monkeypatch.setattr("retinue.oci.layout.uploads.time", clock)
-    assert (await endpoint.ask("POST", UPLOADS, b"")).status == 202
-    assert (await endpoint.ask("GET", upload)).status == 204
-    clock.monotonic = lambda: time.monotonic() + KEPT_S + 60
-    assert (await endpoint.ask("POST", UPLOADS, b"")).status == 202
-    assert _error(await endpoint.ask("GET", upload)) == (404, "BLOB_UPLOAD_UNKNOWN")
+    wall, monotonic = FakeClock(time.time()), FakeClock()
+    root = tmp_path / "registry"
+    layout = LayoutRegistry(root, uploads=Uploads(root, clock=wall, monotonic=monotonic))
+    async with open_endpoint(layout) as endpoint:
+        upload = (await endpoint.ask("POST", UPLOADS, b"")).headers["location"]
+        wall.pass_time(KEPT_S + 60)
+        assert (await endpoint.ask("POST", UPLOADS, b"")).status == 202
+        assert (await endpoint.ask("GET", upload)).status == 204
+        monotonic.pass_time(KEPT_S + 60)
+        assert (await endpoint.ask("POST", UPLOADS, b"")).status == 202
+        assert _error(await endpoint.ask("GET", upload)) == (404, "BLOB_UPLOAD_UNKNOWN")
 
 
 async def test_a_full_disk_is_told_without_naming_files(

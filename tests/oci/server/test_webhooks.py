@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from retinue.core.errors import BusyError
 from retinue.oci.codec.notifications import EVENTS_TYPE, MAX_EVENTS, RegistryEvent
 from retinue.oci.server.webhooks import HOOK_PATH, HOOK_TOKEN, MAX_BODY_BYTES, hook_route
-from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, Tokens
+from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, SecuritySettings, Tokens
 from tests.requirements import requirement
 from tests.serving import serve_app
 from tests.system import Reply, Wire, open_wire
@@ -52,9 +52,11 @@ class Endpoint:
 @pytest.fixture
 async def endpoint() -> AsyncIterator[Endpoint]:
     taken = Taken()
+    settings = SecuritySettings(any_media_type=(HOOK_PATH,))
+    app = Starlette(routes=[hook_route(taken)])
     tokens = Tokens({"hook": HOOK_TOKEN, "local": LOCAL_TOKEN})
     async with (
-        serve_app(SecurityMiddleware(Starlette(routes=[hook_route(taken)]), tokens=tokens)) as url,
+        serve_app(SecurityMiddleware(app, settings, tokens)) as url,
         open_wire() as wire,
     ):
         yield Endpoint(url, wire, taken)

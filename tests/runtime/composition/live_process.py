@@ -80,6 +80,11 @@ class ProcessStarter:
         monkeypatch.setattr(Stop, "with_supervisor", with_supervisor)
         monkeypatch.setattr(uvicorn.Server, "startup", keep_app)
 
+    def ask_to_stop(self) -> None:
+        """Stop the process that was started last, also before it is ready."""
+        assert self._stop is not None
+        self._stop.ask("the test is over")
+
     @asynccontextmanager
     async def running(
         self, main: Main, *, on_line: Callable[[str], None] = lambda line: None

@@ -21,9 +21,10 @@ from retinue.authoring.agent import Agent
 from retinue.parts.process import Echo
 from retinue.runtime.agent_process import ServeOptions, serve_agent
 from retinue.runtime.hub_process import HubOptions, run_hub
+from retinue.runtime.launch import Address
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.loading.targets import Target
-from retinue.runtime.worker_process import WorkerOptions, run_worker
+from retinue.runtime.worker_process import run_worker
 from retinue.settings import Settings, settings_class
 from retinue.storage.state import State
 from retinue_koi.table import KoiTable
@@ -176,7 +177,7 @@ async def shown(retinue_home: Path, monkeypatch: pytest.MonkeyPatch, wire: Wire)
     monkeypatch.setattr(LazyRuns, "launch", launch)
     state, starter = State(retinue_home), ProcessStarter(monkeypatch)
     async with AsyncExitStack() as stack:
-        serve = ServeOptions(port_may_move=True)
+        serve = ServeOptions()
         hub_settings, member_settings = (
             settings_class()(koi=table) for table in (KoiTable(join=NOBODY), KoiTable(member_join=NOBODY))
         )
@@ -191,14 +192,13 @@ async def shown(retinue_home: Path, monkeypatch: pytest.MonkeyPatch, wire: Wire)
                 )
             )
         )
-        options = HubOptions(port=0, bare=True)
+        options = HubOptions(Address(), bare=True)
         hub = await stack.enter_async_context(
             starter.running(lambda echo: run_hub(options, hub_settings, state, echo))
         )
         worker = await stack.enter_async_context(
-            starter.running(lambda echo: run_worker(WorkerOptions(port=0), Settings(), state, echo))
+            starter.running(lambda echo: run_worker(Address(), Settings(), state, echo))
         )
-        worker.url = worker.lines[0].rpartition(" at ")[2]
         token = f"Bearer {state.local_token()}"
         await wire.call(hub.url, "turn", {"text": "abc"}, authorization=token)
         yield Shown(hub, agent, worker, wire, token)

@@ -21,9 +21,10 @@ from retinue.parts.lazy import Lazy
 from retinue.parts.process import Echo
 from retinue.runtime.agent_process import ServeOptions, serve_agent
 from retinue.runtime.hub_process import HubOptions, run_hub
+from retinue.runtime.launch import Address
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.loading.targets import Target
-from retinue.runtime.worker_process import WorkerOptions, run_worker
+from retinue.runtime.worker_process import run_worker
 from retinue.settings import Settings, settings_class
 from retinue.storage.state import State
 from retinue_koi.table import KoiTable
@@ -35,18 +36,19 @@ NOBODY = "http://127.0.0.1:9/koi-net"
 """The address of a KOI node that is not there."""
 
 LAZY = {
-    "retinue.mcp.server.lazy_server": "MCP",
-    "retinue.runtime.endpoints.a2a": "A2A",
-    "retinue.runtime.messages": "receiver of messages",
-    "retinue.runtime.lazy_runs": "durable runs",
+    "retinue.mcp.server.lazy_server:lazy_server": "MCP",
+    "retinue.runtime.endpoints.a2a:_open_service": "A2A",
+    "retinue.runtime.messages:LazyMessageInvoker": "client of messages",
+    "retinue.runtime.messages:Messages": "receiver of messages",
+    "retinue.runtime.lazy_runs:LazyRuns": "durable runs",
 }
-"""What a value that is made at its first use is, by the module of the function that makes it."""
+"""What a value that is made at its first use is, by the class or outer function that makes it."""
 
 
 def name_lazy(lazy: Lazy[Any]) -> str:
     """The protocol of a value that is made at its first use."""
-    module: str = lazy._make.__module__
-    return LAZY.get(module, module)
+    maker = f"{lazy._make.__module__}:{lazy._make.__qualname__.partition('.')[0]}"
+    return LAZY.get(maker, maker)
 
 
 SHARED = (
@@ -147,7 +149,7 @@ async def record_order(
 async def test_the_order_of_a_hub(
     recorder: Recorder, retinue_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, options = State(retinue_home), HubOptions(port=0, bare=True, next_step="now call")
+    state, options = State(retinue_home), HubOptions(Address(), bare=True, next_step="now call")
     settings = settings_class()(koi=KoiTable(join=NOBODY))
     order = await record_order(
         recorder,
@@ -164,7 +166,7 @@ async def test_the_order_of_an_agent(
 ) -> None:
     lists = tmp_path / "agent.json"
     lists.write_text('{"name": "ordered", "version": "1.0.0", "mcp": {"expose_tools": []}}')
-    state, options = State(retinue_home), ServeOptions(port_may_move=True)
+    state, options = State(retinue_home), ServeOptions()
     settings = settings_class()(koi=KoiTable(member_join=NOBODY))
     target = Target(Agent("ordered", version="1.0.0"), (), lists_file=lists)
     order = await record_order(
@@ -189,7 +191,7 @@ async def test_the_order_of_a_worker(
         recorder,
         monkeypatch,
         state,
-        lambda echo: run_worker(WorkerOptions(port=0), Settings(), state, echo),
+        lambda echo: run_worker(Address(), Settings(), state, echo),
         (*SHARED, *MESH, *HUB),
     )
     check_golden("order-worker.txt", order)

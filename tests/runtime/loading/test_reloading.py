@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import InvalidSettingError
-from retinue.runtime.loading import reloading
 from retinue.runtime.loading.reloading import Stamps, serve_reloading, wait_for_change
 
 WAIT_S = 10.0
@@ -19,16 +18,11 @@ WAIT_S = 10.0
 @contextmanager
 def _waiting(before: Stamps, stop: threading.Event) -> Iterator[list[bool]]:
     seen: list[bool] = []
-    thread = threading.Thread(target=lambda: seen.append(wait_for_change(before, stop)))
+    thread = threading.Thread(target=lambda: seen.append(wait_for_change(before, stop, poll_s=0.01)))
     thread.start()
     yield seen
     thread.join(WAIT_S)
     assert not thread.is_alive()
-
-
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reloading, "POLL_S", 0.01)
 
 
 @pytest.fixture

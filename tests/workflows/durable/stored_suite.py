@@ -30,7 +30,7 @@ from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.runs import DurableOptions, DurableRuns
 from retinue.workflows.interpreter.frame import Tools
 from retinue.workflows.interpreter.step_loop import Interpreter
-from retinue.workflows.library import Bundle, Library, StoredText, bundle
+from retinue.workflows.library import Library, StoredText, WorkflowBundle, bundle
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.records import Origin, RunRequest
 
@@ -130,7 +130,7 @@ async def open_stored(folder: Path, caller: MemoryCaller) -> AsyncIterator[Durab
         await runs.aclose()
 
 
-async def bundle_outer() -> Bundle:
+async def bundle_outer() -> WorkflowBundle:
     return await bundle(Library([_Inner()]), load(OUTER))
 
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from retinue.core.errors import StorageFullError
 from retinue.workflows.durable.database import RunDatabase
-from retinue.workflows.durable.nodes import Lease, Look, SeenLeases, _share_out
+from retinue.workflows.durable.nodes import Lease, Look, SeenLeases, share_out
 from retinue.workflows.runs.records import RunRequest
 from tests.workflows.durable.own_suite import open_at
 
@@ -25,14 +25,14 @@ LEASE_S = 30.0
 
 def test_outermost_runs_go_round_and_take_with_them_what_is_below() -> None:
     runs = ["a", "a/x", "b", "c", "c/x", "c/x/y", "d/only"]
-    assert _share_out(runs, ["one", "two"]) == {
+    assert share_out(runs, ["one", "two"]) == {
         "one": ["a", "a/x", "c", "c/x", "c/x/y"],
         "two": ["b", "d/only"],
     }
 
 
 def test_nobody_gets_the_runs_when_nobody_lives() -> None:
-    assert _share_out(["a"], []) == {}
+    assert share_out(["a"], []) == {}
 
 
 @dataclass(frozen=True)
@@ -181,11 +181,11 @@ def leases(database: RunDatabase, *executors: str) -> list[Lease]:
 
 async def test_a_clock_set_between_the_renewal_and_the_rescue_ends_no_lease(database: SetDatabase) -> None:
     one, two = leases(database, "one", "two")
-    await two._beat()
+    await two.renew()
     await queue_at(database, "run", "two")
-    await one._beat()
+    await one.renew()
     database.offset_s = HOUR_S
-    await one._rescue()
+    await one.rescue()
     assert await read_nodes(database) == {"one", "two"}
     assert await read_queues(database) == {"run": "node:two"}
 
@@ -218,12 +218,12 @@ async def test_a_living_node_that_renews_later_than_the_others_keeps_its_runs(
 ) -> None:
     one, two, late = leases(database, "one", "two", "late")
     for lease in (late, two, one):
-        await lease._beat()
+        await lease.renew()
     await queue_at(database, "run", "late")
     database.offset_s = step_s
     for lease in (two, one, two, one):
-        await lease._beat()
-        await lease._rescue()
+        await lease.renew()
+        await lease.rescue()
     assert {node.executor for node in one.nodes} == {"one", "two", "late"}
     assert await read_nodes(database) == {"one", "two", "late"}
     assert await read_queues(database) == {"run": "node:late"}
@@ -231,22 +231,22 @@ async def test_a_living_node_that_renews_later_than_the_others_keeps_its_runs(
 
 async def test_a_lease_renewed_after_it_was_seen_to_end_is_kept(database: SetDatabase) -> None:
     one, two = leases(database, "one", "two")
-    await two._beat()
+    await two.renew()
     await queue_at(database, "run", "two")
     # A new process sees a row that has ended by the clock.
     database.offset_s = 2 * LEASE_S
-    await one._beat()
-    await two._beat()
-    await one._rescue()
+    await one.renew()
+    await two.renew()
+    await one.rescue()
     assert await read_queues(database) == {"run": "node:two"}
 
 
 async def test_the_runs_of_an_ended_lease_go_to_a_living_node(database: SetDatabase) -> None:
     one, two = leases(database, "one", "two")
-    await two._beat()
+    await two.renew()
     await queue_at(database, "run", "two")
     database.offset_s = 2 * LEASE_S
-    await one._beat()
-    await one._rescue()
+    await one.renew()
+    await one.rescue()
     assert await read_nodes(database) == {"one"}
     assert await read_queues(database) == {"run": "node:one"}

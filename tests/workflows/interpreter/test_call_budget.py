@@ -11,7 +11,7 @@ from retinue.core.call import TraceContext
 from retinue.core.errors import BudgetSpentError, BusyError, CallTooDeepError, InvalidRequestError
 from retinue.workflows.definitions.loading import load_definition
 from retinue.workflows.interpreter.call_budget import CallBudget
-from retinue.workflows.runs.records import Child, ChildOutcome, Fault, Origin, StepOutcome
+from retinue.workflows.runs.records import ChildOutcome, ChildRun, Fault, Origin, StepOutcome
 from tests.requirements import requirement
 from tests.workflows.running import failing, open_bench
 
@@ -87,13 +87,13 @@ def test_branches_get_equal_parts() -> None:
     budget = CallBudget(ORIGIN)
     part = budget.divide(4)
     assert part == ORIGIN.with_budget(25)
-    child = Child("r/a", "a")
+    child = ChildRun("r/a", "a")
     budget.settle_branch(part, ChildOutcome(child, "done", calls=10))
     budget.settle_branch(part, ChildOutcome(child, "failed", calls=5))
     assert budget.used == 15
 
 
-@pytest.mark.parametrize("ended", [ChildOutcome(Child("r/a", "a"), "failed"), None])
+@pytest.mark.parametrize("ended", [ChildOutcome(ChildRun("r/a", "a"), "failed"), None])
 def test_a_branch_that_does_not_tell_what_it_used_keeps_its_part(ended: ChildOutcome | None) -> None:
     budget = CallBudget(ORIGIN)
     budget.settle_branch(budget.divide(4), ended)

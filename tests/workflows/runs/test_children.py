@@ -9,7 +9,7 @@ import pytest
 
 from retinue.core.errors import BusyError, CallCancelledError, ExecutionFailedError, UnknownRunError
 from retinue.workflows.runs.ports import RunContext
-from retinue.workflows.runs.records import Child, RunRequest, StepOutcome
+from retinue.workflows.runs.records import ChildRun, RunRequest, StepOutcome
 from tests.workflows.implementations import Open
 from tests.workflows.runs.effects import ask, gives, raises, started, until, waits_for_ever
 
@@ -186,7 +186,7 @@ async def test_a_child_may_be_followed_alone(open_runs: Open) -> None:
 
 async def test_a_child_of_another_run_cannot_be_waited_for_unless_it_is_known(open_runs: Open) -> None:
     async def body(context: RunContext, request: RunRequest) -> Any:
-        await context.wait("w", [Child("nobody", "x")])
+        await context.wait("w", [ChildRun("nobody", "x")])
 
     async with open_runs(body) as runs:
         await runs.start(ask(), run_id="r")

@@ -1,1 +1,1 @@
-"""Agents on KOI networks: the wire, the node, personalities, and the coordinator's lists."""
+"""Agents on KOI networks: codecs, the node, personalities, and the coordinator's lists."""

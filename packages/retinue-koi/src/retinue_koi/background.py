@@ -1,4 +1,4 @@
-"""Runs work of a node beside its pipeline, until the node stops."""
+"""Runs work of a node concurrently with its pipeline, until the node stops."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ class BackgroundWork:
         self._name = name
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all work has ended."""
+        return not self._tasks
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work beside the pipeline."""
+        """Run work concurrently with the pipeline."""
         task = asyncio.get_running_loop().create_task(self._guard(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -19,7 +19,7 @@ from retinue.core.errors import AgentUnreachableError, InvalidParametersError, P
 from retinue.core.record import Listing, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Invoker
-from retinue.mesh.guard.trace_guard import AdmittedCall, Signer
+from retinue.mesh.guard.trace_guard import AdmittedCall, TraceSigner
 from retinue.web.codec.jsonrpc import find_guard_error
 from retinue.web.codec.peer_requests import check_not_refused, is_lost, lost
 from retinue.web.codec.trace import CALLS_USED_KEY, parse_calls_used, render_trace_headers
@@ -34,7 +34,7 @@ _FAILED = -32603
 class TraitInvoker:
     """Calls a trait where its agent answers; ``peers`` calls agents that have an ``/execute``."""
 
-    def __init__(self, http: HttpRequester, peers: Invoker, *, signer: Signer | None = None) -> None:
+    def __init__(self, http: HttpRequester, peers: Invoker, *, signer: TraceSigner | None = None) -> None:
         self._http = http
         self._peers = peers
         self._signer = signer

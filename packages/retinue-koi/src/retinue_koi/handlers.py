@@ -11,12 +11,12 @@ from retinue_koi.joining import Joining
 from retinue_koi.knowledge import STOP_CHAIN, HandlerResult, HandlerType, KnowledgeObject, KnowledgeSource
 from retinue_koi.node_state import NodeState
 from retinue_koi.pipeline import Processor
-from retinue_koi.wire import Wire
+from retinue_koi.wire import Messenger
 
 log = structlog.get_logger("retinue.koi")
 
 
-def register_node_handlers(processor: Processor, state: NodeState, wire: Wire, joining: Joining) -> None:
+def register_node_handlers(processor: Processor, state: NodeState, wire: Messenger, joining: Joining) -> None:
     """Register them, in the order of a stock node."""
 
     @processor.register_handler(
@@ -46,7 +46,8 @@ def register_node_handlers(processor: Processor, state: NodeState, wire: Wire, j
 
     @processor.register_handler(HandlerType.Network)
     def choose_targets(_: Processor, kobj: KnowledgeObject) -> HandlerResult:
-        """Tell the subscribers of the type; of its own node and edges, those that they concern."""
+        """Choose the receivers: for own edges their nodes, for the own profile all neighbors, otherwise the
+        type's subscribers."""
         rid_type = kobj.rid_type
         if kobj.source is KnowledgeSource.Internal:
             if rid_type == EDGE_TYPE:

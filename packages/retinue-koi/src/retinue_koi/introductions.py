@@ -9,25 +9,36 @@ import structlog
 
 from retinue_koi.codec.bundles import Event, EventType
 from retinue_koi.node_state import NodeState
-from retinue_koi.peers import Address, PeerError, Peers
+from retinue_koi.peers import NodeAddress, NodeClient, PeerError
 from retinue_koi.rules import Rules
 
-_CONTACT_ANSWERS_WITHIN_S: Final = 15.0
+CONTACT_ANSWERS_S: Final = 15.0
 
 log = structlog.get_logger("retinue.koi")
 
 
 class Introductions:
-    """Introduces the node, and knows to whom it has done so; the first contact is a relay of the rules."""
+    """Introduces the node, and knows to whom it has done so; the first contact is a relay of the rules.
 
-    def __init__(self, state: NodeState, peers: Peers, rules: Rules) -> None:
+    It may take ``contact_answers_s`` to answer with its own introduction.
+    """
+
+    def __init__(
+        self,
+        state: NodeState,
+        peers: NodeClient,
+        rules: Rules,
+        *,
+        contact_answers_s: float = CONTACT_ANSWERS_S,
+    ) -> None:
+        self._contact_answers_s = contact_answers_s
         self._state = state
         self._peers = peers
         self._rules = rules
         self._introduced: set[str] = set()
         self._contact_met = asyncio.Event()
 
-    async def introduce(self, address: Address) -> None:
+    async def introduce(self, address: NodeAddress) -> None:
         """Send the handshake: FORGET and NEW of the own profile. Raises PeerError."""
         own = self._state.cache.read(self._state.rid)
         if own is None:
@@ -38,7 +49,7 @@ class Introductions:
             self._introduced.add(address.rid)
 
     async def introduce_again(self, target: str) -> None:
-        """Introduce the node to one that does not know it any more; a failure is a log line."""
+        """Introduce the node to a node that has forgotten it; a failure is only logged."""
         address = self._peers.find_address(target)
         if address is not None:
             try:
@@ -50,13 +61,13 @@ class Introductions:
         return rid in self._introduced
 
     def forget(self, rid: str) -> None:
-        """Forget the introduction to a node that is gone; if it comes back, it gets another."""
+        """Forget the introduction to a removed node, so that it gets another when it returns."""
         self._introduced.discard(rid)
 
-    async def wait_for_contact(self, address: Address) -> None:
+    async def wait_for_contact(self, address: NodeAddress) -> None:
         """Say in the log if the first contact has taken the introduction and does not answer with its own."""
         try:
-            async with asyncio.timeout(_CONTACT_ANSWERS_WITHIN_S):
+            async with asyncio.timeout(self._contact_answers_s):
                 await self._contact_met.wait()
         except TimeoutError:
             log.warning(

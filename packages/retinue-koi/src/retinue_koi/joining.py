@@ -1,4 +1,4 @@
-"""Joins a network: introduction, subscription, catching up, polling."""
+"""Joins a network: introduces the node, subscribes, fetches missed objects, polls."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from retinue_koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodePr
 from retinue_koi.codec.rids import edge_rids, type_of
 from retinue_koi.knowledge import Handled, KnowledgeObject
 from retinue_koi.node_state import NodeState
-from retinue_koi.peers import BUNDLES_AT_ONCE, Address, PeerError
-from retinue_koi.pipeline import BusyError
+from retinue_koi.peers import BUNDLES_AT_ONCE, NodeAddress, PeerError
+from retinue_koi.pipeline import PipelineFullError
 from retinue_koi.policy import Policy
 from retinue_koi.questions import find_met_again
-from retinue_koi.wire import Wire
+from retinue_koi.wire import Messenger
 
 _ANSWER_WITHIN_S: Final = 1.5
 """How long a node that introduces itself again has to say what it still has."""
@@ -38,12 +38,12 @@ Process = Callable[[Sequence[Event], str | None, Dialect], Awaitable[None]]
 
 
 class Joining:
-    """Joins the first contact, and subscribes to what the nodes that it meets provide."""
+    """Joins the first contact, and subscribes to the objects that each contacted node provides."""
 
     def __init__(
         self,
         state: NodeState,
-        wire: Wire,
+        wire: Messenger,
         policy: Policy,
         work: BackgroundWork,
         *,
@@ -61,7 +61,7 @@ class Joining:
         self._changes = 0
 
     async def meet_again(self, events: Sequence[Event]) -> tuple[Sequence[Event], set[str]]:
-        """Judge unsigned introductions of nodes that are known already, by asking each what it still has.
+        """Judge unsigned introductions of known nodes: ask each node which of its objects it still has.
 
         Edges that such a node has lost are made anew. Returns the events without the FORGET of the nodes
         that answered, and the nodes that did not: their FORGET is to be obeyed.
@@ -76,7 +76,9 @@ class Joining:
                 answered.add(rid)
                 await self._renew_edges(rid, [edge for edge in edges if edge not in kept])
             elif edges and self._state.memory.has_proved(rid):
-                raise BusyError(f"{rid} does not say whether it still has its edges; send it again later")
+                raise PipelineFullError(
+                    f"{rid} does not say whether it still has its edges; send it again later"
+                )
             else:
                 reset.add(rid)
         if not answered:
@@ -85,7 +87,7 @@ class Joining:
         return left, reset
 
     async def _renew_edges(self, rid: str, lost: Sequence[str]) -> None:
-        """Make the edges anew that another node has lost."""
+        """Create the edges again that another node has lost."""
         profile = self._state.graph.find_node(rid)
         if not lost or profile is None:
             reason = f"{rid} still has its edges with this node"
@@ -97,7 +99,7 @@ class Joining:
         self.subscribe(rid, profile)
 
     def forget_introduction(self, rid: str) -> None:
-        """Forget the introduction to a node that is gone; if it comes back, it gets another."""
+        """Forget the introduction to a removed node, so that it gets another when it returns."""
         self._wire.introductions.forget(rid)
         if rid in self._asked:
             self._asked[rid] = -1  # what waited for it is dropped
@@ -147,7 +149,7 @@ class Joining:
         self._work.spawn(self.catch_up(rid, types))
 
     async def catch_up(self, rid: str, types: Sequence[str]) -> None:
-        """Fetch from a provider what this node does not have, or has in an older state."""
+        """Fetch the objects from a provider that this node lacks or has in an older state."""
         await self._wire.outbox.flushed(rid, 10.0)
         manifests: tuple[Manifest, ...] = ()
         for pause_s in _RETRY_S[:6]:
@@ -160,7 +162,7 @@ class Joining:
                     await self._wire.introductions.introduce_again(rid)
             await asyncio.sleep(pause_s)
         wanted = [m.rid for m in manifests if type_of(m.rid) in types and self._is_news(m)]
-        dialect: Dialect = (self._wire.peers.find_address(rid) or Address("", None, "unsigned")).dialect
+        dialect: Dialect = (self._wire.peers.find_address(rid) or NodeAddress("", None, "unsigned")).dialect
         for start in range(0, len(wanted), BUNDLES_AT_ONCE):
             try:
                 bundles = await self._wire.peers.fetch_bundles(rid, wanted[start : start + BUNDLES_AT_ONCE])
@@ -181,14 +183,14 @@ class Joining:
         self._changes += 1
 
     def note_catching_up(self, rid: str, *, refused: bool) -> None:
-        """A node has asked what this one has; a koi-net 2.x node asks once, before it subscribes."""
+        """Note a node's request for the list; a koi-net 2.x node asks once, before it subscribes."""
         self._asked.pop(rid, None)
         self._asked[rid] = -1 if refused else self._changes
         if len(self._asked) > _MAX_ASKED:
             del self._asked[next(iter(self._asked))]
 
     def make_up(self, rid: str, types: Sequence[str]) -> None:
-        """Send a new subscriber what it has missed since it asked. Raises StateError."""
+        """Send a new subscriber the events since it asked for the list. Raises StateError."""
         if self._asked.get(rid, self._changes) == self._changes:
             return
         self._asked[rid] = self._changes

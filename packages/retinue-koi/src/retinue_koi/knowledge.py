@@ -1,4 +1,4 @@
-"""Objects of knowledge on their way through a node, and the declarations of their handlers.
+"""The objects that a node's pipeline processes, and the declarations of their handlers.
 
 The stages and what a handler may do in each are those of koi-net; `pipeline` runs them.
 """
@@ -77,7 +77,7 @@ class Handled:
 
 @dataclass(slots=True)
 class KnowledgeObject:
-    """One object on its way through the pipeline.
+    """One object while the pipeline processes it.
 
     ``event_type`` is the sender's, ``normalized_event_type`` its meaning to this node: NEW and UPDATE write
     to the cache, FORGET deletes, None ends the processing after the Bundle stage. ``network_targets`` are the

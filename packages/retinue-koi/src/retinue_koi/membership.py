@@ -213,7 +213,7 @@ class KoiHub:
             self._changed.set()
 
     def _release(self, name: str) -> bool:
-        """Let another node take a name: somebody said that its holder is forgotten."""
+        """Let another node take a name after its holder was forgotten by request."""
         if self.node is None or not self.node.policy.release_name(name):
             return False
         _log.info("name released", name=name)
@@ -254,7 +254,7 @@ class KoiHub:
             await _forget(node, gone)
 
     async def _tell_one(self, node: KoiNode, place: str, listing: Listing, told: set[str]) -> str | None:
-        """Tell the network of the agent that the directory has as ``place``; the reason if it is not told.
+        """Announce the agent with the directory name ``place`` on the network; the reason if that is refused.
 
         It keeps its own name, so a name is one node's on the network. ``told`` gets its RID.
         """

@@ -1,4 +1,4 @@
-"""Remembers other nodes: contacts, signed messages, forgotten objects."""
+"""Remembers contacts with other nodes, signed messages and forgotten objects."""
 
 from __future__ import annotations
 
@@ -11,18 +11,30 @@ from retinue_koi.storage.cache import KoiCache
 _MAX_HEARD: Final = 10_000
 _MAX_FORGOTTEN: Final = 10_000
 _MAX_PROVED: Final = 10_000
-_MAX_SIGNATURES: Final = 10_000
-_MAX_SIGNATURES_OF_ONE: Final = 1_000
+MAX_SIGNATURES: Final = 10_000
+MAX_SIGNATURES_OF_ONE: Final = 1_000
 _SIGNATURE: Final = "signature:"
 _PROVED: Final = "proved:"
 
 
 class NodeMemory:
-    """The memory of one node; all but who was heard is in the cache, and survives a restart."""
+    """The memory of one node. All but the times of contact is in the cache and survives a restart."""
 
-    def __init__(self, own_rid: str, cache: KoiCache) -> None:
+    def __init__(
+        self,
+        own_rid: str,
+        cache: KoiCache,
+        *,
+        seen_s: float = SEEN_S,
+        max_signatures: int = MAX_SIGNATURES,
+        max_signatures_of_one: int = MAX_SIGNATURES_OF_ONE,
+    ) -> None:
+        self.seen_s = seen_s
+        """How long a node counts as seen after it was heard."""
         self._own_rid = own_rid
         self._cache = cache
+        self._max_signatures = max_signatures
+        self._max_signatures_of_one = max_signatures_of_one
         self._heard: dict[str, float] = {}
         self._signatures: dict[str, dict[str, None]] = {}
         """Sender → keys of the cache's notes, the oldest first."""
@@ -49,11 +61,11 @@ class NodeMemory:
             del self._heard[min(self._heard, key=self._heard.__getitem__)]
 
     def was_seen(self, rid: str) -> bool:
-        """Whether a node was heard within `SEEN_S`; this one always was."""
+        """Whether a node was heard within `seen_s`; this one always was."""
         if rid == self._own_rid:
             return True
         heard = self._heard.get(rid)
-        return heard is not None and time.monotonic() - heard < SEEN_S
+        return heard is not None and time.monotonic() - heard < self.seen_s
 
     def has_proved(self, rid: str) -> bool:
         """Whether a node has signed a message, because an unsigned one is not from it."""
@@ -88,9 +100,9 @@ class NodeMemory:
         of_sender = self._signatures.setdefault(sender, {})
         self._signatures_kept += key not in of_sender
         of_sender[key] = None
-        if len(of_sender) > _MAX_SIGNATURES_OF_ONE:
+        if len(of_sender) > self._max_signatures_of_one:
             self._drop_signature(sender)
-        elif self._signatures_kept > _MAX_SIGNATURES:
+        elif self._signatures_kept > self._max_signatures:
             self._drop_signature(max(self._signatures, key=lambda one: len(self._signatures[one])))
 
     def _drop_signature(self, sender: str) -> None:

@@ -33,17 +33,18 @@ from retinue_koi.codec.profiles import EdgeType
 from retinue_koi.codec.rids import PERSONALITY_TYPE
 from retinue_koi.graph import NetworkGraph
 from retinue_koi.handlers import register_node_handlers
+from retinue_koi.introductions import CONTACT_ANSWERS_S
 from retinue_koi.joining import Joining
 from retinue_koi.knowledge import Handled, KnowledgeObject, KnowledgeSource
 from retinue_koi.node_state import NodeState, NodeTypes
-from retinue_koi.peers import FirstContact, Peers, normal_contact
+from retinue_koi.peers import FirstContact, NodeClient, normal_contact
 from retinue_koi.pipeline import Processor
 from retinue_koi.policy import Acceptance, Policy
 from retinue_koi.questions import list_bundles, list_manifests
 from retinue_koi.rules import Trust
 from retinue_koi.steps import NodeSteps
 from retinue_koi.storage.cache import KoiCache
-from retinue_koi.wire import Wire
+from retinue_koi.wire import Messenger
 
 ACKNOWLEDGE_S: Final = 2.0
 """How long a broadcast waits for its events to be processed."""
@@ -58,14 +59,15 @@ class Network:
     """``processor.network`` of handlers: the graph, and requests to other nodes."""
 
     graph: NetworkGraph
-    request_handler: Peers
+    request_handler: NodeClient
 
 
 class KoiNode:
     """One node, used between `start` and `stop` in one event loop; its endpoints are `server.routes`.
 
     ``first_contact`` is the node to join, as its url or as ``URL#RID``. Without ``http`` the node has a
-    client of its own. A PARTIAL node polls every ``poll_interval_s``. Raises InvalidSettingError.
+    client of its own. A PARTIAL node polls every ``poll_interval_s``. A first contact that has not answered
+    after ``contact_answers_s`` is a warning in the log. Raises InvalidSettingError.
     """
 
     def __init__(
@@ -76,15 +78,16 @@ class KoiNode:
         first_contact: FirstContact | str | None = None,
         http: HttpRequester | None = None,
         poll_interval_s: float = POLL_INTERVAL_S,
+        contact_answers_s: float = CONTACT_ANSWERS_S,
     ) -> None:
         self.state = state
         self._own_http: HttpClient | None = None
         if http is None:
             http = self._own_http = HttpClient(allow_private=acceptance.allow_private_urls)
         contact = normal_contact(first_contact, "first_contact")
-        peers = Peers(state.identity, state.graph, http, contact, heard=state.memory.hear)
+        peers = NodeClient(state.identity, state.graph, http, contact, heard=state.memory.hear)
         self.policy = Policy.of(state, peers, acceptance)
-        self.wire = Wire.of(state, peers, self.policy.rules)
+        self.wire = Messenger.of(state, peers, self.policy.rules, contact_answers_s=contact_answers_s)
         self.work = BackgroundWork(KoiNetNode.from_string(state.rid).name)
         self.joining = Joining(
             state, self.wire, self.policy, self.work, handle=self._handle_own, process=self.process
@@ -162,7 +165,7 @@ class KoiNode:
                 log.warning("koi_event_refused", rid=one.rid, reason=one.reason, node=source)
             await self.receive_events(request.events, source, dialect, replayed=replayed)
             return None
-        if self.policy.rules.trust == "known" and source is None:
+        if self.policy.rules.terms.trust == "known" and source is None:
             raise PermissionError("this node answers signed requests of nodes that it knows")
         match request:
             case PollEvents(limit, rid):

@@ -16,6 +16,7 @@ from retinue_koi.graph import GRAPH_TYPES, NetworkGraph
 from retinue_koi.identity import Identity, check_name, load_identity, load_key
 from retinue_koi.memory import NodeMemory
 from retinue_koi.storage.cache import KoiCache
+from retinue_koi.storage.journal import JOURNAL_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class NodeState:
         base_url: str | None = None,
         folder: Path | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        journal_bytes: int = JOURNAL_BYTES,
     ) -> NodeState:
         """The state of the node ``name``, whose cache is not loaded yet.
 
@@ -65,7 +67,7 @@ class NodeState:
             key.public_key,
         )
         identity = load_identity(folder, name, key, profile)
-        cache = KoiCache(folder / "cache")
+        cache = KoiCache(folder / "cache", journal_bytes=journal_bytes)
         graph, memory = NetworkGraph(identity.rid), NodeMemory(identity.rid, cache)
         return cls(identity, cache, graph, memory, _names_of(types.interest), now)
 

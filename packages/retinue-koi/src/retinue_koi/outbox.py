@@ -17,7 +17,7 @@ import structlog
 
 from retinue.core.errors import StateError
 from retinue_koi.codec.bundles import Dialect, Event, EventType, encode_bundle, in_dialect
-from retinue_koi.peers import PeerError, Peers
+from retinue_koi.peers import NodeClient, PeerError
 from retinue_koi.storage.cache import KoiCache
 
 MAX_QUEUED: Final = 20_000
@@ -41,9 +41,21 @@ _MAX_RETRY_PAUSE_S: Final = 60.0
 
 
 class Outbox:
-    """Sends what waits; ``introduce`` is awaited for a node that says it does not know this one."""
+    """Sends queued events; ``introduce`` is awaited when a node replies that it does not know this one."""
 
-    def __init__(self, cache: KoiCache, peers: Peers, introduce: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        cache: KoiCache,
+        peers: NodeClient,
+        introduce: Callable[[str], Awaitable[None]],
+        *,
+        max_queued: int = MAX_QUEUED,
+        max_queues: int = MAX_QUEUES,
+    ) -> None:
+        self.max_queued = max_queued
+        """Events that may wait for one node; further ones are dropped."""
+        self.max_queues = max_queues
+        """Nodes for which events may wait."""
         self._cache = cache
         self._peers = peers
         self._introduce = introduce
@@ -53,6 +65,11 @@ class Outbox:
         self._changes: dict[tuple[str, str], int] = {}
         """The turn of the last push of a RID to a node; a turn is never used twice."""
         self._running = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of any node is kept here; what waits for nodes is in the cache."""
+        return not (self._senders or self._wakes or self._changes)
 
     def start(self) -> None:
         """Go on with what waited when the node stopped."""
@@ -75,11 +92,15 @@ class Outbox:
     def push(self, target: str, rid: str, event_type: EventType) -> None:
         """Let an event wait for a node. Raises StateError if it cannot be kept."""
         queue = self._cache.queues.get(target)
-        if queue is None and len(self._cache.queues) >= MAX_QUEUES:
-            log.warning("koi_event_dropped", node=target, rid=rid, reason=f"{MAX_QUEUES} nodes have queues")
+        if queue is None and len(self._cache.queues) >= self.max_queues:
+            log.warning(
+                "koi_event_dropped", node=target, rid=rid, reason=f"{self.max_queues} nodes have queues"
+            )
             return
-        if queue is not None and len(queue) >= MAX_QUEUED and rid not in queue:
-            log.warning("koi_event_dropped", node=target, rid=rid, reason=f"{MAX_QUEUED} events wait already")
+        if queue is not None and len(queue) >= self.max_queued and rid not in queue:
+            log.warning(
+                "koi_event_dropped", node=target, rid=rid, reason=f"{self.max_queued} events wait already"
+            )
             return
         waiting = queue.get(rid) if queue else None
         if waiting == EventType.NEW and event_type is EventType.UPDATE:
@@ -90,7 +111,7 @@ class Outbox:
 
     def take(self, target: str, limit: int, dialect: Dialect) -> list[Event]:
         """The events that a node polls; they are removed. 0 = as many as fit into one reply."""
-        rids, events = self._collect(target, limit or MAX_QUEUED, dialect)
+        rids, events = self._collect(target, limit or self.max_queued, dialect)
         if rids:
             self._dequeue(target, rids)
         return events
@@ -198,7 +219,7 @@ class Outbox:
             self._changes.pop((target, rid), None)
 
     def _collect(self, target: str, limit: int, dialect: Dialect) -> tuple[list[str], list[Event]]:
-        """The next RIDs of a queue, and their events; a RID whose bundle is gone has none."""
+        """The next RIDs of a queue, and their events; a RID without a bundle has no event."""
         rids: list[str] = []
         events: list[Event] = []
         size = 0

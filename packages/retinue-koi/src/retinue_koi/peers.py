@@ -71,7 +71,7 @@ class PeerError(Exception):
 
 
 @dataclass(frozen=True)
-class Address:
+class NodeAddress:
     """Where a request goes. Without ``rid`` it is sent unsigned."""
 
     url: str
@@ -117,7 +117,7 @@ def check_contact(url: str, field_name: str) -> None:
 
 
 def normal_contact(contact: FirstContact | str | None, field_name: str) -> FirstContact | None:
-    """A first contact of its own, since its RID is learned later. Raises InvalidSettingError."""
+    """The first contact with a checked url in normal form. Raises InvalidSettingError."""
     if contact is None:
         return None
     if isinstance(contact, str):
@@ -127,7 +127,7 @@ def normal_contact(contact: FirstContact | str | None, field_name: str) -> First
 
 
 @dataclass
-class Peers:
+class NodeClient:
     """Sends requests; ``heard`` is called with the RID of a node that answered."""
 
     identity: Identity
@@ -137,7 +137,7 @@ class Peers:
     timeout_s: float = REQUEST_TIMEOUT_S
     heard: Callable[[str], None] = field(default=lambda rid: None)
 
-    def find_address(self, node: object) -> Address | None:
+    def find_address(self, node: object) -> NodeAddress | None:
         """The address of a node that is known and FULL, or of the first contact."""
         rid = str(node)
         contact = self.first_contact
@@ -145,21 +145,23 @@ class Peers:
         if profile is not None and profile.node_type is NodeType.FULL and profile.base_url:
             return self.address_of(rid, profile)
         if contact is not None and contact.rid == rid:
-            return Address(contact.url, rid, "signed")
+            return NodeAddress(contact.url, rid, "signed")
         return None
 
-    def address_of(self, rid: str, profile: NodeProfile) -> Address:
+    def address_of(self, rid: str, profile: NodeProfile) -> NodeAddress:
         signed = profile.public_key is not None and is_rid_of_key(rid, profile.public_key)
-        return Address(profile.base_url or "", rid, "signed" if signed else "unsigned", profile.public_key)
+        return NodeAddress(
+            profile.base_url or "", rid, "signed" if signed else "unsigned", profile.public_key
+        )
 
-    def contact_address(self) -> Address | None:
+    def contact_address(self) -> NodeAddress | None:
         """The first contact's address: signed if its RID is known."""
         contact = self.first_contact
         if contact is None:
             return None
         if contact.rid is None:
-            return Address(contact.url.rstrip("/"), None, "unsigned")
-        return self.find_address(contact.rid) or Address(contact.url.rstrip("/"), contact.rid, "signed")
+            return NodeAddress(contact.url.rstrip("/"), None, "unsigned")
+        return self.find_address(contact.rid) or NodeAddress(contact.url.rstrip("/"), contact.rid, "signed")
 
     # Requests
 
@@ -169,10 +171,12 @@ class Peers:
         events: Sequence[Event] = (),
         *,
         url: str | None = None,
-        address: Address | None = None,
+        address: NodeAddress | None = None,
     ) -> None:
         """Send events to a node, or unsigned to a url. Raises PeerError."""
-        target = address or (Address(url.rstrip("/"), None, "unsigned") if url else self._get_address(node))
+        target = address or (
+            NodeAddress(url.rstrip("/"), None, "unsigned") if url else self._get_address(node)
+        )
         fitting = tuple(
             Event(event.rid, event.event_type, *_parts(in_dialect(bundle, target.dialect)))
             if (bundle := event.bundle) is not None
@@ -207,7 +211,7 @@ class Peers:
         """The bundles that a node has of these RIDs. Raises PeerError."""
         return await self.fetch_bundles_at(self._get_address(node), rids)
 
-    async def fetch_bundles_at(self, address: Address, rids: Sequence[object]) -> tuple[Bundle, ...]:
+    async def fetch_bundles_at(self, address: NodeAddress, rids: Sequence[object]) -> tuple[Bundle, ...]:
         """The bundles of these RIDs, `BUNDLES_AT_ONCE` in a request. Raises PeerError."""
         found: list[Bundle] = []
         waiting = [str(rid) for rid in rids]
@@ -222,7 +226,7 @@ class Peers:
                 waiting = [*deferred, *waiting]
         return tuple(found)
 
-    async def request(self, address: Address, payload: Request) -> Reply | None:
+    async def request(self, address: NodeAddress, payload: Request) -> Reply | None:
         """Send one request; None is the reply to a broadcast. Raises PeerError."""
         path = _PATHS[type(payload)]
         body = self._encode(address, payload)
@@ -245,11 +249,11 @@ class Peers:
         self._hear(address)
         return reply
 
-    def _hear(self, address: Address) -> None:
+    def _hear(self, address: NodeAddress) -> None:
         if address.rid is not None:
             self.heard(address.rid)
 
-    def _encode(self, address: Address, payload: Request) -> bytes:
+    def _encode(self, address: NodeAddress, payload: Request) -> bytes:
         if address.dialect == "signed" and address.rid is not None:
             return encode_envelope(payload, self.identity.rid, address.rid, self.identity.key)
         data = render(payload, "unsigned")
@@ -258,7 +262,7 @@ class Peers:
         except orjson.JSONEncodeError:
             return to_json(data)
 
-    def _decode(self, address: Address, path: str, body: bytes) -> Reply:
+    def _decode(self, address: NodeAddress, path: str, body: bytes) -> Reply:
         data = decode_json(body)
         if address.dialect == "unsigned":
             return parse_reply(path, data)
@@ -277,7 +281,7 @@ class Peers:
             raise WireError("the signature of the reply is not valid")
         return reply
 
-    def _get_address(self, node: object) -> Address:
+    def _get_address(self, node: object) -> NodeAddress:
         address = self.find_address(node)
         if address is None:
             raise PeerError(f"{node} is not known, or has no base_url")
@@ -300,7 +304,7 @@ _REMEDIES: Final = {
 }
 
 
-def _to_error(address: Address, status: int, body: bytes) -> PeerError:
+def _to_error(address: NodeAddress, status: int, body: bytes) -> PeerError:
     fault = ""
     with suppress(WireError):
         fault = parse_fault(decode_json(body)) or ""
@@ -313,7 +317,7 @@ def _to_error(address: Address, status: int, body: bytes) -> PeerError:
     return PeerError(what, status=status, fault=fault, remedy=remedy)
 
 
-def _check_acknowledged(address: Address, body: bytes) -> None:
+def _check_acknowledged(address: NodeAddress, body: bytes) -> None:
     """Raise PeerError for the reply to a broadcast that no KOI node writes."""
     if not body.strip():
         return

@@ -1,4 +1,4 @@
-"""The pipeline of a node: passes one object after the other through five stages of handlers.
+"""The pipeline of a node: passes objects, one at a time, through five stages of handlers.
 
 The stages are those of koi-net: RID (known, wanted?), Manifest (newer?), Bundle (valid? sets the normalized
 event type), then the cache is changed, Network (who is told?), Final. A handler that raises stops its object
@@ -39,8 +39,8 @@ _SLICE_S: Final = 0.005
 log = structlog.get_logger("retinue.koi")
 
 
-class BusyError(Exception):
-    """Too many objects wait; the sender is to send them again later."""
+class PipelineFullError(Exception):
+    """Too many objects wait; the sender should send them again later."""
 
 
 class PipelineSteps(ABC):
@@ -59,7 +59,7 @@ class PipelineSteps(ABC):
 
     @abstractmethod
     def fetch(self, kobj: KnowledgeObject) -> Awaitable[bool]:
-        """Add manifest and contents from the source or another provider; False if nobody has them."""
+        """Add manifest and contents from the source or another provider; False if no node has them."""
 
     @abstractmethod
     def change_cache(self, kobj: KnowledgeObject) -> None:
@@ -78,7 +78,8 @@ class Processor:
 
     def __init__(self, steps: PipelineSteps, *, max_waiting: int = MAX_WAITING) -> None:
         self._steps = steps
-        self._max_waiting = max_waiting
+        self.max_waiting = max_waiting
+        """Objects of other nodes that may wait; further ones are refused."""
         self._handlers: dict[HandlerType, list[KnowledgeHandler]] = {kind: [] for kind in HandlerType}
         self._waiting: deque[KnowledgeObject] = deque()
         self._arrived = asyncio.Event()
@@ -88,6 +89,11 @@ class Processor:
         self.cache: Any = None
         self.identity: Any = None
         self.network: Any = None
+
+    @property
+    def waiting_objects(self) -> int:
+        """How many objects wait to be processed."""
+        return len(self._waiting)
 
     # Handlers
 
@@ -143,9 +149,9 @@ class Processor:
     def handle_all(self, kobjs: Sequence[KnowledgeObject]) -> None:
         """Let objects be processed in their order. Raises BusyError, and takes none, if too many wait."""
         external = any(kobj.source is KnowledgeSource.External for kobj in kobjs)
-        if external and len(self._waiting) + len(self._asked) + len(kobjs) > self._max_waiting:
-            raise BusyError(
-                f"{len(self._waiting)} objects wait, of {self._max_waiting}; send these again later"
+        if external and len(self._waiting) + len(self._asked) + len(kobjs) > self.max_waiting:
+            raise PipelineFullError(
+                f"{len(self._waiting)} objects wait, of {self.max_waiting}; send these again later"
             )
         self._waiting.extend(kobjs)
         self._arrived.set()

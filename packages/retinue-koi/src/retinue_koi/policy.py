@@ -1,4 +1,4 @@
-"""Decides which objects of others a node accepts, by the rules and by questions to their owners."""
+"""Decides which objects of other nodes a node accepts: applies the rules, and asks the owners."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from retinue_koi.knowledge import KnowledgeObject
 from retinue_koi.node_state import NodeState
-from retinue_koi.peers import Peers
+from retinue_koi.peers import NodeClient
 from retinue_koi.questions import Questions
-from retinue_koi.rules import Rules, Trust, Verdict, default_trust
+from retinue_koi.rules import Rules, Terms, Trust, Verdict, default_trust
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +35,26 @@ class Policy:
     questions: Questions
 
     @classmethod
-    def of(cls, state: NodeState, peers: Peers, acceptance: Acceptance) -> Policy:
+    def of(cls, state: NodeState, peers: NodeClient, acceptance: Acceptance) -> Policy:
         """The policy of the node with this state. The first contact is a relay if its RID is known."""
         base_url, contact = state.identity.profile.base_url, peers.first_contact
-        rules = Rules(
-            state.rid,
+        terms = Terms(
             base_url,
-            state.cache,
-            state.graph,
             acceptance.trust or default_trust(base_url),
             state.list_kept_types(),
+            frozenset(acceptance.known),
+            contact.url if contact and not contact.rid else None,
+            acceptance.allow_private_urls,
+        )
+        rules = Rules(
+            state.rid,
+            terms,
+            state.cache,
+            state.graph,
             state.memory.was_seen,
             state.memory.has_proved,
             state.now_us,
-            {*acceptance.relays, *([contact.rid] if contact and contact.rid else [])},
-            contact.url if contact and not contact.rid else None,
-            frozenset(acceptance.known),
-            acceptance.allow_private_urls,
+            relays={*acceptance.relays, *([contact.rid] if contact and contact.rid else [])},
         )
         return cls(rules, Questions(state.rid, peers, state.graph, state.memory))
 

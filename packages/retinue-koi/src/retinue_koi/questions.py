@@ -16,7 +16,7 @@ from retinue_koi.codec.rids import NODE_TYPE
 from retinue_koi.graph import NetworkGraph
 from retinue_koi.knowledge import KnowledgeObject
 from retinue_koi.memory import NodeMemory
-from retinue_koi.peers import Address, PeerError, Peers
+from retinue_koi.peers import NodeAddress, NodeClient, PeerError
 from retinue_koi.rules import AskAlive, AskContact, AskGone, AskOwner, Refuse, Verdict
 from retinue_koi.storage.cache import KoiCache
 
@@ -32,7 +32,7 @@ log = structlog.get_logger("retinue.koi")
 class Questions:
     """Asks other nodes, at most 16 at once; each question ends with the time limit of a request."""
 
-    def __init__(self, own_rid: str, peers: Peers, graph: NetworkGraph, memory: NodeMemory) -> None:
+    def __init__(self, own_rid: str, peers: NodeClient, graph: NetworkGraph, memory: NodeMemory) -> None:
         self._own_rid = own_rid
         self._peers = peers
         self._graph = graph
@@ -86,14 +86,14 @@ class Questions:
 
     async def _signs_as(self, url: str, node: str, public_key: str) -> bool:
         try:
-            await self._peers.request(Address(url, node, "signed", public_key), FetchRids((NODE_TYPE,)))
+            await self._peers.request(NodeAddress(url, node, "signed", public_key), FetchRids((NODE_TYPE,)))
         except PeerError as error:
             log.info("koi_contact_not_confirmed", node=node, url=url, reason=str(error))
             return False
         return True
 
     async def fetch(self, kobj: KnowledgeObject) -> bool:
-        """Add manifest and contents from the source or another provider; False if nobody has them."""
+        """Add manifest and contents from the source or another provider; False if no node has them."""
         rid_type = kobj.rid_type
         providers = [kobj.source_node] if kobj.source_node else []
         for node in self._graph.list_nodes():
@@ -149,7 +149,7 @@ class Questions:
         return {one.rid for one in reply.manifests} if isinstance(reply, ManifestsPayload) else None
 
     async def _find_kept(self, kobj: KnowledgeObject, owner: str, *, must_answer: bool) -> str | None:
-        """Why a FORGET is refused, if the owner still has the object; None if it is gone."""
+        """The reason to refuse a FORGET when the owner still has the object; None when the owner has not."""
         address = self._peers.find_address(owner)
         if address is None:
             return None

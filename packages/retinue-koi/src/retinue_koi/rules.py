@@ -103,48 +103,58 @@ def default_trust(base_url: str | None) -> Trust:
     return "open" if host is None or host == "localhost" or is_loopback(host) else "known"
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The settings of a node by which it judges others.
+
+    ``base_url`` is its own. ``types`` are the RID types that it keeps. ``known`` are RIDs or names of nodes
+    that may talk to it. ``contact_url`` is the url of the first contact, if its RID is not configured.
+    """
+
+    base_url: str | None
+    trust: Trust
+    types: frozenset[str]
+    known: frozenset[str] = frozenset()
+    contact_url: str | None = None
+    allow_private_urls: bool = True
+
+
 @dataclass
 class Rules:
     """Judges the objects of other nodes.
 
-    ``contact_url`` is the url of the first contact, if its RID is not configured.
     ``seen`` says whether a node was heard within `SEEN_S`, ``proved`` whether it has signed a message; what
-    is not signed is then not from it. ``names`` maps the name of a personality to the node that it is bound
-    to. ``types`` are the RID types that this node keeps.
+    is not signed is then not from it. ``relays`` may pass on what others own. ``names`` maps the name of a
+    personality to the node that it is bound to.
     """
 
     own_rid: str
-    own_url: str | None
+    terms: Terms
     cache: KoiCache
     graph: NetworkGraph
-    trust: Trust
-    types: frozenset[str]
     seen: Callable[[str], bool]
     proved: Callable[[str], bool]
     now_us: Callable[[], int]
-    relays: set[str] = field(default_factory=set)
-    contact_url: str | None = None
-    known: frozenset[str] = frozenset()
-    allow_private_urls: bool = True
-    names: dict[str, str] = field(default_factory=dict)
+    relays: set[str]
+    names: dict[str, str] = field(init=False, default_factory=dict)
 
     def is_known(self, node: str | None) -> bool:
         """Whether a node may talk to this one under ``known``."""
         if node is None:
             return False
         name = node.removeprefix(f"{NODE_TYPE}:").rpartition("+")[0]
-        if {node, name} & self.known or node in self.relays or node == self.own_rid:
+        if {node, name} & self.terms.known or node in self.relays or node == self.own_rid:
             return True
         return self.graph.find_node(node) is not None
 
     def claims_contact(self, base_url: object) -> bool:
         """Whether a node with this base_url says that it is the first contact, given without its RID."""
-        return self.contact_url is not None and base_url == self.contact_url
+        return self.terms.contact_url is not None and base_url == self.terms.contact_url
 
     def judge(self, kobj: KnowledgeObject) -> Verdict:
         """Judge an object of another node. Before FORGET, the object holds what the cache holds."""
         rid_type = kobj.rid_type
-        if rid_type not in self.types:
+        if rid_type not in self.terms.types:
             return Refuse(f"this node keeps no objects of the type {rid_type}")
         if kobj.rid_text == self.own_rid:
             return Refuse("a node speaks for itself only")
@@ -158,7 +168,7 @@ class Rules:
             return self._judge_node(kobj)
         if rid_type == EDGE_TYPE:
             return self._judge_edge(kobj)
-        if self.trust == "known" and kobj.dialect == "unsigned":
+        if self.terms.trust == "known" and kobj.dialect == "unsigned":
             return Refuse("the sender of an unsigned message is not known")
         return None
 
@@ -216,10 +226,10 @@ class Rules:
             if self.find_key(owner):
                 return AskOwner(owner)
             return Refuse(f"it belongs to {owner}, not to {kobj.source_node}")
-        if self.trust == "known" and not self.is_known(owner):
+        if self.terms.trust == "known" and not self.is_known(owner):
             return Refuse(f"{owner} is not known to this node")
         name = name_of_personality(kobj.rid_text)
-        must_sign = held is not None or name in self.names or self.trust == "known"
+        must_sign = held is not None or name in self.names or self.terms.trust == "known"
         if self.proved(owner) or (must_sign and self.find_key(owner)):
             return AskOwner(owner)  # it has a key, and this message is not signed with it
         return None
@@ -265,12 +275,16 @@ class Rules:
             return Refuse("its profile has no public_key")
         if profile.node_type is NodeType.FULL and not profile.base_url:
             return Refuse("a FULL node needs a base_url")
-        if profile.base_url is not None and profile.base_url == (self.own_url or "").rstrip("/"):
+        if profile.base_url is not None and profile.base_url == (self.terms.base_url or "").rstrip("/"):
             return Refuse("it has the base_url of this node")
         if problem := self.refuse_url(profile.base_url):
             return Refuse(f"base_url: {problem}")
         if kobj.dialect == "unsigned":
-            if self.trust == "known" and not self.is_known(kobj.rid_text) and "contact" not in kobj.asked:
+            if (
+                self.terms.trust == "known"
+                and not self.is_known(kobj.rid_text)
+                and "contact" not in kobj.asked
+            ):
                 if profile.base_url and profile.public_key and self.claims_contact(profile.base_url):
                     return AskContact(kobj.rid_text, profile.base_url, profile.public_key)
                 return Refuse("it is not known to this node")
@@ -313,7 +327,7 @@ class Rules:
             return "it is not a string"
         plain = _PLAIN_URL.match(url)
         if plain is not None:
-            return _refuse_host(plain[1], self.allow_private_urls)
+            return _refuse_host(plain[1], self.terms.allow_private_urls)
         try:
             parts = urlsplit(url)
             host, _ = parts.hostname, parts.port
@@ -321,7 +335,7 @@ class Rules:
             return "it is not a url"
         if parts.scheme not in ("http", "https") or not host:
             return "it is not an http or https url with a host"
-        return _refuse_host(host, self.allow_private_urls)
+        return _refuse_host(host, self.terms.allow_private_urls)
 
 
 @lru_cache(maxsize=4096)

@@ -15,7 +15,13 @@ from starlette.routing import Route
 
 from retinue.core.errors import StateError
 from retinue_koi.codec.bundles import EventType, WireError
-from retinue_koi.codec.envelopes import Envelope, decode_json, encode_envelope, is_signed_by, parse_envelope
+from retinue_koi.codec.envelopes import (
+    SignedEnvelope,
+    decode_json,
+    encode_envelope,
+    is_signed_by,
+    parse_envelope,
+)
 from retinue_koi.codec.payloads import (
     PATHS,
     EventsPayload,
@@ -33,7 +39,7 @@ from retinue_koi.codec.payloads import (
 from retinue_koi.codec.payloads import Request as KoiRequest
 from retinue_koi.codec.rids import is_rid_of_key
 from retinue_koi.node import KoiNode
-from retinue_koi.pipeline import BusyError
+from retinue_koi.pipeline import PipelineFullError
 from retinue_koi.rules import Trust
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
@@ -93,7 +99,7 @@ class KoiServer:
             return _refuse(path, 422, str(error))
         except PermissionError as error:
             return _refuse(path, 403, str(error))
-        except BusyError as error:
+        except PipelineFullError as error:
             return _refuse(path, 503, str(error))
         except StateError as error:
             return _refuse(path, 507, str(error))
@@ -104,7 +110,7 @@ class KoiServer:
         """The body of the reply with status 200."""
         data = decode_json(body)
         if not is_envelope(data):
-            if self._node.policy.rules.trust == "signed":
+            if self._node.policy.rules.terms.trust == "signed":
                 raise PermissionError("this node accepts signed requests only")
             request = parse_request(path, data)
             reply = await self._node.answer(request, None, "unsigned")
@@ -136,11 +142,11 @@ class KoiServer:
             return b"null"
         return self._sign(reply, envelope.source_node)
 
-    async def _take_once(self, request: EventsPayload, envelope: Envelope) -> None:
-        """Take a message that takes something away; one that could not be taken may come again."""
+    async def _take_once(self, request: EventsPayload, envelope: SignedEnvelope) -> None:
+        """Accept a removal message once; after a failure the same message may be sent again."""
         sender, signature_id = envelope.source_node, envelope.signature_id
         if (sender, signature_id) in self._taking:
-            raise BusyError("the same message is being processed; send it again later")
+            raise PipelineFullError("the same message is being processed; send it again later")
         replayed = self._node.state.memory.has_signature(sender, signature_id)
         self._taking.add((sender, signature_id))
         try:
@@ -153,7 +159,7 @@ class KoiServer:
     def _sign(self, reply: Reply, target: str) -> bytes:
         return encode_envelope(reply, self._node.rid, target, self._node.state.identity.key)
 
-    async def _verify(self, envelope: Envelope, request: KoiRequest, path: str) -> None:
+    async def _verify(self, envelope: SignedEnvelope, request: KoiRequest, path: str) -> None:
         """Check sender, key, signature and target, in the order of a stock node.
 
         Raises FaultError, and StateError if it cannot be kept that the sender signs.
@@ -165,7 +171,7 @@ class KoiServer:
             key = find_introduced(source, request, "public_key")
         rules = self._node.policy.rules
         url = find_introduced(source, request, "base_url")
-        is_known = self._node.policy.rules.trust != "known" or rules.is_known(source)
+        is_known = self._node.policy.rules.terms.trust != "known" or rules.is_known(source)
         if key is None or not (is_known or rules.claims_contact(url)):
             raise FaultError("unknown_node", f"{source} is not known to this node")
         if not is_rid_of_key(source, key):

@@ -15,7 +15,7 @@ from retinue_koi.node_state import NodeState
 from retinue_koi.pipeline import PipelineSteps
 from retinue_koi.policy import Policy
 from retinue_koi.rules import FUTURE_US, Refuse, Verdict
-from retinue_koi.wire import Wire
+from retinue_koi.wire import Messenger
 
 log = structlog.get_logger("retinue.koi")
 
@@ -23,7 +23,7 @@ log = structlog.get_logger("retinue.koi")
 class NodeSteps(PipelineSteps):
     """The steps of one node, between its pipeline and its state, policy and wire."""
 
-    def __init__(self, state: NodeState, wire: Wire, policy: Policy, joining: Joining) -> None:
+    def __init__(self, state: NodeState, wire: Messenger, policy: Policy, joining: Joining) -> None:
         self._state = state
         self._wire = wire
         self._policy = policy

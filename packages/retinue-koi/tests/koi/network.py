@@ -40,7 +40,7 @@ def make_node(name: str, **options: Any) -> KoiNode:
         return {name: options.pop(name) for name in names if name in options}
 
     types = NodeTypes(**take("event", "state", "interest"))
-    state = NodeState.of(name, types, **take("base_url", "folder", "now"))
+    state = NodeState.of(name, types, **take("base_url", "folder", "now", "journal_bytes"))
     return KoiNode(state, Acceptance(**take("trust", "known", "relays", "allow_private_urls")), **options)
 
 

@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from koi.network import UUID_NODE, events, new, personality, post, publish, run_node, until, url_of
 from koi.test_delivery import RecordingPeer
-from retinue_koi import outbox
 from retinue_koi.codec import payloads as p
 from retinue_koi.codec.bundles import EventType
 from retinue_koi.codec.rids import PERSONALITY_TYPE
@@ -29,9 +28,7 @@ def dropped(logged: list[Any]) -> list[tuple[str, str, str]]:
 
 @requirement("K-31")
 @requirement("K-44")
-async def test_a_peer_that_never_answers_fills_its_own_queue_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_peer_that_never_answers_fills_its_own_queue_only(tmp_path: Path) -> None:
     silent, other = RecordingPeer(), RecordingPeer()
     async with (
         serve_app(silent.app) as silent_url,
@@ -40,7 +37,7 @@ async def test_a_peer_that_never_answers_fills_its_own_queue_only(
     ):
         targets = [await silent.join(node, "silent", silent_url), await other.join(node, "other", other_url)]
         rids = [await publish(node, f"agent-{number}") for number in range(6)]
-        monkeypatch.setattr(outbox, "MAX_QUEUED", 4)
+        node.wire.outbox.max_queued = 4
         silent.answers.clear()
         with capture_logs() as logged:
             for rid in rids:
@@ -59,10 +56,10 @@ async def test_a_peer_that_never_answers_fills_its_own_queue_only(
 
 
 @requirement("K-31")
-async def test_nodes_with_queues_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nodes_with_queues_have_a_limit(tmp_path: Path) -> None:
     async with run_node(tmp_path) as node:
         rid = await publish(node, "helpful-agent")
-        monkeypatch.setattr(outbox, "MAX_QUEUES", 2)
+        node.wire.outbox.max_queues = 2
         targets = [UUID_NODE.replace("plain", name) for name in ("one", "two", "three")]
         with capture_logs() as logged:
             for target in targets:
@@ -80,8 +77,7 @@ async def test_nothing_is_left_of_a_peer_that_was_told_all(tmp_path: Path) -> No
     async with serve_app(peer.app) as url, run_node(tmp_path) as node:
         target = await peer.join(node, "peer", url)
         node.wire.outbox.push(target, await publish(node, "helpful-agent"), EventType.NEW)
-        await until(lambda: bool(peer.told) and not node.wire.outbox._senders)
-        assert (node.wire.outbox._wakes, node.wire.outbox._changes) == ({}, {})
+        await until(lambda: bool(peer.told) and node.wire.outbox.is_empty)
 
 
 @requirement("K-31")

@@ -21,7 +21,6 @@ from koi.network import bundle_of, personality
 from retinue.core.errors import StateError, StorageFullError
 from retinue_koi.codec.bundles import Bundle
 from retinue_koi.codec.rids import PERSONALITY_TYPE
-from retinue_koi.storage import journal
 from retinue_koi.storage.cache import KoiCache
 from tests.requirements import requirement
 
@@ -76,11 +75,9 @@ async def test_everything_written_survives_kill_9(tmp_path: Path) -> None:
         f"""
         import asyncio, os, signal
         from pathlib import Path
-        from retinue_koi.storage import journal
         from koi.test_cache import bundle, opened
-        journal.JOURNAL_BYTES = 20_000
         async def main():
-            cache = opened(Path({str(tmp_path)!r}))
+            cache = opened(Path({str(tmp_path)!r}), journal_bytes=20_000)
             for number in range(400):
                 cache.write(bundle(number % 150, turn=number))
                 if number % 50 == 0:
@@ -159,16 +156,13 @@ async def test_a_journal_that_is_cut_in_a_line_loses_that_line_only(tmp_path: Pa
     await cache.close()
 
 
-async def test_the_files_follow_the_journal_while_the_node_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal, "JOURNAL_BYTES", 5_000)
-    cache = opened(tmp_path)
+async def test_the_files_follow_the_journal_while_the_node_runs(tmp_path: Path) -> None:
+    cache = opened(tmp_path, journal_bytes=5_000)
     for number in range(60):
         cache.write(bundle(number % 20, turn=number))
         await asyncio.sleep(0)
-    async with asyncio.timeout(5):
-        while cache._checkpoint is not None:
+    async with asyncio.timeout(30):
+        while cache.is_writing_files:
             await asyncio.sleep(0.005)
     assert (tmp_path / "journal").stat().st_size <= 30_000
     assert len(names(tmp_path, ".json")) >= 15
@@ -179,11 +173,8 @@ async def test_the_files_follow_the_journal_while_the_node_runs(
     await cache.close()
 
 
-async def test_a_full_disk_refuses_the_change_and_keeps_what_was_acknowledged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal, "JOURNAL_BYTES", 20_000)
-    cache = opened(tmp_path)
+async def test_a_full_disk_refuses_the_change_and_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+    cache = opened(tmp_path, journal_bytes=20_000)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     acknowledged: list[str] = []
@@ -201,7 +192,7 @@ async def test_a_full_disk_refuses_the_change_and_keeps_what_was_acknowledged(
     copy = tmp_path / "copy"
     copy.mkdir()
     (copy / "journal").write_bytes((tmp_path / "journal").read_bytes())
-    again = opened(copy)
+    again = opened(copy, journal_bytes=20_000)
     assert again.list_rids() == acknowledged
     held = again.read(acknowledged[0])
     assert held is not None

@@ -337,7 +337,7 @@ def _dump(value: Any) -> bytes:
 
 async def test_a_flood_is_answered_with_503_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     async with run_node(tmp_path) as node:
-        node.processor._max_waiting = 150
+        node.processor.max_waiting = 150
         bodies = [
             events(*[new(personality(f"agent-{batch}-{i}", UUID_NODE)) for i in range(100)])
             for batch in range(12)
@@ -348,9 +348,9 @@ async def test_a_flood_is_answered_with_503_and_nothing_acknowledged_is_lost(tmp
         for status, body in zip(statuses, bodies, strict=True):
             kept = [event["rid"] in node.cache for event in body["events"]]
             assert all(kept) or status == 503
-        node.processor._max_waiting = 0
+        node.processor.max_waiting = 0
         assert (await post(url_of(node) + p.BROADCAST, bodies[0]))[0] == 503
-        node.processor._max_waiting = 1000
+        node.processor.max_waiting = 1000
         assert (await post(url_of(node) + p.BROADCAST, bodies[0]))[0] == 200
 
 
@@ -363,7 +363,7 @@ async def test_a_peer_that_does_not_answer_well_holds_up_nobody(tmp_path: Path, 
             return
         asked.set()
         if kind == "silent":
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         status = 500 if kind == "errors" else 200
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": secrets.token_bytes(50)})

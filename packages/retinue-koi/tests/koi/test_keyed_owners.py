@@ -24,7 +24,6 @@ from koi.network import (
     until,
     url_of,
 )
-from retinue_koi import memory as memories
 from retinue_koi.codec import payloads as p
 from retinue_koi.codec.bundles import Bundle, Event, EventType
 from retinue_koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
@@ -114,31 +113,27 @@ async def test_a_forget_that_was_not_taken_is_obeyed_when_it_comes_again(tmp_pat
         event = new(personality("a", owner.rid))
         await owner.send(node, event)
         forget = owner.body(p.EventsPayload((Event.from_rid(EventType.FORGET, event.rid),)), node.rid)
-        node.processor._max_waiting = 0
+        node.processor.max_waiting = 0
         assert (await post(url_of(node) + p.BROADCAST, forget))[0] == 503
-        node.processor._max_waiting = 1000
+        node.processor.max_waiting = 1000
         assert (await post(url_of(node) + p.BROADCAST, forget))[0] == 200
         assert event.rid not in node.cache
 
 
 @requirement("K-37")
-async def test_no_sender_pushes_out_the_signatures_of_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memories, "_MAX_SIGNATURES_OF_ONE", 20)
-    monkeypatch.setattr(memories, "_MAX_SIGNATURES", 50)
+async def test_no_sender_pushes_out_the_signatures_of_another(tmp_path: Path) -> None:
     cache = KoiCache(tmp_path / "cache")
     cache.open()
-    memory = NodeMemory("own", cache)
+    memory = NodeMemory("own", cache, max_signatures=50, max_signatures_of_one=20)
     memory.note_signature("orn:koi-net.node:victim+1", "aa")
     for number in range(200):
         memory.note_signature(f"orn:koi-net.node:flood+{number % 4}", f"{number:x}")
     again = NodeMemory("own", cache)
     again.load()
-    for one in (memory, again):
-        assert one.has_signature("orn:koi-net.node:victim+1", "aa")
-        assert one.has_signature("orn:koi-net.node:flood+3", f"{199:x}")
-        assert not one.has_signature("orn:koi-net.node:flood+0", "0")
+    for read in (memory, again):
+        assert read.has_signature("orn:koi-net.node:victim+1", "aa")
+        assert read.has_signature("orn:koi-net.node:flood+3", f"{199:x}")
+        assert not read.has_signature("orn:koi-net.node:flood+0", "0")
     assert len(cache.notes) == 50
     await cache.close()
 

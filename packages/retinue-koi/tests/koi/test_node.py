@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import subprocess
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,8 +34,8 @@ from retinue_koi.knowledge import STOP_CHAIN, HandlerType, KnowledgeObject, Know
 from retinue_koi.node import KoiNode
 from retinue_koi.peers import FirstContact
 from retinue_koi.pipeline import Processor
-from retinue_koi.storage import journal
 from tests.requirements import requirement
+from tests.support.small_disk import small_file_system
 
 UUID_NODE = f"{NODE_TYPE}:helpful-agent+6f2c8a4e-7f6e-4a52-9a55-1f0a5c1c1b11"
 RID = f"{PERSONALITY_TYPE}:helpful-agent/1.0"
@@ -311,27 +309,22 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB; only root can mount one, and `test_cache` limits the file size for others."""
     folder = tmp_path / "small"
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
-    if not mounted:
-        pytest.skip("only root can mount a tmpfs; tests/koi/test_cache.py has the case with RLIMIT_FSIZE")
-    try:
+    with small_file_system(folder, "1m") as is_mounted:
+        if not is_mounted:
+            pytest.skip("only root can mount a tmpfs; tests/koi/test_cache.py has the case with RLIMIT_FSIZE")
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 async def test_no_space_left_is_507_and_what_was_acknowledged_is_there_after_a_restart(
-    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+    small_disk: Path,
 ) -> None:
-    monkeypatch.setattr(journal, "JOURNAL_BYTES", 100_000)
     batches = [
         [new(personality(f"agent-{batch}-{i}", UUID_NODE, notes="x" * 1_000)) for i in range(20)]
         for batch in range(100)
     ]
     acknowledged: list[str] = []
     with capture_logs() as logs:
-        async with run_node(small_disk) as node:
+        async with run_node(small_disk, journal_bytes=100_000) as node:
             statuses = set()
             for batch in batches:
                 status, _ = await post(url_of(node) + p.BROADCAST, events(*batch))
@@ -346,7 +339,7 @@ async def test_no_space_left_is_507_and_what_was_acknowledged_is_there_after_a_r
     assert len(acknowledged) > 100
     remount = await asyncio.create_subprocess_exec("mount", "-o", "remount,size=20m", str(small_disk))
     assert await remount.wait() == 0
-    async with run_node(small_disk) as node:
+    async with run_node(small_disk, journal_bytes=100_000) as node:
         for rid in acknowledged:
             assert node.cache.read(rid) is not None, rid
         assert (await post(url_of(node) + p.BROADCAST, events(*batches[-1])))[0] == 200

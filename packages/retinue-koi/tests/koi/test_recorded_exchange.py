@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from retinue_koi.codec.bundles import has_hash, hash_contents, parse_event
-from retinue_koi.codec.envelopes import Envelope, canonical_message, decode_json, is_signed_by, parse_envelope
+from retinue_koi.codec.envelopes import (
+    SignedEnvelope,
+    canonical_message,
+    decode_json,
+    is_signed_by,
+    parse_envelope,
+)
 from retinue_koi.codec.payloads import BROADCAST, parse_reply, parse_request
 from tests.requirements import requirement
 
@@ -52,14 +58,18 @@ def verify_recording(lines: list[dict[str, Any]], *, at_least: int) -> None:
     assert verified >= at_least
 
 
-def _check(body: bytes, keys: dict[str, str], path: str, *, is_reply: bool) -> Envelope:
+def _check(body: bytes, keys: dict[str, str], path: str, *, is_reply: bool) -> SignedEnvelope:
     envelope = parse_envelope(decode_json(body), body)
     key = keys[envelope.source_node]
     assert canonical_message(envelope, path, is_reply=is_reply) == envelope.message
     assert is_signed_by(envelope, key, path, is_reply=is_reply)
-    without = Envelope(envelope.payload, envelope.source_node, envelope.target_node, envelope.signature, None)
+    without = SignedEnvelope(
+        envelope.payload, envelope.source_node, envelope.target_node, envelope.signature, None
+    )
     assert is_signed_by(without, key, path, is_reply=is_reply)
-    stolen = Envelope(envelope.payload, envelope.target_node, envelope.source_node, envelope.signature, None)
+    stolen = SignedEnvelope(
+        envelope.payload, envelope.target_node, envelope.source_node, envelope.signature, None
+    )
     assert not is_signed_by(stolen, key, path, is_reply=is_reply)
     return envelope
 

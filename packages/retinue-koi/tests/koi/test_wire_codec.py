@@ -31,8 +31,8 @@ from retinue_koi.codec.bundles import (
     render_event,
 )
 from retinue_koi.codec.envelopes import (
-    Envelope,
     NodeKey,
+    SignedEnvelope,
     canonical_message,
     decode_json,
     encode_envelope,
@@ -209,14 +209,16 @@ def test_the_mirrored_form_of_a_signature_has_the_same_id() -> None:
     raw = base64.b64decode(envelope.signature)
     order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
     mirrored = raw[:32] + (order - int.from_bytes(raw[32:])).to_bytes(32)
-    twin = Envelope(envelope.payload, SOURCE, TARGET, base64.b64encode(mirrored).decode(), envelope.message)
+    twin = SignedEnvelope(
+        envelope.payload, SOURCE, TARGET, base64.b64encode(mirrored).decode(), envelope.message
+    )
     assert is_signed_by(twin, KEY.public_key, p.RIDS)
     assert twin.signature_id == envelope.signature_id
 
 
 @pytest.mark.parametrize("signature", ["", "AAAA", "é", "A" * 88, "=" * 88])
 def test_what_is_no_signature_is_not_valid(signature: str) -> None:
-    assert not is_signed_by(Envelope({}, SOURCE, TARGET, signature, b"{}"), KEY.public_key, p.RIDS)
+    assert not is_signed_by(SignedEnvelope({}, SOURCE, TARGET, signature, b"{}"), KEY.public_key, p.RIDS)
 
 
 def test_a_key_survives_its_file() -> None:

@@ -10,7 +10,6 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from structlog.testing import capture_logs
 
 from koi.network import DEAD, introduced, publish, run_node, until, url_of
-from retinue_koi import introductions
 from retinue_koi.codec.bundles import EventType
 from retinue_koi.peers import FirstContact
 from tests.requirements import requirement
@@ -49,19 +48,18 @@ async def test_a_handshake_that_fails_is_logged_with_its_remedy(
 
 
 @requirement("K-37")
-@pytest.mark.parametrize("given", ["url", "url and RID"])
+@pytest.mark.parametrize("stated", ["url", "url and RID"])
 async def test_a_first_contact_that_knows_other_nodes_only_is_told_of_in_the_log(
-    tmp_path: Path, given: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stated: str
 ) -> None:
-    monkeypatch.setattr(introductions, "_CONTACT_ANSWERS_WITHIN_S", 0.1)
     async with run_node(tmp_path, trust="known") as coordinator:
-        rid = coordinator.rid if given == "url and RID" else None
-        wanted = "koi_handshake_failed" if rid else "koi_first_contact_silent"
+        rid = coordinator.rid if stated == "url and RID" else None
+        warning = "koi_handshake_failed" if rid else "koi_first_contact_silent"
         with capture_logs() as logged:
             contact = FirstContact(url_of(coordinator), rid)
-            async with run_node(tmp_path, "agent", first_contact=contact):
-                await until(lambda: any(line["event"] == wanted for line in logged))
-    told = next(line for line in logged if line["event"] == wanted)
+            async with run_node(tmp_path, "agent", first_contact=contact, contact_answers_s=0.1):
+                await until(lambda: any(line["event"] == warning for line in logged))
+    told = next(line for line in logged if line["event"] == warning)
     assert told["url"] == url_of(coordinator)
     assert "koi.known there" in told["remedy"]
 
@@ -71,7 +69,7 @@ async def test_a_first_contact_that_answers_is_not_complained_of(tmp_path: Path)
     async with run_node(tmp_path) as coordinator:
         with capture_logs() as logged:
             async with run_node(tmp_path, "agent", first_contact=url_of(coordinator)) as agent:
-                await until(lambda: not agent.work._tasks)
+                await until(lambda: agent.work.is_idle)
     assert not [line for line in logged if "handshake" in line["event"] or "silent" in line["event"]]
 
 

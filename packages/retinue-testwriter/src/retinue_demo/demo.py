@@ -118,7 +118,7 @@ async def _run_job(options: DemoOptions, stop: Stop, echo: Echo) -> int:
         check_loopback()
         temporary = _temporary_folder()
         await _check_module(options)
-        home = stack.enter_context(_own_folder(temporary))
+        home = stack.enter_context(own_folder(temporary))
         client = await stack.enter_async_context(_team(home, options.model, echo))
         echo("")
         echo(f"Writing tests for {options.module}: plan, then rounds of build and test, each found by skill")
@@ -155,7 +155,7 @@ async def _check_module(options: DemoOptions) -> None:
 
 
 @contextmanager
-def _own_folder(place: Path) -> Iterator[Path]:
+def own_folder(place: Path) -> Iterator[Path]:
     """Create a temporary state folder; first remove those of demos that were killed.
 
     A demo that still runs holds the lock in its folder. Folders younger than a minute are kept, because they

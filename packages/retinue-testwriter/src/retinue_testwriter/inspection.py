@@ -1,4 +1,4 @@
-"""Finds the module that a text names and what can be tested in it.
+"""Finds the module that a text names, and its testable functions and classes.
 
 Both are read from source and stubs in subprocesses, without importing the module.
 """
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from retinue.core.errors import ExecutionFailedError
-from retinue.processes.limited import CommandResult, Limits, run_command
+from retinue.processes.limited import CommandResult, ProgramLimits, run_command
 from retinue_testwriter.subject import Subject, Untestable
 from retinue_testwriter.targets import list_targets
 
-_LIMITS = Limits(wall_s=30, cpu_s=30, processes=4, must_bind=True)
+_LIMITS = ProgramLimits(wall_s=30, cpu_s=30, processes=4, must_bind=True)
 _REMEDY = 'name an importable module ("textwrap", "tests for the json module") or a path to a .py file'
 
 _PATH = re.compile(r"(?:[A-Za-z]:)?[^\s'\"`]*\.py\b")

@@ -1,4 +1,4 @@
-"""Runs ``inside/probe.py``, which calls the targets to find out what they accept, return and raise.
+"""Runs ``inside/probe.py``, which calls the targets and records accepted arguments, results and exceptions.
 
 A target that kills or hangs the probe is reported and skipped; the others continue in a new process.
 """
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from retinue.core.errors import ExecutionFailedError
-from retinue.processes.limited import Limits, run_command
+from retinue.processes.limited import ProgramLimits, run_command
 from retinue_testwriter.inspection import describe_end
 from retinue_testwriter.relations import Relation, list_relations
 from retinue_testwriter.strategies import PLAIN_DATA, UNTYPED, TypeReader, list_text_flavours
 from retinue_testwriter.subject import Parameter, Subject, Target, Untestable
 
-LIMITS = Limits(wall_s=60, cpu_s=60, memory_bytes=1536 * 1024**2, processes=8, must_bind=True)
+LIMITS = ProgramLimits(wall_s=60, cpu_s=60, memory_bytes=1536 * 1024**2, processes=8, must_bind=True)
 _BUDGET_S = 9.0
 _RESTARTS = 6
 _PINS = 240
@@ -52,7 +52,7 @@ def choose_python(subject: Subject) -> tuple[str, list[str]]:
     return sys.executable, [*subject.search_path]
 
 
-async def probe_subject(subject: Subject, limits: Limits = LIMITS) -> Findings:
+async def probe_subject(subject: Subject, limits: ProgramLimits = LIMITS) -> Findings:
     """Probe all targets; raises ExecutionFailedError if the module cannot be imported."""
     made = {name: f"any_{_snake(name)}" for name in subject.classes}
     requests, untestable = _prepare(subject, made)
@@ -100,7 +100,7 @@ async def _run_probe(
     requests: Sequence[Mapping[str, Any]],
     constructors: Sequence[Mapping[str, Any]],
     instances: Mapping[str, str],
-    limits: Limits,
+    limits: ProgramLimits,
 ) -> tuple[list[dict[str, Any]], str]:
     python, appended = choose_python(subject)
     with (

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from retinue.core.errors import ExecutionFailedError
-from retinue.processes.limited import Limits, run_command
+from retinue.processes.limited import ProgramLimits, run_command
 from retinue_testwriter.inspection import describe_end
 
-LIMITS = Limits(wall_s=120, cpu_s=120, memory_bytes=1536 * 1024**2, processes=8, must_bind=True)
+LIMITS = ProgramLimits(wall_s=120, cpu_s=120, memory_bytes=1536 * 1024**2, processes=8, must_bind=True)
 TEST_LIMIT_S = 10.0
 _RESTARTS = 4
 
@@ -58,7 +58,7 @@ class TestRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModuleLocation:
     """The location of the module under test, as in the notes of the test file; "" if unknown."""
 
     module: str = ""
@@ -68,7 +68,7 @@ class Place:
     appended: tuple[str, ...] = ()
 
     @classmethod
-    def from_notes(cls, notes: Mapping[str, Any]) -> Place:
+    def from_notes(cls, notes: Mapping[str, Any]) -> ModuleLocation:
         """The place in the notes of a test file."""
         appended = notes.get("appended")
         return cls(
@@ -83,8 +83,8 @@ class Place:
 async def run_tests(
     code: str,
     file_name: str,
-    place: Place,
-    limits: Limits = LIMITS,
+    place: ModuleLocation,
+    limits: ProgramLimits = LIMITS,
     *,
     test_limit_s: float = TEST_LIMIT_S,
 ) -> TestRun:
@@ -133,7 +133,12 @@ def _read_result(event: Mapping[str, Any]) -> TestResult:
 
 
 async def _run_once(
-    code: str, file_name: str, place: Place, skip: Sequence[str], limits: Limits, test_limit_s: float
+    code: str,
+    file_name: str,
+    place: ModuleLocation,
+    skip: Sequence[str],
+    limits: ProgramLimits,
+    test_limit_s: float,
 ) -> tuple[list[dict[str, Any]], str]:
     with (
         tempfile.TemporaryDirectory(prefix="retinue-tests-") as name,

@@ -59,7 +59,7 @@ _NO_VALUE = frozenset({"NoReturn", "Never"})
 def list_targets(
     outline: Mapping[str, Any], stubs: Mapping[str, Any]
 ) -> tuple[list[Target], list[tuple[str, str]]]:
-    """Targets in the order of the source, and (name, reason) of what is left out.
+    """Targets in the order of the source, and a (name, reason) for each definition left out.
 
     Stubs win over the source where both have a signature: they hold types.
     """

@@ -12,7 +12,7 @@ from retinue.core.errors import ExecutionFailedError
 from retinue_testwriter.drafting import make_file_name
 from retinue_testwriter.notes import parse_code_notes, parse_narrowing, render_narrowing
 from retinue_testwriter.reviewing import render_feedback, render_review, review_run
-from retinue_testwriter.running import Place, TestRun, run_tests
+from retinue_testwriter.running import ModuleLocation, TestRun, run_tests
 from retinue_testwriter.subject import Untestable
 
 
@@ -60,7 +60,7 @@ async def review_code(
     """Reviews code by running it: property-based tests of a Python module, or any other pytest file."""
     check_runnable(code)
     notes = parse_code_notes(code)
-    place = Place.from_notes(notes | ({"runner": python} if python else {}))
+    place = ModuleLocation.from_notes(notes | ({"runner": python} if python else {}))
     await ctx.progress(0.1, "running the tests")
     run = await run_tests(code, make_file_name(place.module or "code"), place)
     if not run.results and not run.problem:

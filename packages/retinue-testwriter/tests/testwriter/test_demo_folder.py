@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from retinue.core.errors import StateError
 from retinue.runtime.serving import check_loopback
-from retinue_demo.demo import _own_folder
+from retinue_demo.demo import own_folder
 
 
 def _leave(place: Path, name: str, *, age_s: float, lock: bool = True) -> Path:
@@ -25,7 +25,7 @@ def _leave(place: Path, name: str, *, age_s: float, lock: bool = True) -> Path:
 
 
 def test_the_folder_is_gone_afterwards(tmp_path: Path) -> None:
-    with _own_folder(tmp_path) as home:
+    with own_folder(tmp_path) as home:
         assert home.parent == tmp_path
         (home / "retinue.db").touch()
     assert list(tmp_path.iterdir()) == []
@@ -41,7 +41,7 @@ def test_what_killed_demos_left_is_taken_away_and_nothing_else(tmp_path: Path) -
     ]
     link = tmp_path / "retinue-demo-link"
     link.symlink_to(spared[2])
-    with FileLock(living / "demo.lock"), _own_folder(tmp_path):
+    with FileLock(living / "demo.lock"), own_folder(tmp_path):
         assert not dead.exists()
     assert all(folder.is_dir() for folder in spared)
     assert link.is_symlink()

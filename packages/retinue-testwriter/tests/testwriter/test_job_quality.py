@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from retinue.processes.limited import Limits, run_command
+from retinue.processes.limited import ProgramLimits, run_command
 from retinue_testwriter.drafting import make_file_name
 from retinue_testwriter.notes import parse_code_notes
-from retinue_testwriter.running import Place, TestRun, run_tests
+from retinue_testwriter.running import ModuleLocation, TestRun, run_tests
 from testwriter.faults import choose_faults, copy_module
 from testwriter.shared import write_tests
 
@@ -56,7 +56,7 @@ def save(code: str, folder: Path) -> str:
 async def run_alone(code: str, folder: Path) -> None:
     """Run a test file as its user does: pytest and the file, nothing of Retinue."""
     arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", save(code, folder)]
-    result = await run_command(arguments, folder=folder, limits=Limits(wall_s=240, cpu_s=240))
+    result = await run_command(arguments, folder=folder, limits=ProgramLimits(wall_s=240, cpu_s=240))
     assert result.exit_code == 0, result.stdout.decode()
 
 
@@ -64,7 +64,7 @@ async def run_against_fault(code: str, module: str, folder: Path, source: str) -
     """Run the tests of a module against a copy of it with another source."""
     notes = parse_code_notes(code)
     copied = copy_module(module, Path(notes["source"]), Path(notes["root"]), folder, source)
-    place = Place(module, str(folder), str(copied), notes["runner"])
+    place = ModuleLocation(module, str(folder), str(copied), notes["runner"])
     return await run_tests(code, make_file_name(module), place, test_limit_s=4)
 
 

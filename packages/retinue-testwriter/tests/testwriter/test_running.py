@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.processes.limited import Limits
-from retinue_testwriter.running import Place, run_tests
+from retinue.processes.limited import ProgramLimits
+from retinue_testwriter.running import ModuleLocation, run_tests
 
 TESTS = """
 import os
@@ -37,7 +37,7 @@ def test_last():
 
 
 async def test_reports_every_test_with_its_failures() -> None:
-    run = await run_tests(TESTS, "test_it.py", Place())
+    run = await run_tests(TESTS, "test_it.py", ModuleLocation())
     results = {result.name: result for result in run.results}
     assert {name: result.outcome for name, result in results.items()} == {
         "test_good": "passed",
@@ -56,7 +56,7 @@ async def test_reports_every_test_with_its_failures() -> None:
 
 async def test_a_test_that_never_ends_is_stopped() -> None:
     code = "def test_endless():\n    while True: pass\n\ndef test_good():\n    assert True\n"
-    run = await run_tests(code, "test_it.py", Place(), test_limit_s=0.3)
+    run = await run_tests(code, "test_it.py", ModuleLocation(), test_limit_s=0.3)
     assert [(result.name, result.outcome) for result in run.results] == [
         ("test_endless", "slow"),
         ("test_good", "passed"),
@@ -72,7 +72,7 @@ async def test_a_test_that_ignores_its_limit_is_killed_and_the_others_run() -> N
         "    while True: pass\n\n"
         "def test_good():\n    assert True\n"
     )
-    run = await run_tests(code, "test_it.py", Place(), Limits(wall_s=60, cpu_s=6))
+    run = await run_tests(code, "test_it.py", ModuleLocation(), ProgramLimits(wall_s=60, cpu_s=6))
     assert {result.name: result.outcome for result in run.results} == {
         "test_stubborn": "killed",
         "test_good": "passed",
@@ -80,13 +80,13 @@ async def test_a_test_that_ignores_its_limit_is_killed_and_the_others_run() -> N
 
 
 async def test_a_file_that_cannot_be_imported_is_a_problem() -> None:
-    run = await run_tests("import no_such_thing\ndef test_a(): pass\n", "test_it.py", Place())
+    run = await run_tests("import no_such_thing\ndef test_a(): pass\n", "test_it.py", ModuleLocation())
     assert "no_such_thing" in run.problem
 
 
 async def test_a_module_under_test_that_cannot_be_imported_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("raise RuntimeError('at import')\n")
-    place = Place("broken", str(tmp_path), str(tmp_path / "broken.py"))
+    place = ModuleLocation("broken", str(tmp_path), str(tmp_path / "broken.py"))
     run = await run_tests("def test_a(): pass\n", "test_it.py", place)
     assert run.problem == "RuntimeError: at import"
 
@@ -96,7 +96,7 @@ async def test_the_named_source_is_what_runs_whatever_its_name(tmp_path: Path, n
     (tmp_path / f"{name}.py").write_text(
         "def pick(n):\n    if n:\n        return 'mine'\n    return 'none'\n"
     )
-    place = Place(name, str(tmp_path), str(tmp_path / f"{name}.py"))
+    place = ModuleLocation(name, str(tmp_path), str(tmp_path / f"{name}.py"))
     code = f"import {name}\ndef test_mine():\n    assert {name}.pick(1) == 'mine'\n"
     run = await run_tests(code, "test_it.py", place)
     assert [result.outcome for result in run.results] == ["passed"]
@@ -107,5 +107,7 @@ async def test_the_named_source_is_what_runs_whatever_its_name(tmp_path: Path, n
 
 def test_a_place_is_read_from_notes_and_survives_nonsense() -> None:
     notes = {"module": "m", "root": "/r", "source": "/r/m.py", "runner": "/p", "appended": ["/x"]}
-    assert Place.from_notes(json.loads(json.dumps(notes))) == Place("m", "/r", "/r/m.py", "/p", ("/x",))
-    assert Place.from_notes({"module": None, "appended": 3}) == Place()
+    assert ModuleLocation.from_notes(json.loads(json.dumps(notes))) == ModuleLocation(
+        "m", "/r", "/r/m.py", "/p", ("/x",)
+    )
+    assert ModuleLocation.from_notes({"module": None, "appended": 3}) == ModuleLocation()

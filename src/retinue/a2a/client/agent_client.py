@@ -40,7 +40,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import Skill
 from retinue.mesh.channel import Channel
-from retinue.web.codec.jsonrpc import Fault, find_guard_error, parse_response, render_request
+from retinue.web.codec.jsonrpc import ErrorReply, find_guard_error, parse_response, render_request
 from retinue.web.codec.sse import EventParser
 from retinue.web.codec.trace import USAGE_KEY, read_usage, render_trace_headers, render_trace_meta
 from retinue.web.http_client import HttpClient
@@ -178,7 +178,7 @@ class A2aClient:
     async def _cancel_late(
         self, asking: asyncio.Task[Any], task: TaskState, headers: Mapping[str, str]
     ) -> None:
-        """Cancel a task whose id is not known yet, once the agent has told it."""
+        """Cancel a task when the agent has sent its id, which is not known yet."""
         # RuntimeError: the client was closed, because the process ends
         with suppress(RetinueError, TimeoutError, RuntimeError):
             async with asyncio.timeout(LATE_CANCEL_S):
@@ -263,7 +263,7 @@ class A2aClient:
                 raise AgentUnreachableError(place.name, place.url, cause, sent=status != 404) from error
             message = f"agent {place.name} answered {status} with no JSON-RPC reply"
             raise RemoteFaultError(place.name, -32603, message) from error
-        if isinstance(found, Fault):
+        if isinstance(found, ErrorReply):
             raise _as_error(place.name, found.code, found.message, _facts_of(found.data))
         return found.value
 
@@ -274,7 +274,7 @@ class A2aClient:
         return {"content-type": "application/json", **version, **trace, **place.headers}
 
     async def _cancel(self, task: TaskState, headers: Mapping[str, str]) -> None:
-        """Tell the agent that nobody waits for the task; it may have ended meanwhile."""
+        """Ask the agent to cancel the task, which may have ended already."""
         if task.id is None or task.has_ended:
             return
         with suppress(RetinueError, TimeoutError):

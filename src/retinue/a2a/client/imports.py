@@ -1,4 +1,4 @@
-"""Imported A2A agents: reads each card in the background, again each minute, and lists its skills.
+"""Imported A2A agents: reads each card in the background, once a minute, and lists its skills.
 
 A card whose skills or endpoint have changed since they were accepted keeps its accepted text, and changed
 skills are not called, until a person accepts them (``mesh.pins``). An agent that cannot be reached is listed
@@ -73,8 +73,21 @@ class AgentSpec:
     """Why the agent cannot be called as it is configured; "" if it can."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportLimits:
+    """When the cards of imported agents are read, and how many calls of one agent run at once."""
+
+    first_back_off_s: float = FIRST_BACK_OFF_S
+    last_back_off_s: float = LAST_BACK_OFF_S
+    relist_s: float = RELIST_S
+    max_in_flight: int = MAX_IN_FLIGHT
+
+
+DEFAULT_LIMITS = ImportLimits()
+
+
 class ImportedAgent(LiveMember):
-    """One imported agent, whose card is read by a task of its own."""
+    """One imported agent; a separate task reads its card."""
 
     def __init__(
         self,
@@ -83,8 +96,10 @@ class ImportedAgent(LiveMember):
         pins: Pins,
         verifier: CardVerifier,
         on_change: OnChange,
+        limits: ImportLimits = DEFAULT_LIMITS,
     ) -> None:
         self.spec = spec
+        self._limits = limits
         self.fingerprint = spec.fingerprint
         self.client: A2aClient | None = None
         self.reason = "its card is being read"
@@ -124,16 +139,16 @@ class ImportedAgent(LiveMember):
         if self.spec.problem:
             self._lose(self.spec.problem)
             return
-        back_off_s = FIRST_BACK_OFF_S
+        back_off_s = self._limits.first_back_off_s
         while True:
             try:
                 await self._refresh()
-                wait_s, back_off_s = RELIST_S, FIRST_BACK_OFF_S
+                wait_s, back_off_s = self._limits.relist_s, self._limits.first_back_off_s
             except RetinueError as error:
                 cause = error.cause if isinstance(error, AgentUnreachableError) else error.message
                 reason = cause + (f" — {error.remedy}" if error.remedy else "")
                 self._lose(reason)
-                wait_s, back_off_s = back_off_s, min(back_off_s * 2, LAST_BACK_OFF_S)
+                wait_s, back_off_s = back_off_s, min(back_off_s * 2, self._limits.last_back_off_s)
             await asyncio.sleep(wait_s)
 
     def _lose(self, reason: str) -> None:
@@ -254,8 +269,9 @@ class ImportedAgents(LiveSource[ImportedAgent]):
 
     name = A2A_AGENTS
 
-    def __init__(self, pins: Pins, verifier: CardVerifier) -> None:
+    def __init__(self, pins: Pins, verifier: CardVerifier, limits: ImportLimits = DEFAULT_LIMITS) -> None:
         super().__init__()
+        self.limits = limits
         self.pins = pins
         self._verifier = verifier
 
@@ -263,7 +279,7 @@ class ImportedAgents(LiveSource[ImportedAgent]):
         """Read the cards of new agents, drop removed ones, do both for agents with other settings."""
 
         def start(name: str) -> ImportedAgent:
-            return ImportedAgent(specs[name], http, self.pins, self._verifier, self._change)
+            return ImportedAgent(specs[name], http, self.pins, self._verifier, self._change, self.limits)
 
         await self._replace({name: spec.fingerprint for name, spec in specs.items()}, start)
 
@@ -284,7 +300,7 @@ class ImportedAgents(LiveSource[ImportedAgent]):
             raise AgentUnreachableError(name, url, reason, sent=False)
         self.pins.check(name, ENDPOINT)
         self.pins.check(name, skill.id)
-        if agent.in_flight >= MAX_IN_FLIGHT:
+        if agent.in_flight >= self.limits.max_in_flight:
             raise BusyError(f"{agent.in_flight} calls of agent {name} are in flight", 1.0)
         agent.in_flight += 1
         try:

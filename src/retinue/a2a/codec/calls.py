@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from retinue.a2a.codec.faults import content_type_not_supported, invalid_parameters
-from retinue.a2a.codec.requests import Message
+from retinue.a2a.codec.requests import IncomingMessage
 from retinue.core.call import Part
 from retinue.core.record import Skill
 
@@ -47,7 +47,7 @@ class Named:
     files: tuple[Mapping[str, Any], ...] = ()
 
 
-def find_envelope(message: Message) -> dict[str, Any] | None:
+def find_envelope(message: IncomingMessage) -> dict[str, Any] | None:
     """The envelope in a message: its first data part with a performative."""
     for part in message.parts:
         data = part.get("data")
@@ -56,12 +56,12 @@ def find_envelope(message: Message) -> dict[str, Any] | None:
     return None
 
 
-def wants_message(message: Message, metadata: Mapping[str, Any]) -> bool:
+def wants_message(message: IncomingMessage, metadata: Mapping[str, Any]) -> bool:
     """Whether the client asks for a message as the answer."""
     return "message" in (message.metadata.get(REPLY_KEY), metadata.get(REPLY_KEY))
 
 
-def read_named(message: Message, metadata: Mapping[str, Any]) -> Named:
+def read_named(message: IncomingMessage, metadata: Mapping[str, Any]) -> Named:
     """The facts about the call in a message; raises A2aError."""
     skill = _text_at(message.metadata, SKILL_KEY) or _text_at(metadata, SKILL_KEY)
     arguments = message.metadata.get(ARGUMENTS_KEY, metadata.get(ARGUMENTS_KEY))
@@ -142,7 +142,7 @@ def _with_files(named: Named, schema: Mapping[str, Any] | None) -> dict[str, Any
     return {**given, FILES: [dict(file) for file in named.files]}
 
 
-def read_answer(message: Message, schema: Mapping[str, Any]) -> Any:
+def read_answer(message: IncomingMessage, schema: Mapping[str, Any]) -> Any:
     """The answer to a question: data, or text where the schema asks for one value; raises A2aError."""
     named = read_named(message, {})
     if named.files:
@@ -215,7 +215,7 @@ def _render_resource(value: Mapping[str, Any], mime: str) -> dict[str, Any]:
 
 
 def _place_of_text(schema: Mapping[str, Any] | None, given: Mapping[str, Any]) -> str | None:
-    """The name of the argument that a text stands for."""
+    """The name of the argument that takes a text part."""
     if schema is None:
         return "text" if not given else None
     properties = schema.get("properties", {})

@@ -141,7 +141,7 @@ class TaskState:
         return "\n".join(str(one["text"]) for one in self.status_parts if one.get("text") is not None)
 
     def take(self, event: Any, agent: str) -> bool:
-        """Apply one reply or one event of a stream, of either version; True if it is a report on the way.
+        """Apply one reply or one event of a stream, of either version; True if it reports progress.
 
         Raises RemoteFaultError for any other reply.
         """

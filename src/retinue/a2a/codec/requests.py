@@ -39,7 +39,7 @@ _ROLES = frozenset({"ROLE_USER", "ROLE_AGENT"})
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class IncomingMessage:
     """A message as it arrived; ``json`` holds its known keys."""
 
     id: str
@@ -52,7 +52,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class PushConfig:
-    """Where to send the updates of a task; ``legacy``: its client speaks 0.3."""
+    """The receiver of the updates of a task; ``legacy``: its client uses version 0.3."""
 
     url: str
     id: str | None = None
@@ -66,7 +66,7 @@ class PushConfig:
 class SendRequest:
     """``SendMessage`` and ``SendStreamingMessage``."""
 
-    message: Message
+    message: IncomingMessage
     metadata: Mapping[str, Any]
     history_length: int | None = None
     return_immediately: bool = False
@@ -100,7 +100,7 @@ def read_send(params: Any) -> SendRequest:
     )
 
 
-def read_message(given: Any, at: str = "message") -> Message:
+def read_message(given: Any, at: str = "message") -> IncomingMessage:
     """A message, found at ``at``; raises A2aError, which names the field."""
     message = _fields(given, at)
     role = message.get("role")
@@ -118,7 +118,7 @@ def read_message(given: Any, at: str = "message") -> Message:
         ):
             raise _invalid(f"{at}.{key}", listed, "make it a list of strings")
     kept = {key: message[key] for key in _MESSAGE_KEYS if message.get(key) is not None}
-    return Message(
+    return IncomingMessage(
         read_id(message, "messageId", at),
         read,
         {**kept, "parts": list(read)},

@@ -1,4 +1,4 @@
-"""Names the agent of an A2A endpoint; apart from the endpoint, which is loaded at its first request."""
+"""Names the agent of an A2A endpoint without loading the endpoint."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from retinue.a2a.codec.faults import (
     task_not_cancelable,
     unsupported_operation,
 )
-from retinue.a2a.codec.requests import Message, SendRequest
+from retinue.a2a.codec.requests import IncomingMessage, SendRequest
 from retinue.a2a.codec.tasks import (
     COMPLETED,
     FAILED,
@@ -195,7 +195,7 @@ class A2aService:
         return run
 
     async def _continue(
-        self, message: Message, request: SendRequest, caller: Sender, *, follow: bool
+        self, message: IncomingMessage, request: SendRequest, caller: Sender, *, follow: bool
     ) -> TaskRun:
         assert message.task_id is not None
         run = self.tasks.find_running(message.task_id, caller)

@@ -15,7 +15,7 @@ from typing import Any
 
 from retinue.a2a.codec.calls import read_answer
 from retinue.a2a.codec.faults import A2aError, unsupported_operation
-from retinue.a2a.codec.requests import Message, PushConfig
+from retinue.a2a.codec.requests import IncomingMessage, PushConfig
 from retinue.a2a.codec.tasks import (
     CANCELED,
     ENDED,
@@ -152,7 +152,7 @@ class TaskRun:
             self._publish(set_status(self.task, WORKING, message, metadata))
 
     async def ask(self, text: str, schema: Mapping[str, Any]) -> Any:
-        """Ask the client; raises InputRequiredError when nobody answers in time, and BusyError."""
+        """Ask the client; raises InputRequiredError without an answer in time, and BusyError."""
         self._check_asking(self)
         if len(self._questions) >= MAX_QUESTIONS:
             raise BusyError("too many questions of this task wait for an answer", 10.0)
@@ -170,7 +170,7 @@ class TaskRun:
             if self._questions and not self.has_ended:
                 self._show_question()
 
-    def answer(self, message: Message) -> None:
+    def answer(self, message: IncomingMessage) -> None:
         """Take the client's next message as the answer to the open question; raises A2aError."""
         if self.has_ended:
             raise unsupported_operation(f"task {self.id} has ended; send a message without taskId")

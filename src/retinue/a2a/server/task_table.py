@@ -89,7 +89,7 @@ class TaskTable:
         return list(self._running.values())
 
     def add(self, task: Task, caller: Sender, push: PushConfig | None) -> TaskRun:
-        """A task that runs from now on, until `remove`; nobody is shown it yet."""
+        """Add a running task, until `remove`; callers cannot see it yet."""
         run = TaskRun(task, caller.agent or "", caller.owner, self._note, self._check_asking)
         if push is not None:
             run.push[push.id or run.id] = push
@@ -222,7 +222,7 @@ class TaskTable:
             raise BusyError("too many tasks wait for an answer", 10.0)
 
     async def recover(self) -> None:
-        """Open the store, which ends the tasks of a process that is gone and tells their receivers."""
+        """Open the store: end the tasks of a process that has stopped, and notify their receivers."""
         await self._open()
 
     async def aclose(self) -> None:

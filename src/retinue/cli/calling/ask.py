@@ -1,4 +1,4 @@
-"""``retinue ask``: asks agents about their present capabilities, and hands a call to the best agent."""
+"""``retinue ask``: asks agents about their present capabilities, and calls the best agent."""
 
 from __future__ import annotations
 

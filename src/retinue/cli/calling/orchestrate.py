@@ -1,4 +1,4 @@
-"""``retinue orchestrate`` hands a task to agents, ``capabilities`` ranks them, ``cache`` clears answers."""
+"""``retinue orchestrate`` gives a task to agents, ``capabilities`` ranks them, ``cache`` clears answers."""
 
 from __future__ import annotations
 

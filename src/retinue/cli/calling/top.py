@@ -13,7 +13,7 @@ import click
 
 from retinue.cli.options import json_option
 from retinue.cli.output import clean, print_json, print_table
-from retinue.cli.session import Session, open_session, render_call, run_command
+from retinue.cli.session import CommandSession, open_session, render_call, run_command
 
 if TYPE_CHECKING:
     from retinue.runtime.commands.top import Listed
@@ -58,7 +58,7 @@ def top(interval_s: float, as_json: bool) -> None:
         run_command(_show_once(session, url, as_json))
 
 
-async def _show_once(session: Session, url: str, as_json: bool) -> None:
+async def _show_once(session: CommandSession, url: str, as_json: bool) -> None:
     from retinue.runtime.commands.top import ask_hub
     from retinue.runtime.observing.traffic import read_traffic
     from retinue.storage.audit_log import AuditLog
@@ -77,7 +77,7 @@ async def _show_once(session: Session, url: str, as_json: bool) -> None:
         click.echo(render_call(row))
 
 
-async def _show_live(session: Session, url: str, interval_s: float) -> None:
+async def _show_live(session: CommandSession, url: str, interval_s: float) -> None:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.table import Table

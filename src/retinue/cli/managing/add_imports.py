@@ -16,7 +16,7 @@ from retinue.cli.session import open_session, run_command
 from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
-    from retinue.cli.session import Session
+    from retinue.cli.session import CommandSession
     from retinue.mcp.client_configs.servers import FoundServer
     from retinue.settings_tables import ImportTable
 
@@ -209,7 +209,7 @@ def _read_table(name: str, found: Mapping[str, Any]) -> ImportTable:
         raise InvalidSettingError(field, first["msg"], remedy="see --help") from None
 
 
-def _list_agents(session: Session) -> set[str]:
+def _list_agents(session: CommandSession) -> set[str]:
     """The agents of the running hub, imports included; none if no hub runs."""
     from retinue.runtime.commands.imports import list_rows
     from retinue.storage.state import find_hub_url
@@ -221,7 +221,7 @@ def _list_agents(session: Session) -> set[str]:
     return set() if find_hub_url(session.state) is None else run_command(read())
 
 
-async def _keep_and_wait(session: Session, tables: Mapping[str, ImportTable]) -> None:
+async def _keep_and_wait(session: CommandSession, tables: Mapping[str, ImportTable]) -> None:
     """Keep new imports in the state, and print the tools of each, or why there are none."""
     from retinue.runtime.commands.imports import keep_and_wait
 
@@ -260,7 +260,7 @@ def _import_from(client: str, names: Sequence[str], project: Path | None, *, eve
 
 
 def _choose_names(
-    session: Session, client: str, chosen: Sequence[FoundServer]
+    session: CommandSession, client: str, chosen: Sequence[FoundServer]
 ) -> dict[str, Mapping[str, Any]]:
     """The new imports by name; says where a name is not that of the server, and what is imported already."""
     from retinue.runtime.commands.imports import choose_name, import_name_of

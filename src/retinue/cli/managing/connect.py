@@ -13,8 +13,8 @@ from retinue.cli.output import clean, note, print_json, print_table, warn
 from retinue.cli.session import find_state, open_session, run_command
 
 if TYPE_CHECKING:
-    from retinue.runtime.commands.connect import Hub
-    from retinue.runtime.commands.moved_servers import Plan, Restored
+    from retinue.runtime.commands.connect import HubTarget
+    from retinue.runtime.commands.moved_servers import MovePlan, Restored
 
 DEFAULT_NAME = "retinue"
 NAMES = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
@@ -195,7 +195,7 @@ def _replace(
         _connect(client_name, name, None, stdio=stdio, only_print=False)
 
 
-def _show_plan(plan: Plan) -> None:
+def _show_plan(plan: MovePlan) -> None:
     rows = []
     for one in plan.moving:
         how = one.table.url or " ".join([one.table.command or "", *one.table.args])
@@ -264,7 +264,7 @@ def _connect(client_name: str, name: str, url: str | None, *, stdio: bool, only_
     _echo_next(client.next_step, hub, has_token=has_token(entry))
 
 
-def _echo_next(step: str, hub: Hub | None, *, has_token: bool) -> None:
+def _echo_next(step: str, hub: HubTarget | None, *, has_token: bool) -> None:
     """Print the next steps, here and in the client."""
     if hub is not None and not hub.own:
         if not has_token:

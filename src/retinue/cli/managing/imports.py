@@ -13,7 +13,7 @@ from retinue.cli.session import open_session, run_command
 from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
-    from retinue.cli.session import Session
+    from retinue.cli.session import CommandSession
     from retinue.runtime.commands.imports import ImportOutcome
     from retinue.settings_tables import ImportTable
 
@@ -162,7 +162,7 @@ def _list(as_json: bool) -> None:
         print_table(("NAME", "CONNECTS TO", "STATUS", "TO ACCEPT"), shown)
 
 
-async def _read_states(session: Session) -> dict[str, tuple[str, str]]:
+async def _read_states(session: CommandSession) -> dict[str, tuple[str, str]]:
     """Status and problem of every agent, as the running hub knows them."""
     from retinue.runtime.commands.imports import list_rows
 
@@ -171,7 +171,7 @@ async def _read_states(session: Session) -> dict[str, tuple[str, str]]:
     return {name: (str(row["status"]), str(row.get("last_error") or "")) for name, row in rows.items()}
 
 
-def say_outcomes(session: Session, outcomes: Sequence[ImportOutcome]) -> None:
+def say_outcomes(session: CommandSession, outcomes: Sequence[ImportOutcome]) -> None:
     """Print the tools of each import, or why it has none, and what waits to be accepted."""
     from retinue.runtime.imports.files import open_pins
 

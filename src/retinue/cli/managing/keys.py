@@ -78,7 +78,7 @@ def _open() -> CardKeys:
 
     session = open_session()
     session.state.prepare()
-    return card_keys(session.settings, session.state)
+    return card_keys(session.settings.signatures, session.state)
 
 
 def _read(path: Path) -> Any:

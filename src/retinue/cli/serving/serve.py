@@ -22,6 +22,7 @@ from retinue.cli.options import (
 )
 from retinue.cli.output import command_line, note, working
 from retinue.cli.session import accept_join, open_session, run_command
+from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
     from retinue.storage.state import HubAddress
@@ -78,9 +79,10 @@ def serve(
     from retinue.runtime.access import check_advertised
     from retinue.runtime.agent_process import ServeOptions, serve_agent
     from retinue.runtime.commands.publishing import check_location
+    from retinue.runtime.launch import Address
     from retinue.runtime.loading.reloading import serve_reloading
     from retinue.runtime.loading.targets import Target, load_target
-    from retinue.runtime.serving import run_loop
+    from retinue.runtime.serving import FIRST_AGENT_PORT, run_loop
 
     if (target is None) == (model is None):
         raise click.UsageError(
@@ -110,17 +112,20 @@ def serve(
         loaded = load()
         echo = partial(click.echo, err=True)
         return run_loop(lambda: serve_on_stdio(loaded, wire, session.settings, session.state, hub_url, echo))
+    address = Address(
+        host,
+        port or FIRST_AGENT_PORT,
+        search=port is None or port_may_move,
+        advertise=check_advertised(advertise),
+        insecure_bind=insecure_bind,
+    )
     options = ServeOptions(
-        host=host,
-        port=port,
-        port_may_move=port_may_move,
+        address,
         publish=not no_publish,
         registry=None if registry is None else check_location(registry),
         tag=tag,
         weight=weight,
         hub_url=hub_url,
-        advertise=check_advertised(advertise),
-        insecure_bind=insecure_bind,
     )
 
     def serve_once(loaded: Target, leave: Callable[[int], None] = os._exit) -> int:
@@ -174,6 +179,7 @@ def hub(
     from retinue.runtime.access import check_advertised
     from retinue.runtime.commands.publishing import check_location
     from retinue.runtime.hub_process import HubOptions, run_hub
+    from retinue.runtime.launch import Address
     from retinue.runtime.serving import run_loop
 
     if detach:
@@ -186,15 +192,14 @@ def hub(
         flags["database"] = database
     session = open_session(flags, log_level="info", joins=hub_url)
     configured = session.settings.hub
-    options = HubOptions(
-        host=configured.host if host is None else host,
-        port=configured.port if port is None else port,
-        port_may_move=port_may_move,
-        bare=bare,
+    address = Address(
+        configured.host if host is None else host,
+        configured.port if port is None else port,
+        search=port_may_move,
         advertise=check_advertised(advertise) or configured.advertise,
         insecure_bind=insecure_bind,
-        next_step=_next_step() if sys.stdout.isatty() else None,
     )
+    options = HubOptions(address, bare, _next_step() if sys.stdout.isatty() else None)
     return run_loop(lambda: run_hub(options, session.settings, session.state, click.echo, session.reread))
 
 
@@ -276,18 +281,23 @@ def worker(
     "retinue token new --join" prints there, and pass the hub's URL with --join.
     """
     from retinue.runtime.access import check_advertised
+    from retinue.runtime.launch import Address
     from retinue.runtime.serving import run_loop
-    from retinue.runtime.worker_process import WorkerOptions, run_worker
+    from retinue.runtime.worker_process import run_worker
 
     session = open_session({"database": database} if database else {}, log_level="info", joins=hub_url)
     configured = session.settings.worker
-    options = WorkerOptions(
-        host=configured.host if host is None else host,
-        port=configured.port if port is None else port,
-        advertise=check_advertised(advertise) or configured.advertise,
-        insecure_bind=insecure_bind,
-    )
-    return run_loop(lambda: run_worker(options, session.settings, session.state, click.echo, session.reread))
+    wanted_port = configured.port if port is None else port
+    url = check_advertised(advertise) or configured.advertise
+    address = None
+    if wanted_port is not None:
+        wanted_host = configured.host if host is None else host
+        address = Address(wanted_host, wanted_port, advertise=url, insecure_bind=insecure_bind)
+    elif url is not None:
+        raise InvalidSettingError(
+            "worker.advertise", "a worker without a port serves nothing", remedy="add --port N"
+        )
+    return run_loop(lambda: run_worker(address, session.settings, session.state, click.echo, session.reread))
 
 
 @click.command()

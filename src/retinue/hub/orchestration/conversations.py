@@ -27,7 +27,7 @@ MAX_ANSWER_CHARACTERS = 20_000
 
 
 @dataclass
-class Conversations:
+class NamedConversations:
     """The conversations of one state, which ``read`` and ``write`` keep between processes."""
 
     read: ReadSession

@@ -27,7 +27,7 @@ from retinue.core.errors import (
     UnknownAgentError,
 )
 from retinue.hub.orchestration.answer_cache import AnswerCache
-from retinue.hub.orchestration.conversations import Conversations
+from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.requests import (
     OrchestrationRequest,
     apply_options,
@@ -40,7 +40,7 @@ from retinue.hub.orchestration.results import OrchestrationResult, follow_steps,
 from retinue.hub.orchestration.roster import Roster, describe_choice, describe_missing
 from retinue.hub.orchestration.tool_schemas import AGENTS
 from retinue.hub.run_access import RunAccess, reject_limited
-from retinue.hub.workflows import RunStarter, Started
+from retinue.hub.workflows import RunStarter, StartedRun
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import CAPABILITIES, parse_role
 from retinue.mesh.permissions import Access
@@ -86,7 +86,7 @@ class _Plan:
 class _Flight:
     """A run that several callers may wait for, and how many do."""
 
-    started: asyncio.Future[Started]
+    started: asyncio.Future[StartedRun]
     waiting: int = 0
 
     def has_others(self) -> bool:
@@ -107,7 +107,7 @@ class Orchestration:
         access: Access,
         *,
         cache: AnswerCache,
-        conversations: Conversations,
+        conversations: NamedConversations,
     ) -> None:
         self._starter = starter
         self._caller = caller
@@ -249,7 +249,7 @@ class Orchestration:
         return prefer_agent(definition, agent, frozenset(has), request.role), warnings
 
     async def _check_roles(self, plan: _Plan, principal: Principal) -> None:
-        """Fail before the run starts where nobody takes a role, with all that the caller can do about it."""
+        """Fail before the run starts if a role has no agent; the error lists all remedies."""
         if plan.request.overrides or plan.definition.runs_as != "caller":
             return  # other agents, or other rights, than the definition and the caller tell
         for role in list_open_roles(plan.definition, plan.request.role):
@@ -308,7 +308,7 @@ class Orchestration:
         return await self._read_result(started, record, plan, ctx.principal)
 
     async def _run_with_id(self, plan: _Plan, run: str, ctx: Context) -> OrchestrationResult:
-        """Start the run of this id, or pick it up; it goes on when the caller is gone."""
+        """Start the run of this id, or follow it; it continues when the caller disconnects."""
         found = await self._starter.find(run, ctx)
         with ctx.entrust() as outgoing:
             outgoing.record_usage(0)
@@ -369,7 +369,9 @@ class Orchestration:
         if self._flights.get(key) is flight and (flight.waiting == 0 or did_not_start):
             del self._flights[key]
 
-    async def _start(self, plan: _Plan, ctx: Context, trace: TraceContext, run: str | None = None) -> Started:
+    async def _start(
+        self, plan: _Plan, ctx: Context, trace: TraceContext, run: str | None = None
+    ) -> StartedRun:
         return await self._starter.start(
             plan.loaded,
             plan.definition,
@@ -382,7 +384,7 @@ class Orchestration:
         )
 
     async def _finish(
-        self, started: Started, plan: _Plan, ctx: Context, *, keep_alone: Callable[[], bool]
+        self, started: StartedRun, plan: _Plan, ctx: Context, *, keep_alone: Callable[[], bool]
     ) -> RunRecord:
         """Wait for the end of a run, with a line of progress for each step.
 
@@ -403,7 +405,7 @@ class Orchestration:
             raise
 
     async def _read_result(
-        self, started: Started, record: RunRecord, plan: _Plan, principal: Principal
+        self, started: StartedRun, record: RunRecord, plan: _Plan, principal: Principal
     ) -> OrchestrationResult:
         """The result of the run; raises its error."""
         output = record.get()
@@ -435,8 +437,8 @@ def _is_same(record: RunRecord, plan: _Plan) -> bool:
     return record.request.name == plan.name and record.request.input == plan.given
 
 
-def _retrieve(started: asyncio.Future[Started]) -> None:
-    """Take note of a failure, which asyncio reports if nobody else waits for it."""
+def _retrieve(started: asyncio.Future[StartedRun]) -> None:
+    """Retrieve a failure, because asyncio reports a failure that nothing retrieves."""
     if not started.cancelled():
         started.exception()
 

@@ -33,7 +33,7 @@ from retinue.workflows.definitions.definition import (
     list_agents,
     list_calls,
 )
-from retinue.workflows.library import Library, Stored
+from retinue.workflows.library import Library, StoredWorkflow
 
 Json = dict[str, Any]
 
@@ -159,7 +159,7 @@ def _read_orchestrate(
     session: str | None = None,
     echoed: Json | None = None,
 ) -> OrchestrationRequest:
-    """The request of ``orchestrate``; ``echoed`` goes to the run beside the checked arguments."""
+    """The request of ``orchestrate``; the run gets ``echoed`` in addition to the checked arguments."""
     _check_prompt(prompt, "task.prompt" if echoed else "prompt")
     preferences, options = preferences or {}, options or {}
     timeout_ms, retries = options.get("timeout"), options.get("retries")
@@ -195,7 +195,7 @@ def add_capability_skills(
     access: Access,
     spending_of: SpendingOf = lambda agent: None,
 ) -> None:
-    """Add ``list_agents`` and ``get_capabilities``; ``spending_of`` tells what a model agent has spent."""
+    """Add ``list_agents`` and ``get_capabilities``; ``spending_of`` gives the spending of a model agent."""
 
     _add_list_agents(agent, directory, search, roster, access, spending_of)
     _add_get_capabilities(agent, directory, search, roster, access)
@@ -332,7 +332,7 @@ def add_workflow_list(agent: Agent, library: Library, roster: Roster) -> None:
 
 
 async def _find_agents_of_roles(
-    chosen: Sequence[Stored], roster: Roster, principal: Principal
+    chosen: Sequence[StoredWorkflow], roster: Roster, principal: Principal
 ) -> dict[str, list[str]]:
     """The agents that take calls of each role that the workflows ask for, best first."""
     roles = {role for one in chosen if one.definition is not None for role, _ in _list_roles(one.definition)}
@@ -354,7 +354,7 @@ def _list_roles(definition: Definition) -> list[tuple[str, bool]]:
     return roles
 
 
-def _render_workflow(stored: Stored, by_role: dict[str, list[str]], detailed: bool) -> Json:
+def _render_workflow(stored: StoredWorkflow, by_role: dict[str, list[str]], detailed: bool) -> Json:
     """The row of a workflow (L-18); rows of custom ones say so, and name the skills that they call."""
     row: Json = {"name": stored.name}
     if stored.definition is None:

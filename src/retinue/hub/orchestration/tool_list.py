@@ -41,7 +41,7 @@ _NEVER = frozenset(
 
 
 class ToolList:
-    """Decides what the list of the hub's own tools shows; ``notify`` tells clients that it changed."""
+    """Selects the hub's own tools for the tool list; ``notify`` informs clients of a change."""
 
     def __init__(
         self, directory: Directory, list_custom: Callable[[], Sequence[str]], notify: Callable[[], None]

@@ -57,7 +57,7 @@ def read_text(path: Path) -> str | None:
 def change_text(
     path: Path, edit: Callable[[str | None], str | None], *, secret: bool, backup: bool = True
 ) -> Changed:
-    """Replace the file's text by ``edit(text)``; None stands for no file on either side.
+    """Replace the file's text by ``edit(text)``; None means no file, before and after.
 
     Follows symbolic links, creates missing folders and keeps the file's mode; with ``secret`` the mode
     becomes 0600. Raises StateError if the file is read-only, cannot be written or keeps changing. If
@@ -157,7 +157,7 @@ def _list_backups(target: Path) -> list[Path]:
 
 
 def _keep(target: Path, data: bytes) -> Path:
-    """Copy the file beside it with mode 0600; return an existing backup with the same content."""
+    """Copy the file into its folder with mode 0600; return an existing backup with the same content."""
     for backup in _list_backups(target):
         if backup.stat().st_size == len(data) and backup.read_bytes() == data:
             return backup

@@ -33,7 +33,7 @@ class JsonNode:
     start: int
     end: int
     value: Any = field(compare=False)
-    members: tuple[Member, ...] | None = None
+    members: tuple[ObjectMember, ...] | None = None
 
     def find(self, key: str) -> int | None:
         """The index of the member of that name; the last of equal names, as in every JSON parser."""
@@ -42,7 +42,7 @@ class JsonNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ObjectMember:
     """``"key": value`` of an object, from the key's quote, and the position of the comma after it."""
 
     key: str
@@ -106,7 +106,7 @@ class _Scan:
 
     def _read_object(self, at: int, depth: int) -> JsonNode:
         text = self.text
-        members: list[Member] = []
+        members: list[ObjectMember] = []
         place = skip_trivia(text, at + 1)
         while text[place : place + 1] != "}":
             found = _STRING.match(text, place)
@@ -117,7 +117,7 @@ class _Scan:
                 raise self.broken(colon, self._expected("a colon", colon))
             node = self.read_value(skip_trivia(text, colon + 1), depth + 1)
             place, comma = self._read_comma(node.end, "}")
-            members.append(Member(json.loads(found.group()), found.start(), node, comma))
+            members.append(ObjectMember(json.loads(found.group()), found.start(), node, comma))
         return JsonNode(at, place + 1, {member.key: member.node.value for member in members}, tuple(members))
 
     def _read_list(self, at: int, depth: int) -> JsonNode:

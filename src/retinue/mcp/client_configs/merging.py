@@ -17,7 +17,7 @@ from retinue.mcp.client_configs.clients import Client
 
 @dataclass(frozen=True, slots=True)
 class MovedEntry:
-    """An entry as it stood in ``container``."""
+    """An entry of ``container`` before the move."""
 
     container: tuple[str, ...]
     name: str
@@ -124,7 +124,7 @@ def _without(document: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]
 
 
 def _without_empty(value: Any) -> Any:
-    """The document without empty objects: an edit may leave one where the last entry stood."""
+    """The document without empty objects, because an edit leaves an empty object after the last entry."""
     if not isinstance(value, Mapping):
         return value
     found = {key: _without_empty(item) for key, item in value.items()}

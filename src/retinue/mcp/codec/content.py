@@ -85,7 +85,7 @@ def complete_result(
 
 
 def render_part(part: Part) -> dict[str, Any]:
-    """One content block; a part without a block of its own in MCP becomes text."""
+    """One content block; a part without a matching MCP block becomes text."""
     block: dict[str, Any]
     if part.kind in _MEDIA:
         block = {"type": part.kind, "data": part.value, "mimeType": part.mime}

@@ -46,7 +46,7 @@ _LISTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFacts:
+class ForeignServerFacts:
     """The facts of a server about itself; ``capabilities`` are the names of its capabilities.
 
     ``subscribes`` tells whether it reports changes of single resources, ``is_bilingual`` whether a server
@@ -75,7 +75,7 @@ class ServerLists:
 
 @dataclass(slots=True)
 class Requests:
-    """Builds the requests to one server, with ids of its own."""
+    """Builds the requests to one server, and counts their ids."""
 
     client: str
     client_version: str
@@ -148,7 +148,7 @@ def refusal(request_id: Any, code: int, text: str) -> Message:
     return Message("response", "", request_id, {"jsonrpc": "2.0", "id": request_id, "error": error})
 
 
-def parse_initialized(result: Mapping[str, Any]) -> ServerFacts:
+def parse_initialized(result: Mapping[str, Any]) -> ForeignServerFacts:
     """The answer to ``initialize``; a version unknown here is that of a later server, taken as it is."""
     version = result.get("protocolVersion")
     found = _facts(result, "handshake")
@@ -156,7 +156,7 @@ def parse_initialized(result: Mapping[str, Any]) -> ServerFacts:
     return replace(found, version=known)
 
 
-def parse_discovered(result: Mapping[str, Any]) -> ServerFacts:
+def parse_discovered(result: Mapping[str, Any]) -> ForeignServerFacts:
     """The answer to ``server/discover``."""
     return _facts(result, "modern")
 
@@ -167,12 +167,12 @@ def offers_single_requests(result: Mapping[str, Any]) -> bool:
     return isinstance(versions, list) and VERSION in versions
 
 
-def _facts(result: Mapping[str, Any], era: Era) -> ServerFacts:
+def _facts(result: Mapping[str, Any], era: Era) -> ForeignServerFacts:
     info = _object(result.get("serverInfo"))
     if not info:
         info = _object(_object(result.get("_meta")).get(f"{_META}serverInfo"))
     offered = _object(result.get("capabilities"))
-    return ServerFacts(
+    return ForeignServerFacts(
         era,
         None,
         _text(info.get("name")),

@@ -26,7 +26,7 @@ MAX_NOTES = 5
 
 @dataclass(slots=True)
 class Summary:
-    """``left_out`` says in words what the summary lacks, such as ``agents: 10 of 120 entries``."""
+    """A summary; ``left_out`` describes the omissions, such as ``agents: 10 of 120 entries``."""
 
     value: Any = None
     left_out: list[str] = field(default_factory=list)

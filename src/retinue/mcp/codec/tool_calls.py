@@ -41,7 +41,7 @@ _LEVELS = {"debug": "debug", "info": "info", "notice": "info", "warning": "warni
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call of ``skill``; ``answers`` and ``state`` continue one that asked for input."""
+    """One call of ``skill``; ``answers`` and ``state`` continue a call that asked for input."""
 
     skill: Skill
     arguments: Any

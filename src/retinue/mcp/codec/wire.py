@@ -1,7 +1,7 @@
 """Pure: the client side of MCP over HTTP, in both protocol eras.
 
-`Wire` builds the headers of requests and keeps what the server agreed to. `ResponseReader` takes the
-response to one request apart into messages. Neither does I/O, so every client of MCP here shares both.
+`NegotiatedSession` builds the headers of requests and keeps protocol version and session. `ResponseReader`
+splits the response to one request into messages. Neither does I/O, so all MCP clients of Retinue use both.
 
 Sources: https://modelcontextprotocol.io/specification/2025-11-25/basic/transports (``initialize`` and
 sessions) and https://modelcontextprotocol.io/specification/2026-07-28 (each request stands alone).
@@ -38,7 +38,7 @@ response. ``no_endpoint``: the server does not speak MCP at this URL."""
 
 
 @dataclass(slots=True)
-class Wire:
+class NegotiatedSession:
     """The agreement of a client with one server in ``initialize``: protocol version and session.
 
     Messages of 2026-07-28 name their version themselves and use neither.

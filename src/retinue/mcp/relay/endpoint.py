@@ -29,12 +29,12 @@ from retinue.core.errors import (
 )
 from retinue.core.record import Listing
 from retinue.mcp.codec.messages import Message, name_read, notification, parse_message, render_error
-from retinue.mcp.codec.wire import SESSION_HEADER, VERSION_HEADER, Wire
+from retinue.mcp.codec.wire import SESSION_HEADER, VERSION_HEADER, NegotiatedSession
 from retinue.mcp.relay.agent_view import BareListings, PinnedLookup, find_tool, narrow_tools
-from retinue.mcp.relay.exchange import Exchange, key_of
+from retinue.mcp.relay.exchange import RelayExchange, key_of
 from retinue.mcp.relay.requests import RelayRequest, RequestReader, SessionGoneError
 from retinue.mcp.relay.response_writer import ResponseWriter
-from retinue.mcp.relay.sessions import Sessions
+from retinue.mcp.relay.sessions import RelayedSessions
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mesh.channel import PausingChannel
 from retinue.mesh.directory.directory import Directory
@@ -65,7 +65,7 @@ def relay_route(endpoint: RelayEndpoint) -> Route:
 
 
 class RelayEndpoint:
-    """The endpoint as an ASGI app; ``fallback`` serves agents that do not speak MCP."""
+    """The endpoint as an ASGI app; ``fallback`` serves agents without MCP."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class RelayEndpoint:
         directory: Directory,
         client: AgentClient,
         *,
-        sessions: Sessions | None = None,
+        sessions: RelayedSessions | None = None,
         fallback: Fallback | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._admission = dispatcher.admission
         self._client = client
-        self._sessions = Sessions() if sessions is None else sessions
+        self._sessions = RelayedSessions() if sessions is None else sessions
         self._requests = RequestReader(directory, dispatcher.access, self._sessions)
         self._fallback = fallback
         self._bare = BareListings()
@@ -141,7 +141,7 @@ class RelayEndpoint:
         """Respond to the client; False, without a response, when the agent has no MCP endpoint."""
         is_call = message.kind == "request" and message.method == "tools/call"
         error: RetinueError | None
-        async with Exchange(self._client, self._sessions, message, request, writer) as exchange:
+        async with RelayExchange(self._client, self._sessions, message, request, writer) as exchange:
             try:
                 if is_call:
                     error = await self._call(message, request, exchange)
@@ -164,7 +164,9 @@ class RelayEndpoint:
             await writer.refuse(error, message.id, tool_call=is_call, modern=request.is_modern, status=status)
             return True
 
-    async def _call(self, message: Message, request: RelayRequest, exchange: Exchange) -> RetinueError | None:
+    async def _call(
+        self, message: Message, request: RelayRequest, exchange: RelayExchange
+    ) -> RetinueError | None:
         """A tool call: one dispatch with this agent as the only candidate and the exchange as its invoker."""
         name = message.params.get("name")
         if not isinstance(name, str):
@@ -181,7 +183,7 @@ class RelayEndpoint:
         return (await dispatcher.dispatch(call, exchange.questions)).error
 
     async def _carry(
-        self, message: Message, request: RelayRequest, exchange: Exchange
+        self, message: Message, request: RelayRequest, exchange: RelayExchange
     ) -> RetinueError | None:
         """Any other message; the response to a question of the agent needs no more than the session."""
         try:
@@ -216,7 +218,7 @@ class RelayEndpoint:
         return None
 
     async def _pass_stream(self, method: str, request: RelayRequest, writer: ResponseWriter) -> None:
-        """GET: what the agent sends on its own, for as long as both want. DELETE: the end of a session."""
+        """GET: forward unsolicited messages until either side ends the stream. DELETE: end a session."""
         opened = self._client.open(request.listing, method, request.headers, request.principal)
         async with opened as response:
             if response.is_stream:
@@ -247,7 +249,7 @@ class RelayEndpoint:
     def _trace_of(message: Message, request: RelayRequest) -> TraceContext:
         return merge_traces(request.trace, parse_trace_meta(message.meta)) or _NO_TRACE
 
-    def _give_up(self, message: Message, request: RelayRequest, exchange: Exchange) -> None:
+    def _give_up(self, message: Message, request: RelayRequest, exchange: RelayExchange) -> None:
         """Cancel the request at the agent: by a message in a session; else the end of the stream does it.
 
         A client that can resume its stream has not given up.
@@ -261,7 +263,7 @@ class RelayEndpoint:
         task.add_done_callback(self._cancelling.discard)
 
     async def _cancel(self, message: Message, request: RelayRequest, trace: TraceContext) -> None:
-        wire = Wire(request.headers.get(VERSION_HEADER), request.headers.get(SESSION_HEADER))
+        wire = NegotiatedSession(request.headers.get(VERSION_HEADER), request.headers.get(SESSION_HEADER))
         params = {"requestId": message.id, "reason": "nobody waits for the answer"}
         cancelled = notification("notifications/cancelled", params)
         sending = self._client.post(

@@ -26,7 +26,7 @@ from retinue.mcp.codec.messages import CANCELLED, Message, Reply
 from retinue.mcp.codec.wire import SESSION_HEADER, Incoming
 from retinue.mcp.relay.requests import RelayRequest
 from retinue.mcp.relay.response_writer import Final, ResponseWriter
-from retinue.mcp.relay.sessions import Session, Sessions
+from retinue.mcp.relay.sessions import RelayedSession, RelayedSessions
 from retinue.mcp.upstream.client import AgentClient, AgentResponse, NoEndpointError
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.guard.trace_guard import AdmittedCall
@@ -36,7 +36,7 @@ _DRAIN_S = 1.0
 _TOLD_CHARACTERS = 500
 
 
-class Exchange:
+class RelayExchange:
     """Carries one message; for a tool call it is the invoker of the dispatch path.
 
     ``channel`` tracks questions of the agent: the time limit of the call pauses while one is open.
@@ -45,7 +45,7 @@ class Exchange:
     def __init__(
         self,
         client: AgentClient,
-        sessions: Sessions,
+        sessions: RelayedSessions,
         message: Message,
         request: RelayRequest,
         writer: ResponseWriter,
@@ -67,7 +67,7 @@ class Exchange:
         self.lacks_endpoint = False
         """Whether the agent turned out not to speak MCP."""
 
-    async def __aenter__(self) -> Exchange:
+    async def __aenter__(self) -> RelayExchange:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -198,7 +198,7 @@ class OpenQuestions(NullChannel):
     time limit of the call can pause (`mesh.channel`).
     """
 
-    def __init__(self, session: Session | None) -> None:
+    def __init__(self, session: RelayedSession | None) -> None:
         self._session = session
         self._waiting: set[asyncio.Task[Any]] = set()
 

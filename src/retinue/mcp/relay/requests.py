@@ -12,7 +12,7 @@ from retinue.core.quick_dataclass import quick_dataclass
 from retinue.core.record import Listing
 from retinue.mcp.codec.messages import Message, is_modern
 from retinue.mcp.codec.wire import SESSION_HEADER, VERSION_HEADER
-from retinue.mcp.relay.sessions import Session, Sessions
+from retinue.mcp.relay.sessions import RelayedSession, RelayedSessions
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
 from retinue.mesh.permissions import Access, AgentView, as_mcp_client, is_seen
@@ -42,7 +42,7 @@ class RelayRequest:
     headers: Mapping[str, str]
     trace: TraceContext | None
     listing: Listing
-    session: Session | None
+    session: RelayedSession | None
 
     @property
     def is_modern(self) -> bool:
@@ -56,7 +56,7 @@ class SessionGoneError(Exception):
 class RequestReader:
     """Makes a `RelayRequest` of each HTTP request, or raises the reason why not."""
 
-    def __init__(self, directory: Directory, access: Access, sessions: Sessions) -> None:
+    def __init__(self, directory: Directory, access: Access, sessions: RelayedSessions) -> None:
         self._directory = directory
         self._access = access
         self._sessions = sessions
@@ -103,7 +103,7 @@ class RequestReader:
 
 
 def _forwarded(scope: Scope) -> dict[str, str]:
-    """The headers for the agent, by lower-case name; raises InvalidRequestError for one that is repeated."""
+    """The headers for the agent, by lower-case name; raises InvalidRequestError for a repeated header."""
     found: dict[str, str] = {}
     for raw, value in scope["headers"]:
         if raw in _FORWARDED or raw.startswith(_FORWARDED_PREFIX):

@@ -62,7 +62,7 @@ class ResponseWriter:
         await self._send({"type": "http.response.body", "body": events, "more_body": not last})
 
     async def finish(self, final: Final, *, may_unwrap: bool) -> None:
-        """End with what the agent sent; ``may_unwrap`` sends a lone event as JSON, which costs less."""
+        """End with the agent's last data; ``may_unwrap`` sends a single event as JSON, which costs less."""
         if final.message and may_unwrap and not self.streaming:
             await self.whole(final.status, final.message, final.headers)
         elif final.is_event:

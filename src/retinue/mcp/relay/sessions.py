@@ -24,7 +24,7 @@ IDLE_S = 1800.0
 
 
 @dataclass(slots=True)
-class Session:
+class RelayedSession:
     """One session: its agent, its owner and the number of its requests in flight."""
 
     agent: str
@@ -37,7 +37,7 @@ class Session:
     """By request id: questions of the agent that the client has not answered yet."""
 
 
-class Sessions:
+class RelayedSessions:
     """A bounded table by agent and session id: agents choose their ids independently."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Sessions:
         self._max = max_sessions
         self._idle_s = idle_s
         self._clock = clock
-        self._open: OrderedDict[tuple[str, str], Session] = OrderedDict()
+        self._open: OrderedDict[tuple[str, str], RelayedSession] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -67,10 +67,10 @@ class Sessions:
         known = self._open.get(key)
         if known is not None:
             return (known.listing, known.owner) == (listing, owner)
-        self._open[key] = Session(agent, session_id, listing, owner, self._clock())
+        self._open[key] = RelayedSession(agent, session_id, listing, owner, self._clock())
         return True
 
-    def find(self, agent: str, session_id: str, principal: Principal) -> Session | None:
+    def find(self, agent: str, session_id: str, principal: Principal) -> RelayedSession | None:
         """The session, if this principal owns it; None for a session of another, as for an unknown one."""
         self._expire()
         session = self._open.get((agent, session_id))
@@ -78,12 +78,12 @@ class Sessions:
             return None
         return session
 
-    def close(self, session: Session) -> None:
+    def close(self, session: RelayedSession) -> None:
         """Forget a session that has ended."""
         self._open.pop((session.agent, session.id), None)
 
     @contextmanager
-    def using(self, session: Session | None) -> Iterator[None]:
+    def using(self, session: RelayedSession | None) -> Iterator[None]:
         """Keep a session while a request of it is in flight."""
         if session is None:
             yield
@@ -101,7 +101,7 @@ class Sessions:
     def _expire(self) -> None:
         """Forget the sessions that were idle too long; the table is ordered by last use."""
         oldest = self._clock() - self._idle_s
-        kept: list[Session] = []
+        kept: list[RelayedSession] = []
         while self._open:
             session = next(iter(self._open.values()))
             if session.last_used > oldest:

@@ -178,7 +178,7 @@ class Connections:
     async def notify(
         self, method: str, params: dict[str, Any] | None, wanted_by: Callable[[Live], bool]
     ) -> None:
-        """Send a notification to the clients that want it; one that does not read it is dropped."""
+        """Send a notification to the subscribed clients; drop a client that does not read it."""
         chosen = [live for live in self._live.values() if wanted_by(live)]
         await asyncio.gather(*(self._send(live, method, params) for live in chosen))
 

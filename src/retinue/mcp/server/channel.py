@@ -24,7 +24,8 @@ from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import CannotAskError, InputRefusedError, InputRequiredError
 from retinue.core.quick_dataclass import quick_dataclass
 from retinue.mcp.codec.content import SERVER_INFO_KEY, complete_result
-from retinue.mcp.server.suspended_calls import KEPT_S, Conversation
+from retinue.mcp.server.offer import HEARTBEAT_S
+from retinue.mcp.server.suspended_calls import KEPT_S, SuspendableCall
 from retinue.mesh.channel import Capability, LogLevel, NullChannel, Root
 from retinue.mesh.permissions import MCP_CLIENT, as_mcp_client
 from retinue.mesh.schema.checks import compile_schema
@@ -110,10 +111,6 @@ LEVELS: tuple[str, ...] = (
 """The levels of MCP log lines, lowest first."""
 
 
-HEARTBEAT_S = 15.0
-"""A client that asked for progress and got none for this time is notified that its call still runs."""
-
-
 _TICK = 1e-6
 
 _ASKABLE: tuple[Capability, ...] = ("elicitation", "sampling", "roots")
@@ -131,8 +128,14 @@ class McpChannel:
     """
 
     def __init__(
-        self, context: Context, least_level: str | None, conversation: Conversation | None = None
+        self,
+        context: Context,
+        least_level: str | None,
+        conversation: SuspendableCall | None = None,
+        *,
+        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
+        self._heartbeat_s = heartbeat_s
         self._context = context
         self._least_level = least_level
         self._conversation = conversation
@@ -214,7 +217,7 @@ class McpChannel:
         meta = self._context.meta
         if meta and ("progress_token" in meta or "progressToken" in meta):
             loop = asyncio.get_running_loop()
-            self._heartbeat = loop.call_later(HEARTBEAT_S, self._beat)
+            self._heartbeat = loop.call_later(self._heartbeat_s, self._beat)
 
     def stop_heartbeat(self) -> None:
         if self._heartbeat is not None:

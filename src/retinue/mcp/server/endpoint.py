@@ -1,4 +1,4 @@
-"""One MCP server: the SDK's low-level server with our handlers, over HTTP (``/mcp``) and stdio.
+"""One MCP server: the SDK's low-level server with Retinue's handlers, over HTTP (``/mcp``) and stdio.
 
 The SDK keeps sessions, protocol versions and framing. Each request asks the offer for the items that its
 caller may see, so that one server serves every caller. A session works only for the principal that opened it.
@@ -155,7 +155,7 @@ class McpServer:
         self._notifier = ChangeNotifier(offer, self._connections)
         self._suspended: SuspendedCalls[SuspendedCall] = SuspendedCalls()
         self._listening = ListenHandler(self._notifier)
-        interactions = Interactions(self._connections, self._suspended)
+        interactions = Interactions(self._connections, self._suspended, options.heartbeat_s)
         long_results = long_results or LongResults(options.result_chars)
         self._tools = ToolHandlers(
             offer, calls, interactions, long_results, options.guard_as_tool_error, options.metadata_key

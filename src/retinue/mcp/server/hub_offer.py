@@ -1,4 +1,4 @@
-"""The offer of a hub: its own skills under their own names, every agent's as ``<agent>__<skill>``.
+"""The offer of a hub: its own skills by name, and every agent's skills as ``<agent>__<skill>``.
 
 With more than `MANY` skills of agents, only the hub's own tools are listed (setting ``hub.listing``),
 because every listed tool takes room in the model's context; the others stay callable. A session keeps the

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from retinue.core.errors import BusyError, CannotAskError
 from retinue.mcp.server.change_notifier import Connections
 from retinue.mcp.server.channel import LEVELS, Context, McpChannel, complete, is_modern, principal_of
-from retinue.mcp.server.suspended_calls import Conversation, PendingQuestions, SuspendedCalls
+from retinue.mcp.server.suspended_calls import PendingQuestions, SuspendableCall, SuspendedCalls
 from retinue.mesh.permissions import principal_key
 from retinue.web.disconnect import DisconnectCallbacks
 from retinue.web.error_table import mcp_read_fault
@@ -29,7 +29,7 @@ Run = Callable[[McpChannel], Awaitable[dict[str, Any]]]
 class SuspendedCall:
     """A suspended call with its channel."""
 
-    conversation: Conversation
+    conversation: SuspendableCall
     channel: McpChannel
 
     def end(self) -> None:
@@ -37,9 +37,15 @@ class SuspendedCall:
 
 
 class Interactions:
-    """Runs the requests of one server that may take long or ask the client."""
+    """Runs the requests of one server that may take long or ask the client.
 
-    def __init__(self, connections: Connections, suspended: SuspendedCalls[SuspendedCall]) -> None:
+    A client that asked for progress hears every ``heartbeat_s`` that its call still runs.
+    """
+
+    def __init__(
+        self, connections: Connections, suspended: SuspendedCalls[SuspendedCall], heartbeat_s: float
+    ) -> None:
+        self._heartbeat_s = heartbeat_s
         self._connections = connections
         self._suspended = suspended
 
@@ -57,7 +63,7 @@ class Interactions:
         if is_modern(context) and (_can_be_asked(context) or params.request_state is not None):
             result = await self._converse(context, params, run, level)
         else:
-            channel = McpChannel(context, level)
+            channel = McpChannel(context, level, heartbeat_s=self._heartbeat_s)
             with _ended_by_hang_up(context), _heartbeat(channel):
                 result = await run(channel)
         return complete(context, result, cacheable=cacheable)
@@ -67,8 +73,8 @@ class Interactions:
     ) -> dict[str, Any]:
         owner, subject = _owner(context), _subject(context, params)
         if params.request_state is None:
-            conversation = Conversation(params.input_responses)
-            channel = McpChannel(context, level, conversation)
+            conversation = SuspendableCall(params.input_responses)
+            channel = McpChannel(context, level, conversation, heartbeat_s=self._heartbeat_s)
             conversation.start(_as_coroutine(run, channel))
         else:
             suspended = self._suspended.resume(params.request_state, owner, subject)

@@ -182,6 +182,10 @@ class RecordOffer:
             self._catalogs = {}
 
 
+HEARTBEAT_S = 15.0
+"""A client that asked for progress and got none for this time is notified that its call still runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class McpOptions:
     """Options of a server; see ``[mcp]`` in the settings."""
@@ -192,3 +196,4 @@ class McpOptions:
     max_sessions: int = 10_000
     session_idle_s: float = 1800.0
     max_body_bytes: int = 4 * 1024 * 1024
+    heartbeat_s: float = HEARTBEAT_S

@@ -22,7 +22,7 @@ def connection_of(context: ServerRequestContext) -> Connection:
 def find_open_session(
     manager: StreamableHTTPSessionManager, session_id: str
 ) -> StreamableHTTPServerTransport | None:
-    """The session of this id; None for one that is unknown, has ended or is ending."""
+    """The session of this id; None if it is unknown, has ended or is ending."""
     session = manager._server_instances.get(session_id)
     if session is None or session.is_terminated or session.idle_scope is None:
         return None
@@ -30,7 +30,7 @@ def find_open_session(
 
 
 class Hold:
-    """Stops the idle clock of an open session inside its block; it starts anew with the last request.
+    """Stops the idle clock of an open session inside its block; it restarts with the last request.
 
     ``idle_s`` is the manager's ``session_idle_timeout``. Not a generator, because every call enters one.
     """

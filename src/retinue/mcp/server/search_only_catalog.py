@@ -1,4 +1,4 @@
-"""The catalog of a hub with very many tools: lists only the hub's own, finds every other by name."""
+"""The catalog of a hub with very many tools: lists only the hub's own tools, finds all others by name."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SearchOnlyCatalog(ToolCatalog):
 
     @cached_property
     def tools(self) -> list[dict[str, Any]]:
-        """The hub's own tools; the description of the finder says how many more there are."""
+        """The hub's own tools; the description of the finder contains the number of the others."""
         tools, agents = self._count()
         more = (
             f" {tools} more tools of {agents} agent{'s' * (agents != 1)} are not in this list: "

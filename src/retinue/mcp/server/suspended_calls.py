@@ -36,8 +36,8 @@ class PendingQuestions:
     requests: dict[str, types.InputRequest]
 
 
-class Conversation:
-    """One call that may ask: its task, its open questions, and answers that came before their question."""
+class SuspendableCall:
+    """One call that may ask: its task, its open questions, and answers that arrived before their question."""
 
     def __init__(self, given: Mapping[str, types.InputResponse] | None) -> None:
         self._given: dict[str, types.InputResponse] = dict(given or {})
@@ -48,7 +48,7 @@ class Conversation:
         self._asked = 0
 
     def start(self, running: Coroutine[Any, Any, Result]) -> None:
-        """Run the call in a task of its own, which outlives the request that started it."""
+        """Run the call in a separate task, which outlives the request that started it."""
         self._task = asyncio.create_task(running)
         self._task.add_done_callback(lambda _: self._news.set())
 

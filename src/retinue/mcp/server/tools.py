@@ -214,7 +214,7 @@ class ToolHandlers:
         return self.long_results.shorten(result, outcome, output_schema, caller.principal)
 
     def _render_error(self, error: RetinueError, tool: str) -> dict[str, Any]:
-        """A result for a model to read; raises a JSON-RPC error where the table says so."""
+        """A result for a model to read; raises the error where the error table requires a JSON-RPC error."""
         code, message, data = mcp_fault(error, tool=tool, guard_as_tool_error=self.guard_as_tool_error)
         if code is not None:
             raise MCPError(code, message, data)

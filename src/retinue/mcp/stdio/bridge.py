@@ -20,7 +20,7 @@ import structlog
 
 from retinue.core.errors import RetinueError
 from retinue.mcp.codec.messages import Message, notification, parse_message, render_error
-from retinue.mcp.codec.wire import SESSION_HEADER, Incoming, Wire
+from retinue.mcp.codec.wire import SESSION_HEADER, Incoming, NegotiatedSession
 from retinue.mcp.upstream.client import McpResponse, open_response
 from retinue.web.addresses import is_loopback_url
 from retinue.web.http_client import HttpClient
@@ -54,7 +54,7 @@ class _Handshake:
     """The opening of the client's session, which is repeated to another hub, and its result."""
 
     initialize: Message
-    wire: Wire = field(default_factory=Wire)
+    wire: NegotiatedSession = field(default_factory=NegotiatedSession)
     renewing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -133,7 +133,7 @@ class Bridge:
             del self._running[message_id]
 
     async def _answer(self, message: Message) -> None:
-        """Carry a request until the client has a response, whatever happens on the way."""
+        """Forward a request and respond to the client in every case."""
         try:
             if await self._carry(message):
                 return
@@ -204,7 +204,7 @@ class Bridge:
     def _open(
         self, method: str, target: str, message: Message | None = None
     ) -> AbstractAsyncContextManager[McpResponse]:
-        wire = Wire() if self._handshake is None else self._handshake.wire
+        wire = NegotiatedSession() if self._handshake is None else self._handshake.wire
         headers = wire.headers_of(message)
         if is_loopback_url(target):
             # the token of this machine's state is secret elsewhere
@@ -212,7 +212,7 @@ class Bridge:
         return open_response(self._http, method, target, headers, message)
 
     async def _renew(self, lost: str | None) -> None:
-        """Replace the session ``lost``, with what the client sent to the hub before."""
+        """Replace the session ``lost``; repeat the client's earlier messages to the hub."""
         handshake = self._handshake
         if handshake is None:
             raise _SessionGoneError(lost)
@@ -273,7 +273,7 @@ class Bridge:
         return self._url + self._path
 
 
-def _note_version(wire: Wire, incoming: Incoming) -> None:
+def _note_version(wire: NegotiatedSession, incoming: Incoming) -> None:
     result = None if incoming.reply is None else incoming.reply.result
     if result is not None:
         wire.version = str(result.get("protocolVersion"))

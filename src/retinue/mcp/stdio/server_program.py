@@ -1,4 +1,4 @@
-"""Runs a program with MCP on its standard streams as an imported server.
+"""Runs an imported MCP server as a child program and exchanges messages over its standard streams.
 
 Each line of standard output is one message; other output there is skipped; standard error is drained, and its
 last lines explain why a program ended. A program that floods either is read more slowly, and so waits.
@@ -21,7 +21,7 @@ import orjson
 import structlog
 
 from retinue.core.errors import AgentUnreachableError
-from retinue.mcp.codec.foreign import SUBSCRIPTION_KEY, ServerFacts
+from retinue.mcp.codec.foreign import SUBSCRIPTION_KEY, ForeignServerFacts
 from retinue.mcp.codec.messages import Message
 from retinue.mcp.upstream.flood import FloodMeter
 from retinue.processes.environment import select_inherited
@@ -73,8 +73,9 @@ class ServerProgram:
         *,
         own: Mapping[str, str],
         folder: Path | None = None,
+        flood: FloodMeter | None = None,
     ) -> None:
-        self.flood = FloodMeter()
+        self.flood = flood or FloodMeter()
         self._name = name
         self._command = list(command)
         self._environment = select_inherited(own) | dict(environment)
@@ -156,7 +157,7 @@ class ServerProgram:
     async def send(self, message: Message) -> None:
         await self._write(message.document)
 
-    def agree(self, facts: ServerFacts) -> None:
+    def agree(self, facts: ForeignServerFacts) -> None:
         return None
 
     async def aclose(self) -> None:
@@ -262,7 +263,7 @@ class ServerProgram:
 
 
 def find_cause(lines: Sequence[str]) -> str:
-    """The line that says best why a program ended, "" if there is none: its last one, with exceptions.
+    """The line that best explains why a program ended: usually its last line; "" without any.
 
     npm and Node print other lines after the cause.
     """

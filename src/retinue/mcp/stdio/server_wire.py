@@ -27,16 +27,16 @@ Outgoing = anyio.streams.memory.MemoryObjectReceiveStream[SessionMessage]
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class StandardStreams:
     """The client's end of standard input and output."""
 
     reading: BinaryIO
     writing: BinaryIO
 
 
-def claim_stdio() -> Wire:
+def claim_stdio() -> StandardStreams:
     """Take standard input and output for the protocol; all others read nothing and write to the log."""
-    wire = Wire(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
+    wire = StandardStreams(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

@@ -25,8 +25,8 @@ from retinue.core.errors import (
 )
 from retinue.core.record import Listing, ListingKey
 from retinue.mcp.codec.messages import Message, render_message
-from retinue.mcp.codec.wire import SESSION_HEADER, Incoming, ResponseReader, Wire
-from retinue.mesh.guard.trace_guard import Signer
+from retinue.mcp.codec.wire import SESSION_HEADER, Incoming, NegotiatedSession, ResponseReader
+from retinue.mesh.guard.trace_guard import TraceSigner
 from retinue.web.codec.peer_requests import check_not_refused, is_lost, lost, render_rights
 from retinue.web.codec.trace import TRACE_KEYS, render_trace_headers, render_trace_meta
 from retinue.web.http_client import HttpClient
@@ -36,11 +36,11 @@ ASK_AGAIN_S = 60.0
 """After this time an agent without an MCP endpoint is asked again whether it has one."""
 
 _MAX_KNOWN = 10_000
-_SESSIONLESS = Wire()
+_SESSIONLESS = NegotiatedSession()
 
 
 class NoEndpointError(Exception):
-    """The agent does not speak MCP at its URL; ``fault`` is the error for a caller without an alternative."""
+    """The agent has no MCP at its URL; ``fault`` is the error for a caller without an alternative."""
 
     def __init__(self, fault: RemoteFaultError) -> None:
         super().__init__(fault.message)
@@ -153,7 +153,7 @@ class AgentClient:
         self,
         http: HttpClient,
         token_for: Callable[[str, str], str | None] = lambda source, url: None,
-        signer: Signer | None = None,
+        signer: TraceSigner | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -269,7 +269,7 @@ class _AgentRequest:
 
 
 def find_mcp_url(listing: Listing) -> str | None:
-    """Where the agent speaks MCP: its own endpoint of that name, else ``/mcp`` beside ``/execute``."""
+    """The MCP url of an agent: its ``mcp`` endpoint, otherwise ``/mcp`` below its url."""
     for endpoint in listing.record.endpoints:
         if endpoint.protocol == "mcp" and endpoint.url:
             return endpoint.url

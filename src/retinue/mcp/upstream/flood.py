@@ -34,10 +34,15 @@ _log = structlog.get_logger("retinue.imports")
 
 
 class FloodMeter:
-    """Counts unsolicited messages of one server; ``reason`` describes its flood, "" without one."""
+    """Counts unsolicited messages of one server; ``reason`` describes its flood, "" without one.
 
-    def __init__(self) -> None:
+    A flood is more than ``flood_bytes`` within a second; it is over ``quiet_s`` after the last of them.
+    """
+
+    def __init__(self, *, flood_bytes: int = FLOOD_BYTES, quiet_s: float = QUIET_S) -> None:
         self.reason = ""
+        self._flood_bytes = flood_bytes
+        self._quiet_s = quiet_s
         self._on_change: Callable[[], None] = lambda: None
         self._began = 0.0
         self._taken = 0
@@ -55,19 +60,19 @@ class FloodMeter:
         True if no more should be read before `wait` returns.
         """
         return self._count(
-            size + pieces * _PIECE_COST, f"it floods {what}: over {FLOOD_BYTES / 1e6:g} MB a second"
+            size + pieces * _PIECE_COST, f"it floods {what}: over {self._flood_bytes / 1e6:g} MB a second"
         )
 
     def count_request(self) -> bool:
         """Count a request of the server; True if it should be answered only when `wait` returns."""
-        return self._count(FLOOD_BYTES // REQUESTS, f"it sends over {REQUESTS} requests a second")
+        return self._count(self._flood_bytes // REQUESTS, f"it sends over {REQUESTS} requests a second")
 
     def _count(self, cost: int, reason: str) -> bool:
         now = asyncio.get_running_loop().time()
         if now - self._began >= _WINDOW_S:
             self._began, self._taken = now, 0
         self._taken += cost
-        if self._taken <= FLOOD_BYTES:
+        if self._taken <= self._flood_bytes:
             return False
         if now - self._flooded_at > 2 * _WINDOW_S:
             self._flooded_since = now
@@ -94,7 +99,7 @@ class FloodMeter:
     def _note(self, reason: str) -> None:
         if self._end is not None:
             self._end.cancel()
-        self._end = asyncio.get_running_loop().call_later(QUIET_S, self._forget)
+        self._end = asyncio.get_running_loop().call_later(self._quiet_s, self._forget)
         if not self.reason:
             self.reason = reason
             self._on_change()

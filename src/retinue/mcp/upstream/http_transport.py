@@ -18,9 +18,9 @@ from retinue.core.errors import (
     RetinueError,
     TooLargeError,
 )
-from retinue.mcp.codec.foreign import ServerFacts
+from retinue.mcp.codec.foreign import ForeignServerFacts
 from retinue.mcp.codec.messages import Message
-from retinue.mcp.codec.wire import SESSION_HEADER, Wire
+from retinue.mcp.codec.wire import SESSION_HEADER, NegotiatedSession
 from retinue.mcp.upstream.client import McpResponse, open_response
 from retinue.mcp.upstream.flood import FloodMeter
 from retinue.web.codec.trace import parse_trace_meta, render_trace_headers
@@ -62,8 +62,10 @@ class HttpTransport:
         url: str,
         headers: Mapping[str, str],
         authorize: Authorize | None = None,
+        *,
+        flood: FloodMeter | None = None,
     ) -> None:
-        self.flood = FloodMeter()
+        self.flood = flood or FloodMeter()
         self.trace: TraceContext | None = None
         """The trace of requests that name none, such as those that begin and end a session of one call."""
         self._name = name
@@ -72,7 +74,7 @@ class HttpTransport:
         self._headers = {key.lower(): value for key, value in headers.items()}
         self._has_token = _AUTHORIZATION in self._headers
         self._authorize = None if self._has_token else authorize
-        self._wire = Wire()
+        self._wire = NegotiatedSession()
         self._listens = False
 
     @property
@@ -163,7 +165,7 @@ class HttpTransport:
         except TransportError as error:
             raise AgentUnreachableError(self._name, self._url, error.cause, sent=error.sent) from error
 
-    def agree(self, facts: ServerFacts) -> None:
+    def agree(self, facts: ForeignServerFacts) -> None:
         self._wire.version = facts.version
         self._listens = facts.era == "handshake"
 
@@ -176,7 +178,7 @@ class HttpTransport:
         with suppress(TransportError, TimeoutError):
             async with asyncio.timeout(_END_S), self._open("DELETE") as response:
                 await response.drain(1.0)
-        self._wire = Wire()
+        self._wire = NegotiatedSession()
 
     @asynccontextmanager
     async def _open(self, method: str, message: Message | None = None) -> AsyncIterator[McpResponse]:
@@ -200,7 +202,7 @@ class HttpTransport:
 
     def _check(self, response: McpResponse) -> None:
         if response.is_session_gone:
-            self._wire = Wire()
+            self._wire = NegotiatedSession()
             raise AgentUnreachableError(self._name, self._url, "it has ended the session", sent=False)
         if response.status == 401:
             asks = f"{NEEDS_LOGIN}: retinue imports login {self._name}"

@@ -86,6 +86,9 @@ class OpenCalls:
         self._asking: dict[str, asyncio.Lock] = {}
         """The tools that have asked without naming their call."""
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     @asynccontextmanager
     async def running(self, call_id: MessageId, name: str, channel: Channel) -> AsyncIterator[None]:
         """Count a call as in flight while inside; may wait until it can begin."""
@@ -151,7 +154,7 @@ class OpenCalls:
             await self._ended.wait()
 
     def _unclear(self) -> InputRequiredError:
-        count = len(self._open)
+        count = len(self)
         if count == 0:
             return InputRequiredError(f"server {self._server} asks while no call is in flight")
         return InputRequiredError(

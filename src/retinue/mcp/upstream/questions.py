@@ -41,7 +41,7 @@ class ServerQuestions:
         self._answering: dict[str | int, asyncio.Task[None]] = {}
 
     async def begin(self, document: Mapping[str, Any], channel: Channel | None) -> asyncio.Task[None] | None:
-        """Answer a request in a task; None for one that is not answered there.
+        """Answer a request in a task; None for a request that is refused at once or ignored.
 
         ``channel`` is that of the call on whose stream it came, None for the common stream.
         """

@@ -20,8 +20,8 @@ from retinue.core.errors import AgentUnreachableError, ExecutionFailedError, Rem
 from retinue.core.record import Skill
 from retinue.mcp.codec.foreign import (
     Era,
+    ForeignServerFacts,
     Requests,
-    ServerFacts,
     ServerLists,
     call_params,
     offers_single_requests,
@@ -84,8 +84,8 @@ class Transport(Protocol):
     async def send(self, message: Message) -> None:
         """Send a notification or a response."""
 
-    def agree(self, facts: ServerFacts) -> None:
-        """Use what the server agreed to from now on."""
+    def agree(self, facts: ForeignServerFacts) -> None:
+        """Use the negotiated version and session from now on."""
 
     async def aclose(self) -> None:
         """End the connection and what belongs to it."""
@@ -101,7 +101,7 @@ class ServerSession:
 
     def __init__(self, name: str, transport: Transport, client_version: str) -> None:
         self.name = name
-        self.facts = ServerFacts("handshake", None)
+        self.facts = ForeignServerFacts("handshake", None)
         self._transport = transport
         self._requests = Requests("retinue", client_version)
         self._open = OpenCalls(name)
@@ -111,7 +111,11 @@ class ServerSession:
         self._follows_others = asyncio.Event()
         self._is_level_set = False
 
-    async def start(self) -> ServerFacts:
+    @property
+    def calls_in_flight(self) -> int:
+        return len(self._open)
+
+    async def start(self) -> ForeignServerFacts:
         """Agree on a protocol version. Raises AgentUnreachableError and RemoteFaultError."""
         reply = await self._exchange(self._requests.initialize(), _NOBODY)
         if reply.error is None:
@@ -222,7 +226,7 @@ class ServerSession:
     async def call(
         self, skill: Skill, arguments: Any, trace_meta: Mapping[str, Any], channel: Channel
     ) -> Answer:
-        """Run a tool. Raises AgentUnreachableError, RemoteFaultError, and what the channel raises."""
+        """Run a tool. Raises AgentUnreachableError, RemoteFaultError, and the errors of the channel."""
         params = call_params(skill, arguments, trace_meta)
         repeated = param_headers(skill.input_schema, arguments) if self._era_for(channel) == "modern" else {}
         reply = await self._converse("tools/call", params, skill.id, channel, repeated)
@@ -231,7 +235,8 @@ class ServerSession:
     async def read(
         self, method: str, params: Mapping[str, Any], trace_meta: Mapping[str, Any], channel: Channel
     ) -> Mapping[str, Any]:
-        """The result of a read. Raises AgentUnreachableError, RemoteFaultError, what the channel raises."""
+        """The result of a read. Raises AgentUnreachableError, RemoteFaultError, and the errors of the
+        channel."""
         given = {**params, "_meta": dict(trace_meta)}
         reply = await self._converse(method, given, method, channel)
         if reply.error is not None:
@@ -296,7 +301,7 @@ class ServerSession:
         raise ExecutionFailedError(f"server {self.name} asks without end: over {MAX_ROUNDS} rounds")
 
     async def _ask_for_log_lines(self) -> None:
-        """Set the level of a session once; the caller's own level is applied on the way to it."""
+        """Set the log level of a session once; each message is then filtered by the caller's own level."""
         if self._is_level_set or "logging" not in self.facts.capabilities:
             return
         self._is_level_set = True
@@ -323,7 +328,7 @@ class ServerSession:
         raise AgentUnreachableError(self.name, "its server", "no response", sent=True)
 
     async def _give_up(self, message: Message) -> None:
-        """Tell the server that nobody waits; over HTTP of 2026-07-28 the end of the stream does."""
+        """Cancel the request at the server; over HTTP of 2026-07-28 the end of the stream does."""
         if VERSION_KEY in message.meta and not self._transport.ends_with_stream:
             return
         with suppress(AgentUnreachableError, TimeoutError):

@@ -112,7 +112,7 @@ class Answers:
 
     @property
     def best(self) -> AgentAnswer | None:
-        """The first agent that fits the whole question; None where nobody does."""
+        """The first agent that fits the whole question, or None."""
         return next((answer for answer in self.answers if answer.yes), None)
 
     def as_json(self) -> Json:

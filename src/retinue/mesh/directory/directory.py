@@ -31,10 +31,10 @@ from retinue.core.record import QUERY_CAPABILITIES, Candidate, Health, Listing, 
 from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, MAX_ASKED, Answers, Dispatch, ask_agents
 from retinue.mesh.asking.query import MatchType, Query, make_query
 from retinue.mesh.directory.away import MAX_KEPT, AwayAgents
+from retinue.mesh.directory.limits import DEFAULT_LIMITS, DirectoryLimits
 from retinue.mesh.directory.listing_cache import ExposeOverride, ListingCache, ListingChange
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.routing import not_found_error, select_versions, visible_candidates
-from retinue.mesh.directory.source_refresh import YIELD_EVERY
 from retinue.mesh.directory.source_set import SourceSet
 from retinue.mesh.directory.sources import Source, SourceProblem
 from retinue.mesh.directory.versions import version_preference
@@ -60,7 +60,7 @@ MESH_VIEW: Scopes = frozenset({"exposed", "mesh"})
 
 
 class Directory:
-    """The agents of ``sources``, in their order, those of `add_source`, and those added by `upsert`.
+    """The agents of ``sources``, in their order, those of `add_sources`, and those added by `upsert`.
 
     ``clock`` counts seconds; ``now`` gives the time for listings; ``expose_override`` exposes skills of
     foreign agents. Call `aclose` at the end.
@@ -75,39 +75,48 @@ class Directory:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         expose_override: ExposeOverride | None = None,
+        limits: DirectoryLimits = DEFAULT_LIMITS,
     ) -> None:
         self.dispatch_query: DispatchQuery | None = None
         """Asks one agent a question, for `ask`."""
         self._clock = clock
         self._now = now
+        self._page_entries = limits.page_entries
         self._watchers: list[Callable[[ListingChange], None]] = []
         self._forgotten: list[Callable[[str], bool]] = []
         self._away = AwayAgents(clock)
         self._removed: TTLCache[str, Entry] = TTLCache(MAX_KEPT, REMOVED_S, timer=clock)
         self._ranks: dict[str, int] = {}
         self._cache = ListingCache(
-            listings, lambda name: self._ranks.get(name, _RANK_OF_GIVEN), self._notify, expose_override
+            listings,
+            lambda name: self._ranks.get(name, _RANK_OF_GIVEN),
+            self._notify,
+            expose_override,
+            limits.cached_listings,
         )
         self._index = self._cache.index
-        self.sources = SourceSet(self._cache, clock, ttl_s)
-        for source in sources:
-            self.add_source(source)
+        self.sources = SourceSet(self._cache, clock, ttl_s, limits)
+        self.add_sources(sources)
 
-    def add_source(self, source: Source) -> None:
-        """Add a source that ranks after all others, with its listings from the store; reads nothing.
+    def add_sources(self, sources: Sequence[Source]) -> None:
+        """Add sources that rank after all others, with their listings from the store; reads nothing.
 
         Observers are not notified of these listings. Synchronize a text index of this directory after the
         last source was added, because the index removes listings of a source that is not there yet. Raises
-        InvalidSettingError for a second source of one name.
+        InvalidSettingError for a second source of one name, and then adds none.
         """
-        if source.name in self._ranks:
-            raise InvalidSettingError(
-                source.name, "two sources of agents have this name", remedy="rename one of them"
-            )
-        self._ranks[source.name] = len(self._ranks)
-        self._index.note_rank(source.name)
-        self._cache.show(source.name)
-        self.sources.add(source)
+        taken = set(self._ranks)
+        for source in sources:
+            if source.name in taken:
+                raise InvalidSettingError(
+                    source.name, "two sources of agents have this name", remedy="rename one of them"
+                )
+            taken.add(source.name)
+        for source in sources:
+            self._ranks[source.name] = len(self._ranks)
+            self._index.note_rank(source.name)
+            self._cache.show(source.name)
+            self.sources.add(source)
 
     def list_entries(self) -> list[Entry]:
         """Every agent once, by source order and key; enabled or not, reachable or not."""
@@ -119,8 +128,8 @@ class Directory:
         Agents that are removed meanwhile are left out, and agents that are added may be.
         """
         ids = self._index.list_ids(after)
-        for start in range(0, len(ids), YIELD_EVERY):
-            held = map(self._index.find, ids[start : start + YIELD_EVERY])
+        for start in range(0, len(ids), self._page_entries):
+            held = map(self._index.find, ids[start : start + self._page_entries])
             yield [entry for entry in held if entry is not None and self._index.represents_agent(entry)]
             await asyncio.sleep(0)
 
@@ -189,11 +198,11 @@ class Directory:
         return self._cache.find_skill(entry, skill_id)
 
     def open_all(self, entries: Sequence[Entry]) -> list[Listing]:
-        """The whole listings, without those that are gone; about 100 µs each. Raises StateError."""
+        """The whole listings, without removed ones; about 100 µs each. Raises StateError."""
         return self._cache.open_all(entries)
 
     async def open(self, candidate: Candidate) -> Listing | None:
-        """The whole listing, from its source where the store has lost it; None when it is gone.
+        """The whole listing, from its source where the store has lost it; None after its removal.
 
         Raises StateError where neither has it.
         """
@@ -303,7 +312,7 @@ class Directory:
         stats_of: Callable[[str], Stats] = lambda agent: Stats(),
         prefer: Callable[[str], Sequence[Entry]] = lambda words: (),
     ) -> Answers:
-        """Ask these ``agents``, or all enabled ones, at once what they can do, and rank their answers.
+        """Ask these ``agents``, or all enabled agents, concurrently for capabilities, and rank the answers.
 
         The question is about ``capabilities`` (``match`` all or any), about one ``action``, or without both
         a summary. ``dispatch`` asks one agent; default: at its endpoint, with `open_directory`.
@@ -348,7 +357,7 @@ class Directory:
         await self.sources.read_all(thorough=thorough)
 
     async def note_withdrawal(self, name: str) -> None:
-        """Read every source: the agent of this name says that it has withdrawn its card, and is away."""
+        """Read every source after the agent of this name reported the withdrawal of its card."""
         before = self._index.find_named(name)
         await self.refresh()
         # a look-up may have read the source between the withdrawal and this message
@@ -363,14 +372,14 @@ class Directory:
         return self._away.find_error_of_role(role, scopes, agent=agent, view=view)
 
     def forget_away(self, name: str) -> bool:
-        """Take an agent for unknown that is away: somebody removed it. True if an observer had the name."""
+        """Treat a withdrawn agent as unknown from now on. True if an observer released the name."""
         self._away.forget(name)
         self._removed.pop(name, None)
         released = [observer(name) for observer in tuple(self._forgotten)]
         return any(released)
 
     def on_forgotten(self, observer: Callable[[str], bool]) -> Callable[[], None]:
-        """Call ``observer`` with each name that somebody has forgotten; returns the function that ends it.
+        """Call ``observer`` with each forgotten name; returns the function that removes the observer.
 
         The observer says whether it has released the name.
         """
@@ -384,7 +393,7 @@ class Directory:
         a look was true 50 ms ago, and a call that finds nothing always looks.
 
         Where listings of an expired source are known, from its last reading or an earlier process, it waits
-        at most `GRACE_S` and then uses them.
+        at most `DirectoryLimits.expired_wait_s` and then uses them.
         """
         await self.sources.ensure_fresh(for_call=for_call)
 
@@ -433,7 +442,7 @@ class Directory:
             self.mark_unreachable(listing, reason)
 
     def mark_unknown(self, listing: Candidate, reason: str) -> None:
-        """Record that the agent was not asked yet, and what is waited for."""
+        """Record that the agent was not probed yet, and the reason."""
         self._mark(listing, lambda entry: entry.as_unknown(reason, self._now()))
 
     def mark_reachable(self, listing: Candidate) -> None:
@@ -445,7 +454,7 @@ class Directory:
         self._mark(listing, lambda entry: entry.as_degraded(reason, self._now()))
 
     def mark_unreachable(self, listing: Candidate, error: RetinueError | str) -> None:
-        """Record that no agent answers at the listing's url; ``since`` stays at the first failure."""
+        """Record that no agent answers at the listing's url; ``since`` is the first failure."""
         self._mark(listing, lambda entry: entry.as_unreachable(str(error), self._now()))
 
     def source_failures(self) -> dict[str, RetinueError | None]:

@@ -18,13 +18,11 @@ from cachetools import LRUCache
 
 from retinue.core.errors import StateError
 from retinue.core.record import Listing, ListingKey, Skill
+from retinue.mesh.directory.limits import DEFAULT_LIMITS
 from retinue.mesh.directory.listing_index import ListingIndex
 from retinue.mesh.directory.listings import Listings, with_measurements
 from retinue.mesh.entry import Entry, entry_of
 from retinue.mesh.permissions import DIALECT, EXPOSED_HERE
-
-_CACHED = 2_048
-"""Whole listings kept in memory, about 20 MB, because reading one from a store takes about 100 µs."""
 
 _RETRIED = 500
 """Unsaved listings that are written together with new ones."""
@@ -50,7 +48,7 @@ class ListingChange:
 
 
 def states_visibility(listing: Listing) -> bool:
-    """Whether the card says who may see each skill, as that of a Retinue agent does."""
+    """Whether the card states the visibility of each skill, as the card of a Retinue agent does."""
     return _RETINUE_BLOCK in listing.raw
 
 
@@ -100,13 +98,14 @@ class ListingCache:
         source_rank: Callable[[str], int],
         notify: Callable[[ListingChange], None],
         expose_override: ExposeOverride | None = None,
+        max_cached: int = DEFAULT_LIMITS.cached_listings,
     ) -> None:
         self.index = ListingIndex(source_rank)
         self.failure: StateError | None = None
         self._store = store
         self._notify = notify
         self._expose_override = expose_override
-        self._cached: LRUCache[ListingKey, Listing] = LRUCache(_CACHED)
+        self._cached: LRUCache[ListingKey, Listing] = LRUCache(max_cached)
         self._unsaved: dict[ListingKey, Listing] = {}
         self._not_shown: dict[str, dict[ListingKey, Entry]] = {}
         self._frozen_at = 0
@@ -126,7 +125,7 @@ class ListingCache:
             self._freeze()
 
     def open(self, listing_id: ListingKey) -> Listing | None:
-        """The whole listing; None when it is gone or the store has lost it. Raises StateError."""
+        """The whole listing; None after its removal or when the store has lost it. Raises StateError."""
         entry = self.index.find(listing_id)
         if entry is None:
             return None
@@ -187,7 +186,7 @@ class ListingCache:
             shown = self._override(stored)
             entry = entry_of(shown)
             self.index.put(entry)
-            if shown.id in self._cached or len(self._cached) < _CACHED:
+            if shown.id in self._cached or len(self._cached) < self._cached.maxsize:
                 # A new listing does not displace one that was asked for.
                 self._cached[shown.id] = shown
             # An observer may open the listing before it is written.

@@ -84,10 +84,22 @@ class Postings:
 
 
 class ListingIndex:
-    """The entries of a directory; ``source_rank`` gives the rank of a source by its name, lowest first."""
+    """The entries of a directory; ``source_rank`` gives the rank of a source by its name, lowest first.
 
-    def __init__(self, source_rank: Callable[[str], int]) -> None:
+    ``max_cached_skills`` bounds the skills whose look-ups are cached, ``max_incremental_changes`` the changes
+    that are sorted into a cached order one by one.
+    """
+
+    def __init__(
+        self,
+        source_rank: Callable[[str], int],
+        *,
+        max_cached_skills: int = MAX_CACHED_SKILLS,
+        max_incremental_changes: int = MAX_INCREMENTAL_CHANGES,
+    ) -> None:
         self._rank = source_rank
+        self._max_cached_skills = max_cached_skills
+        self._max_incremental_changes = max_incremental_changes
         self._entries: dict[ListingKey, Entry] = {}
         self._by_name = Postings()
         self._by_skill = Postings()
@@ -245,7 +257,7 @@ class ListingIndex:
             return ()
         lookups = self._lookups.get(skill_id)
         if lookups is None:
-            if len(self._lookups) >= MAX_CACHED_SKILLS:
+            if len(self._lookups) >= self._max_cached_skills:
                 del self._lookups[next(iter(self._lookups))]
             lookups = self._lookups[skill_id] = _Lookups({}, {})
         elif lookups.changed:
@@ -314,7 +326,7 @@ class ListingIndex:
         """Record that a listing was added or removed since the order was made; None = too many were."""
         if self._moved is not None:
             self._moved[listing_id] = None
-            if len(self._moved) > MAX_INCREMENTAL_CHANGES:
+            if len(self._moved) > self._max_incremental_changes:
                 self._moved = None
 
     def _position_of(self, listing_id: ListingKey) -> int:
@@ -346,7 +358,7 @@ class ListingIndex:
                 lookups = self._lookups.get(skill_id)
                 if lookups is not None:
                     lookups.changed.setdefault(entry.id, before)
-                    if len(lookups.changed) > MAX_INCREMENTAL_CHANGES:
+                    if len(lookups.changed) > self._max_incremental_changes:
                         del self._lookups[skill_id]
         else:
             # Another listing of that name may represent the agent now, or take its calls.
@@ -365,10 +377,21 @@ class ListingIndex:
                     self._remove_from(entries, before)
                 entry = self._entries.get(listing_id)
                 if entry is not None and self._offers(listing_id, skill_id, scopes):
-                    place = self._preference(entry)
-                    entries.insert(bisect_right(entries, place, key=self._preference), entry)
+                    self._insert_into(entries, entry)
             lookups.found[scopes] = tuple(entries)
         lookups.changed.clear()
+
+    def _insert_into(self, entries: list[Entry], entry: Entry) -> None:
+        place, version = self._preference(entry), version_key(entry.version)
+        at = bisect_right(entries, place, key=self._preference)
+        # Versions of one key are of equal preference where they have different names; the newest is first.
+        while (
+            at
+            and self._preference(entries[at - 1]) == place
+            and version_key(entries[at - 1].version) < version
+        ):
+            at -= 1
+        entries.insert(at, entry)
 
     def _remove_from(self, entries: list[Entry], entry: Entry) -> None:
         place = self._preference(entry)

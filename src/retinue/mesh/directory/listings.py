@@ -23,7 +23,7 @@ class Listings(Protocol):
         """The whole listing; None where it is not stored or cannot be read."""
 
     def find_all(self, listing_ids: Collection[ListingKey]) -> Sequence[Listing]:
-        """As `find` for each id, in their order, without those that would be None."""
+        """As `find` for each id, in their order, without missing listings."""
 
     def find_skill(self, entry: Entry, skill_id: str) -> Skill | None:
         """One skill, cheaper than the listing; None where it is not stored with the entry's digest."""

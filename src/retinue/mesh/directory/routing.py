@@ -171,7 +171,7 @@ def select_candidates(
 def select_versions(
     entries: Sequence[Entry], *, agent: str | None, version_range: str | None
 ) -> tuple[Entry, ...]:
-    """As `select_candidates`, with the choice among the versions of each agent made anew, best first."""
+    """As `select_candidates`, with a new choice among the versions of each agent, best first."""
     chosen = select_candidates(entries, agent=agent, version_range=version_range)
     if len(chosen) < len(entries) and any(one.standby for one in chosen):
         return tuple(sorted(mark_standby(chosen), key=choice_tier))

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from retinue.core.durations import render_duration
 from retinue.core.errors import CardSignatureError, RegistryUnreachableError, RetinueError
 from retinue.core.record import Listing, ListingKey
+from retinue.mesh.directory.limits import DEFAULT_LIMITS, DirectoryLimits
 from retinue.mesh.directory.listing_cache import ListingCache
 from retinue.mesh.directory.sources import Reading, Source, SourceProblem
 
@@ -25,10 +26,6 @@ LOOK_S = 0.05
 
 RETRY_S = 5.0
 """A source that failed is read again after this time, where its time to live is longer."""
-
-
-MISS_GRACE_S = 2.0
-"""How long a look-up that finds nothing waits for a slow source; the reading continues in the background."""
 
 
 WAIT_FACTOR = 3.0
@@ -61,7 +58,7 @@ class SourceSync:
         self._cache.accept(one for one in listings if one.key not in self.reread_keys)
 
     async def take(self, reading: Reading) -> None:
-        """Store the listings of a reading, and remove what it neither lists nor has a problem with."""
+        """Store the listings of a reading, and remove every other listing that it reports no problem for."""
         for start in range(0, len(reading.listings), BATCH):
             self.accept(reading.listings[start : start + BATCH])
             await asyncio.sleep(0)
@@ -109,7 +106,13 @@ class SourceSync:
 class SourceRefresher:
     """Reads one source of a directory; ``sync`` applies each reading once."""
 
-    def __init__(self, source: Source, sync: SourceSync, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        sync: SourceSync,
+        clock: Callable[[], float],
+        limits: DirectoryLimits = DEFAULT_LIMITS,
+    ) -> None:
         self.source = source
         self.failure: RetinueError | None = None
         self.problems: dict[str, SourceProblem] = {}
@@ -118,6 +121,7 @@ class SourceRefresher:
         """Whether listings of an earlier process are known, which can be used while the source is read."""
         self._sync = sync
         self._clock = clock
+        self._miss_wait_s = limits.miss_wait_s
         self._task: asyncio.Task[None] | None = None
         self._began_at = 0.0
         self._slowest_s = 0.0
@@ -126,7 +130,7 @@ class SourceRefresher:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the source reports a change; False for one that cannot tell."""
+        """Whether the source reports a change; False for a source that cannot detect changes."""
         return self.source.changed()
 
     @property
@@ -198,7 +202,7 @@ class SourceRefresher:
     def _wait_left_s(self) -> float:
         """How much longer a look-up waits for the reading in progress; shorter where the last one failed."""
         usual_s = 0.0 if self.failure is not None else WAIT_FACTOR * self._slowest_s
-        return max(MISS_GRACE_S, usual_s) - (self._clock() - self._began_at)
+        return max(self._miss_wait_s, usual_s) - (self._clock() - self._began_at)
 
     async def _ends_soon(self, task: asyncio.Task[None]) -> bool:
         """Wait for a reading for a limited time; False, with a failure recorded, when it has not ended."""

@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping
 
 from retinue.core.errors import RetinueError
 from retinue.core.record import ListingKey
+from retinue.mesh.directory.limits import DEFAULT_LIMITS, DirectoryLimits
 from retinue.mesh.directory.listing_cache import ListingCache
 from retinue.mesh.directory.source_refresh import LOOK_S, SourceRefresher, SourceSync
 from retinue.mesh.directory.sources import Source, SourceProblem
-
-GRACE_S = 1.0
-"""How long a look-up waits for sources whose time to live is over before it uses what is listed."""
 
 
 class SourceSet:
@@ -21,8 +19,15 @@ class SourceSet:
     Call `aclose` at the end.
     """
 
-    def __init__(self, cache: ListingCache, clock: Callable[[], float], ttl_s: float) -> None:
+    def __init__(
+        self,
+        cache: ListingCache,
+        clock: Callable[[], float],
+        ttl_s: float,
+        limits: DirectoryLimits = DEFAULT_LIMITS,
+    ) -> None:
         self.ttl_s = ttl_s
+        self._limits = limits
         self._cache = cache
         self._clock = clock
         self._refreshers: dict[str, SourceRefresher] = {}
@@ -42,7 +47,7 @@ class SourceSet:
             await self._reread(refresher, ListingKey(source.name, key))
 
         refresher = self._refreshers[source.name] = SourceRefresher(
-            source, SourceSync(source.name, self._cache, reread), self._clock
+            source, SourceSync(source.name, self._cache, reread), self._clock, self._limits
         )
         kept = [entry for entry in self._cache.index if entry.source == source.name]
         refresher.has_kept_listings = bool(kept)
@@ -61,7 +66,8 @@ class SourceSet:
         if not (needed or expired):
             self._current_at = at
         if expired:
-            await asyncio.wait([refresher.start() for refresher in expired], timeout=GRACE_S)
+            readings = [refresher.start() for refresher in expired]
+            await asyncio.wait(readings, timeout=self._limits.expired_wait_s)
         if needed:
             await asyncio.gather(*(refresher.read_if_needed() for refresher in needed))
 

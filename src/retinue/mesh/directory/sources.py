@@ -71,7 +71,7 @@ class Source(ABC):
         return False
 
     def remember(self, held: Iterable[Entry]) -> None:
-        """Note what the directory has kept of this source, so that it need not be given again.
+        """Note the stored listings of this source, so that it need not return them again.
 
         By default every reading gives everything.
         """
@@ -139,7 +139,7 @@ class LiveSource(Source, Generic[M]):
         return self._is_dirty
 
     async def _replace(self, fingerprints: Mapping[str, str], make: Callable[[str], M]) -> None:
-        """Make what is new, stop what is gone, and do both where the fingerprint is another one."""
+        """Create new entries, stop removed entries, and replace entries with another fingerprint."""
         for name, member in list(self._members.items()):
             if fingerprints.get(name) != member.fingerprint:
                 del self._members[name]

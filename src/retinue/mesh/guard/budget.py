@@ -24,7 +24,7 @@ _SPARE = 8
 """1/8 of the rest is kept back where another agent may have to repeat the call."""
 
 
-class Budget:
+class TraceBudget:
     """The further calls that one call may cause, not counting itself.
 
     At any time, left + shares in flight + spent equals the whole budget.
@@ -81,7 +81,7 @@ class Budget:
         return share
 
     def reserve_rest(self, *, spare: bool = False) -> int:
-        """Take everything that is left, for a call handed on; with ``spare`` an eighth less."""
+        """Take all remaining calls, for a relayed call; with ``spare`` an eighth less."""
         self._in_flight += 1
         share = self.left - (self.left // _SPARE if spare else 0)
         self.left -= share

@@ -1,4 +1,4 @@
-"""Renders chains of calls, finds cycles in them, and rejects chains that went too deep."""
+"""Renders chains of calls, finds cycles in them, and rejects chains that are too deep."""
 
 from __future__ import annotations
 

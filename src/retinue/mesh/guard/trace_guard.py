@@ -19,7 +19,7 @@ from typing import Literal, Protocol, Self
 
 from retinue.core.call import Call, Hop, TraceContext, new_id
 from retinue.core.errors import BudgetSpentError, CallTooDeepError, InvalidRequestError
-from retinue.mesh.guard.budget import Budget
+from retinue.mesh.guard.budget import TraceBudget
 from retinue.mesh.guard.cycles import TraceBreaker, draw_path, find_cycle, guess_cycle
 
 MAX_DEPTH = 5
@@ -48,14 +48,14 @@ class GuardSettings:
     keep_traces: int = 10_000
 
 
-class Signer(Protocol):
+class TraceSigner(Protocol):
     """Signs the traces that this process sends and verifies those it receives.
 
     A signature is for one ``agent`` ("" = any) and one ``skill``.
     """
 
     def sign(self, trace: TraceContext, agent: str, skill: str) -> TraceContext:
-        """The trace to send; one that is not trusted is not signed."""
+        """The trace to send; an untrusted trace is not signed."""
 
     def verify(self, trace: TraceContext, agent: str, skill: str) -> str | None:
         """Why the signature of a received trace is invalid; None when it is valid.
@@ -95,7 +95,7 @@ class TraceGuard:
         settings: GuardSettings | None = None,
         *,
         hub_id: str | None = None,
-        signer: Signer | None = None,
+        signer: TraceSigner | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings or GuardSettings()
@@ -109,6 +109,16 @@ class TraceGuard:
         )
         self._in_flight: dict[str, _InFlight] = {}
         self._running: dict[str, _Running] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is kept of any trace, because no call is in flight."""
+        return not (self._in_flight or self._running)
+
+    @property
+    def refused_traces(self) -> int:
+        """Traces whose refusals are remembered."""
+        return len(self._breaker.refused)
 
     def configure(self, settings: GuardSettings) -> None:
         """Apply other bounds to the next calls; the breaker keeps those of its creation."""
@@ -263,17 +273,17 @@ class AdmittedCall:
     ) -> None:
         self._guard = guard
         self._here = here
-        self._budget: Budget | None = None
+        self._budget: TraceBudget | None = None
         self.trace = trace
         self.charged = charged
         self.may_repeat = False
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> TraceBudget:
         """The budget of this call for further calls."""
         if self._budget is None:
             calls_left = self.trace.calls_left
-            self._budget = Budget(self._guard.new_trace_calls if calls_left is None else calls_left)
+            self._budget = TraceBudget(self._guard.new_trace_calls if calls_left is None else calls_left)
         return self._budget
 
     @property
@@ -305,7 +315,7 @@ class AdmittedCall:
         return OutgoingCall(self._guard.forward(self.trace, share), self.budget)
 
     def relay(self) -> OutgoingCall:
-        """This call, handed on to another skill with the whole budget."""
+        """This call, relayed to another skill with the whole budget."""
         share = self.budget.reserve_rest(spare=self.may_repeat)
         trace = self.trace
         if share != trace.calls_left:
@@ -331,7 +341,7 @@ class OutgoingCall:
     __slots__ = ("_budget", "_guard", "trace", "used")
 
     def __init__(
-        self, trace: TraceContext, budget: Budget | None = None, guard: TraceGuard | None = None
+        self, trace: TraceContext, budget: TraceBudget | None = None, guard: TraceGuard | None = None
     ) -> None:
         self.trace = trace
         self._budget = budget

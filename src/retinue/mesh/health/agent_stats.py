@@ -60,7 +60,7 @@ class _Latency:
         self.at = 0.0
 
     def add(self, latency_s: float, at: float, *, ended: bool) -> None:
-        """Count one call; one that timed out does not change the usual latency."""
+        """Count one call; a call that timed out does not change the usual latency."""
         self.mean_s += (latency_s - self.mean_s) * (_WEIGHT if self.mean_s else 1.0)
         self.at = at
         if ended:
@@ -133,13 +133,13 @@ class AgentStats:
         self._ended(skill_id, latency_s, failed=True)
 
     def refused(self) -> None:
-        """The agent rejected the call, which says nothing about its health except that it is alive."""
+        """The agent rejected the call, which proves only that it is running."""
         self.in_flight -= 1
         self.breaker.succeeded()
         self.condition.answered()
 
     def note_busy(self, retry_after_s: float) -> None:
-        """Record that the agent said it takes no calls for this time."""
+        """Record that the agent refuses calls for this time."""
         self.busy_until = self._clock() + retry_after_s
 
     @property
@@ -164,7 +164,7 @@ class AgentStats:
         self._count(failed=True)
 
     def abandoned(self) -> None:
-        """The caller cancelled the call, which says nothing about the agent."""
+        """The caller cancelled the call, which is no evidence about the agent."""
         self.in_flight -= 1
         self.breaker.abandoned()
 

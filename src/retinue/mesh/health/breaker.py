@@ -129,5 +129,5 @@ class Condition:
         self._reason = reason
 
     def set_complaint(self, complaint: str | None) -> None:
-        """Set what is wrong with the agent's figures; None = nothing."""
+        """Set the problem of the agent's figures; None = no problem."""
         self._complaint = complaint

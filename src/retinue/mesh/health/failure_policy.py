@@ -53,12 +53,12 @@ def may_fail_over(error: RetinueError, skill: Skill) -> bool:
 
 
 def is_stale_input(error: RetinueError) -> bool:
-    """Whether the agent may have another schema than its card here, so that the card is to be read again."""
+    """Whether the agent may have another schema than the known card, so that the card must be read again."""
     return isinstance(error, RemoteFaultError) and error.remote_type in ("validation_error", "unknown_skill")
 
 
 def record_failure(stats: AgentStats, skill_id: str, spent_s: float, error: RetinueError) -> None:
-    """End an attempt in ``stats`` with what ``error`` says about the agent.
+    """End an attempt in ``stats`` with the evidence of ``error`` about the agent.
 
     A rejection shows that the agent is alive, unless it rejects a skill that its card offers.
     """

@@ -92,13 +92,13 @@ class CallFigures:
 
 @dataclass(frozen=True, slots=True)
 class TrackRecord:
-    """Figures of agents for the choice by role: who is busy, and whose calls succeed."""
+    """Figures of agents for the choice by role: load and success."""
 
     figures: CallFigures
     agent_stats: AgentStatsTable
 
     def is_busy(self, agent: Candidate) -> bool:
-        """Whether the agent has many calls to answer, or said so to the last one."""
+        """Whether the agent has many calls in flight, or answered the last call as busy."""
         return self.agent_stats.of(agent).is_busy
 
     def weigh(self, agent: Candidate, score: float | None) -> float:

@@ -156,7 +156,7 @@ def _hide(names: tuple[str, ...], labels: Labels, hidden: frozenset[str]) -> Lab
 
 
 class BoundedNames:
-    """Tells the first ``limit`` names apart; gives `OTHER` for further ones."""
+    """Keeps the first ``limit`` names; gives `OTHER` for further names."""
 
     def __init__(self, limit: int = MAX_NAMES) -> None:
         self._limit = limit

@@ -1,4 +1,4 @@
-"""Renders stable error texts for values and formats; a text never quotes a value.
+"""Renders stable error texts for values and formats; no text quotes a value.
 
 Each text names the field, what the schema requires and the shape of the value:
 ``field 'l.1' must be integer or null; it is a string of 3 characters``.

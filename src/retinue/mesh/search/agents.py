@@ -25,10 +25,14 @@ class AgentHit:
 
 
 class AgentSearch:
-    """Text search for agents over the index of a `SkillSearch`."""
+    """Text search for agents over the index of a `SkillSearch`.
 
-    def __init__(self, search: SkillSearch) -> None:
+    ``candidates`` = how many agents are scored as a whole: those with the best skills.
+    """
+
+    def __init__(self, search: SkillSearch, *, candidates: int = CANDIDATES) -> None:
         self._search = search
+        self._candidates = candidates
 
     def find_agents(
         self,
@@ -49,7 +53,7 @@ class AgentSearch:
         best: dict[ListingKey, float] = {}
         for skill in candidates:
             best[skill.listing_id] = max(best.get(skill.listing_id, 0.0), score_skill(skill, query))
-        chosen = heapq.nsmallest(CANDIDATES, best, key=lambda key: (-best[key], key))
+        chosen = heapq.nsmallest(self._candidates, best, key=lambda key: (-best[key], key))
         agents: dict[ListingKey, list[SkillText]] = {}
         for skill in self._search.index.list_skills(chosen, visible_to(scopes)):
             agents.setdefault(skill.listing_id, []).append(skill)

@@ -20,7 +20,7 @@ import structlog
 from retinue.core.errors import StateError
 from retinue.core.record import Listing, ListingKey, Skill, Visibility, is_visible
 from retinue.mesh.entry import Entry, entry_of
-from retinue.mesh.search.scoring import Query, inverse_frequency, match_asked, read_query, score_skill
+from retinue.mesh.search.scoring import SearchQuery, inverse_frequency, match_asked, read_query, score_skill
 from retinue.mesh.search.skill_texts import SkillText, entry_text_digest, render_text, text_digest
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 
@@ -125,16 +125,18 @@ class SkillSearch:
         find_entry: FindEntry | None = None,
         find_skill: FindSkill | None = None,
         eager: bool = False,
+        candidates: int = CANDIDATES,
     ) -> None:
         self.index = index
         self._find_listing = find_listing
         self.find_entry = find_entry or self._shorten
         self._find_skill = find_skill or self._pick
         self._eager = eager
+        self._candidates = candidates
         self._noted: dict[ListingKey, None] = {}
 
     def put(self, listings: Iterable[Listing]) -> None:
-        """Index these listings; each replaces the one of the same id."""
+        """Index these listings; each replaces the listing of the same id."""
         self.index.put_all([render_text(listing) for listing in listings])
 
     def note(self, listing_id: ListingKey) -> None:
@@ -219,9 +221,9 @@ class SkillSearch:
         limit: int,
         within: Collection[ListingKey] | None = None,
         accept: Accept | None = None,
-    ) -> tuple[Query, list[RankedSkill]]:
+    ) -> tuple[SearchQuery, list[RankedSkill]]:
         """As `find_skills`, with all skills that were scored, and without reading them."""
-        query, candidates = self.find_candidates(text, scopes, within, limit=max(CANDIDATES, 2 * limit))
+        query, candidates = self.find_candidates(text, scopes, within, limit=max(self._candidates, 2 * limit))
         ranked: list[RankedSkill] = []
         for skill in candidates:
             score = score_skill(skill, query)
@@ -242,7 +244,7 @@ class SkillSearch:
         within: Collection[ListingKey] | None = None,
         *,
         limit: int = CANDIDATES,
-    ) -> tuple[Query, Sequence[SkillText]]:
+    ) -> tuple[SearchQuery, Sequence[SkillText]]:
         """The query, and the visible texts to score for it."""
         self.catch_up()
         query = read_query(text, self.index)
@@ -286,7 +288,7 @@ class SkillSearch:
         listing = self._find_listing(entry.id)
         return listing.record.find_skill(skill_id) if listing is not None else None
 
-    def _correct(self, text: str, query: Query, scopes: Scopes) -> str | None:
+    def _correct(self, text: str, query: SearchQuery, scopes: Scopes) -> str | None:
         """The text with its unknown words corrected, as far as the caller sees a skill with the right one."""
         corrected = text
         for word, term in query.corrections.items():
@@ -295,7 +297,7 @@ class SkillSearch:
         return corrected if corrected != text else None
 
 
-def estimate_fit(score: float, query: Query, best: SkillText) -> Fit:
+def estimate_fit(score: float, query: SearchQuery, best: SkillText) -> Fit:
     """Estimate from the best score, and from the words of its skill, whether it fits the query.
 
     The score is divided by the weight of the rarest possible word and by the square root of the number

@@ -48,7 +48,7 @@ _CACHED_STEMS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class SearchQuery:
     """A text to search for.
 
     ``asked`` maps its stems to words, ``rarity`` to their inverse document frequency. ``expanded`` maps
@@ -104,7 +104,7 @@ class Query:
         return worth
 
 
-def read_query(text: str, index: TextIndex) -> Query:
+def read_query(text: str, index: TextIndex) -> SearchQuery:
     """``text`` as a query to the index. A repeated word counts once."""
     words: dict[str, str] = {}
     for stem, word in stem_words(text):
@@ -124,7 +124,7 @@ def read_query(text: str, index: TextIndex) -> Query:
             corrections.update((words[stem], term) for term in terms)
         for term in terms:
             expanded.setdefault(term.stem, stem)
-    return Query(
+    return SearchQuery(
         {stem: words[stem] for stem in rarest},
         {stem: inverse_frequency(counts.get(stem, 0), corpus.skills) for stem in rarest},
         {stem: unknown for stem, unknown in expanded.items() if stem not in rarest},
@@ -138,12 +138,12 @@ def inverse_frequency(count: int, skills: int) -> float:
     return math.log(1.0 + (skills - count + 0.5) / (count + 0.5))
 
 
-def score_skill(skill: SkillText, query: Query) -> float:
+def score_skill(skill: SkillText, query: SearchQuery) -> float:
     """The score of one skill; 0 if it has no stem of the query, only similar ones."""
     return score_fields([skill.fields], query, query.corpus.mean_length)
 
 
-def score_fields(texts: Iterable[Sequence[str]], query: Query, mean_length: float) -> float:
+def score_fields(texts: Iterable[Sequence[str]], query: SearchQuery, mean_length: float) -> float:
     """The score of one document that consists of the fields of several skills of one agent.
 
     The field of the agent is the same in all of them and counts once.
@@ -172,7 +172,7 @@ def score_fields(texts: Iterable[Sequence[str]], query: Query, mean_length: floa
     return sum(worths[stem] * tf * (SATURATION + 1.0) / (tf + damping) for stem, tf in frequencies.items())
 
 
-def match_asked(skill: SkillText, query: Query) -> dict[str, float]:
+def match_asked(skill: SkillText, query: SearchQuery) -> dict[str, float]:
     """The stems of the query that the skill matches, each with the weight of its best match."""
     matched: dict[str, float] = {}
     for stem in skill.stems:

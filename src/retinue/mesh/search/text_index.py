@@ -44,7 +44,7 @@ class TextIndex(Protocol):
     """
 
     def put_all(self, texts: Sequence[ListingText]) -> None:
-        """Store all of these texts or none; each replaces the one of the same listing."""
+        """Store all of these texts or none; each replaces the text of the same listing."""
 
     def remove(self, listing_ids: Collection[ListingKey]) -> None:
         """Remove the texts of these listings; unknown ids are ignored."""

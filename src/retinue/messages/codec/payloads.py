@@ -124,50 +124,50 @@ def _description_target(properties: Mapping[str, Any], required: Any) -> str | N
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class PerformativeReply:
     """A performative with its payload, before it is put into an envelope."""
 
     performative: str
     payload: Payload
 
 
-def accepted(task_id: str, comments: str = "") -> Reply:
+def accepted(task_id: str, comments: str = "") -> PerformativeReply:
     """TASK_ACCEPT: the result follows, or is asked for with QUERY_REF and this id."""
     payload = {"status": "accepted", "task_id_assigned": task_id}
-    return Reply("TASK_ACCEPT", {**payload, "comments": comments} if comments else payload)
+    return PerformativeReply("TASK_ACCEPT", {**payload, "comments": comments} if comments else payload)
 
 
-def not_understood(reason_code: str, text: str) -> Reply:
+def not_understood(reason_code: str, text: str) -> PerformativeReply:
     """NOT_UNDERSTOOD with its reason."""
-    return Reply("NOT_UNDERSTOOD", {"reason_code": reason_code, "reason_text": text})
+    return PerformativeReply("NOT_UNDERSTOOD", {"reason_code": reason_code, "reason_text": text})
 
 
-def rejected(reason_code: str, text: str, data: Any = None) -> Reply:
+def rejected(reason_code: str, text: str, data: Any = None) -> PerformativeReply:
     """TASK_REJECT with its reason."""
     payload = {"status": "rejected", "reason_code": reason_code, "reason_text": text}
-    return Reply("TASK_REJECT", payload if data is None else {**payload, "data": data})
+    return PerformativeReply("TASK_REJECT", payload if data is None else {**payload, "data": data})
 
 
-def failed(error_code: str, text: str, data: Any = None) -> Reply:
+def failed(error_code: str, text: str, data: Any = None) -> PerformativeReply:
     """FAILURE with its error."""
     payload = {"status": "failure", "error_code": error_code, "error_text": text}
-    return Reply("FAILURE", payload if data is None else {**payload, "data": data})
+    return PerformativeReply("FAILURE", payload if data is None else {**payload, "data": data})
 
 
-def not_json(cause: TypeError) -> Reply:
+def not_json(cause: TypeError) -> PerformativeReply:
     """FAILURE for a result that the encoder of JSON has refused."""
     return failed("output_validation_error", f"the result is not JSON: {cause}")
 
 
-def result(summary: str, details: Mapping[str, Any] | None = None, **more: Any) -> Reply:
+def result(summary: str, details: Mapping[str, Any] | None = None, **more: Any) -> PerformativeReply:
     """INFORM_RESULT of a question or a task that succeeded."""
     payload: dict[str, Any] = {"task_status": "success", "result_summary": summary}
     if details is not None:
         payload["result_details"] = details
-    return Reply("INFORM_RESULT", {**payload, **more})
+    return PerformativeReply("INFORM_RESULT", {**payload, **more})
 
 
-def reply_of_error(error: RetinueError) -> Reply:
+def reply_of_error(error: RetinueError) -> PerformativeReply:
     """An error as the performative that the table gives it; the text has hints and remedy."""
     error = rebuild_error(error)
     fault, facts = performative_fault(error), facts_of(error)
@@ -178,7 +178,7 @@ def reply_of_error(error: RetinueError) -> Reply:
     return build(fault.reason_code, text, facts)
 
 
-def reply_of_outcome(outcome: Outcome, task_id: str) -> Reply:
+def reply_of_outcome(outcome: Outcome, task_id: str) -> PerformativeReply:
     """INFORM_RESULT of a call that is done, else what its error is as a performative."""
     if outcome.error is not None:
         return reply_of_error(outcome.error)

@@ -67,7 +67,7 @@ def find_flaw(message: Mapping[str, Any], key: bytes) -> str | None:
 
 
 def digest_of(message: Mapping[str, Any]) -> bytes:
-    """The SHA-256 digest of what a signature covers; raises ValueError where it has no canonical form."""
+    """The SHA-256 digest of the signed content; raises ValueError where it has no canonical form."""
     return sha256(
         _canonical({name: value for name, value in message.items() if name != "signature"})
     ).digest()

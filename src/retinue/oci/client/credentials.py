@@ -9,17 +9,17 @@ from pathlib import Path
 import structlog
 
 from retinue.core.errors import InvalidSettingError
-from retinue.oci.codec.auth import Credentials
+from retinue.oci.codec.auth import RegistryCredentials
 from retinue.oci.codec.docker_config import (
     DockerConfig,
     parse_docker_config,
     parse_helper_answer,
     render_helper_request,
 )
-from retinue.processes.limited import Limits, run_command
+from retinue.processes.limited import ProgramLimits, run_command
 
 CONFIG_VARIABLE = "DOCKER_CONFIG"
-HELPER_LIMITS = Limits(wall_s=10.0, cpu_s=10, output_bytes=64 * 1024)
+HELPER_LIMITS = ProgramLimits(wall_s=10.0, cpu_s=10, output_bytes=64 * 1024)
 _FORWARDED = ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "GNUPGHOME", "PASSWORD_STORE_DIR", "XDG_RUNTIME_DIR")
 """Environment variables that helpers need to reach the key ring of the user."""
 
@@ -42,7 +42,7 @@ class DockerCredentials:
             **{name: environment[name] for name in _FORWARDED if name in environment},
         }
 
-    async def find(self, host: str) -> Credentials | None:
+    async def find(self, host: str) -> RegistryCredentials | None:
         """The credentials for ``host[:port]``; None when there is no login.
 
         A failing helper counts as no login.
@@ -64,7 +64,7 @@ class DockerCredentials:
             ) from error
         return parse_docker_config(raw, where=str(self._file))
 
-    async def _ask_helper(self, helper: str, host: str) -> Credentials | None:
+    async def _ask_helper(self, helper: str, host: str) -> RegistryCredentials | None:
         result = await run_command(
             [f"docker-credential-{helper}", "get"],
             folder=self._home,

@@ -24,10 +24,10 @@ from retinue.core.errors import (
 )
 from retinue.oci.codec import bulk, flows
 from retinue.oci.codec.artifacts import Artifact, Guard, NewArtifact, Package, render_artifact
-from retinue.oci.codec.auth import Credentials, Login, authorized
+from retinue.oci.codec.auth import RegistryCredentials, RegistryLogin, authorized
 from retinue.oci.codec.bulk import Pulled
 from retinue.oci.codec.catalog import Catalog
-from retinue.oci.codec.exchange import Flow, Request, Response, origin_of
+from retinue.oci.codec.exchange import Flow, RegistryRequest, Response, origin_of
 from retinue.oci.codec.manifest import Descriptor, StoredManifest
 from retinue.oci.codec.reference import Reference, choose_tag
 from retinue.oci.codec.wire import is_transient, parse_retry_after
@@ -53,7 +53,7 @@ stamina.instrumentation.set_on_retry_hooks(())
 class CredentialSource(Protocol):
     """Finds registry credentials, for example `retinue.oci.client.credentials.DockerCredentials`."""
 
-    async def find(self, host: str) -> Credentials | None:
+    async def find(self, host: str) -> RegistryCredentials | None:
         """The credentials for ``host[:port]``; None when there is no login."""
         ...
 
@@ -193,8 +193,9 @@ class RegistryServer:
         user_info, _, self._host = parts.netloc.rpartition("@")
         self.name = parts._replace(netloc=self._host).geturl()
         user, _, password = user_info.partition(":")
-        self._login = Login(
-            self.name, credentials=Credentials(unquote(user), unquote(password)) if user_info else None
+        self._login = RegistryLogin(
+            self.name,
+            credentials=RegistryCredentials(unquote(user), unquote(password)) if user_info else None,
         )
         self._credentials = credentials if not user_info else None
         self._client = client
@@ -226,7 +227,7 @@ class RegistryServer:
             if source is not None:
                 self._login.credentials = await source.find(self._host)
 
-    async def _exchange(self, request: Request) -> Response:
+    async def _exchange(self, request: RegistryRequest) -> Response:
         """Send one request with retries, until the time limit. Raises RegistryUnreachableError."""
         url = request.url if "://" in request.url else self.name + request.url
         deadline = _now() + self._timeout_s
@@ -253,7 +254,7 @@ class RegistryServer:
         """The server as shown in errors, with the host that it redirected to."""
         return self.name if self._login.is_own(url) else f"{self.name}, redirecting to {origin_of(url)},"
 
-    async def _send_with_retries(self, request: Request, url: str, deadline: float) -> HttpResponse:
+    async def _send_with_retries(self, request: RegistryRequest, url: str, deadline: float) -> HttpResponse:
         """Send a request, repeating it after transient errors until ``deadline``; returns the last response.
 
         After retries have failed once, they are suspended until the server answers again: otherwise reading a
@@ -306,13 +307,13 @@ class RegistryServer:
         self._retries = True
         return answer
 
-    async def _try(self, request: Request, url: str, deadline: float) -> HttpResponse:
+    async def _try(self, request: RegistryRequest, url: str, deadline: float) -> HttpResponse:
         answer = await self._send(request, url, max(0.001, deadline - _now()))
         if is_transient(answer.status, repeatable=request.repeatable):
             raise _TransientError(url, answer)
         return answer
 
-    async def _send(self, request: Request, url: str, timeout_s: float) -> HttpResponse:
+    async def _send(self, request: RegistryRequest, url: str, timeout_s: float) -> HttpResponse:
         return await self._client.request(
             request.method,
             url,

@@ -19,7 +19,7 @@ import orjson
 from cachetools import LRUCache
 
 from retinue.core.errors import RegistryLoginError
-from retinue.oci.codec.exchange import Flow, Request, Response, origin_of
+from retinue.oci.codec.exchange import Flow, RegistryRequest, Response, origin_of
 from retinue.oci.codec.wire import parse_error
 
 CLIENT_ID = "retinue"
@@ -41,7 +41,7 @@ _REPOSITORY = re.compile(r"/v2/(.+)/(?:tags|manifests|blobs)/")
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class RegistryCredentials:
     """Credentials for one registry: user name and password, or an identity token."""
 
     username: str = ""
@@ -68,14 +68,14 @@ class _Token:
     expires_at: float
 
 
-class Login:
+class RegistryLogin:
     """Authentication state for one registry: credentials, token server, tokens by scope."""
 
     def __init__(
         self,
         base_url: str,
         *,
-        credentials: Credentials | None = None,
+        credentials: RegistryCredentials | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._base_url = base_url
@@ -95,7 +95,7 @@ class Login:
         """Whether a url belongs to the registry itself."""
         return "://" not in url or origin_of(url) == self._origin
 
-    def sign(self, request: Request, scope: str) -> Request:
+    def sign(self, request: RegistryRequest, scope: str) -> RegistryRequest:
         """The request with the authorization that is known to work, if any."""
         header = None
         if self._basic and self.credentials is not None:
@@ -112,7 +112,7 @@ class Login:
         if self._server is not None and (token is None or token.expires_at <= self._clock()):
             yield from self._fetch_token(self._server, scope, scope)
 
-    def answer(self, challenged: Response, scope: str, rejected: Request) -> Flow[bool]:
+    def answer(self, challenged: Response, scope: str, rejected: RegistryRequest) -> Flow[bool]:
         """Respond to a 401; True when the request is worth repeating.
 
         ``rejected`` is the request as sent: its authorization is not tried again.
@@ -144,7 +144,7 @@ class Login:
         value, life_s = _parse_token(self._base_url, response)
         self._tokens[scope] = _Token(value, self._clock() + life_s * _USED_OF_LIFE)
 
-    def _token_request(self, server: Challenge, wanted: str) -> Request:
+    def _token_request(self, server: Challenge, wanted: str) -> RegistryRequest:
         """The token request; its realm is usually another host, as Docker specifies."""
         realm = server.parameters["realm"]
         parts = urlsplit(realm)
@@ -164,13 +164,15 @@ class Login:
         if who is not None and who.identity_token is not None:
             form = {"grant_type": "refresh_token", **query, "refresh_token": who.identity_token}
             headers = {"content-type": "application/x-www-form-urlencoded"}
-            return Request("POST", realm, headers, urlencode(form).encode(), MAX_TOKEN_BYTES, "a token", True)
+            return RegistryRequest(
+                "POST", realm, headers, urlencode(form).encode(), MAX_TOKEN_BYTES, "a token", True
+            )
         headers = {"authorization": who.basic} if who is not None and who.username else {}
         url = realm + ("&" if parts.query else "?") + urlencode(query)
-        return Request("GET", url, headers, max_response_bytes=MAX_TOKEN_BYTES, what="a token")
+        return RegistryRequest("GET", url, headers, max_response_bytes=MAX_TOKEN_BYTES, what="a token")
 
 
-def authorized(flow: Flow[T], login: Login) -> Flow[T]:
+def authorized(flow: Flow[T], login: RegistryLogin) -> Flow[T]:
     """Wrap a flow: requests to the registry are authorized, and a 401 is answered at most once per request.
 
     Raises RegistryLoginError and what the flow raises.
@@ -185,7 +187,7 @@ def authorized(flow: Flow[T], login: Login) -> Flow[T]:
         return value
 
 
-def _ask(request: Request, login: Login) -> Flow[Response]:
+def _ask(request: RegistryRequest, login: RegistryLogin) -> Flow[Response]:
     if not login.is_own(request.url):
         return (yield request)
     if not login.is_required:
@@ -203,7 +205,7 @@ def _ask(request: Request, login: Login) -> Flow[Response]:
     return response
 
 
-def scope_of(request: Request) -> str:
+def scope_of(request: RegistryRequest) -> str:
     """The scope that docker-registry requires for a request; "" for ``/v2/`` itself."""
     path = urlsplit(request.url).path
     match = _REPOSITORY.search(path)

@@ -15,7 +15,7 @@ import orjson
 
 from retinue.core.errors import MalformedArtifactError, RegistryError, TooLargeError
 from retinue.oci.codec.artifacts import Artifact, parse_envelope
-from retinue.oci.codec.exchange import Flow, Request
+from retinue.oci.codec.exchange import Flow, RegistryRequest
 from retinue.oci.codec.manifest import parse_object
 from retinue.oci.codec.reference import Reference
 
@@ -87,7 +87,7 @@ def pull_many(references: Iterable[Reference]) -> Flow[Pulled]:
     """
     wanted = {reference.repository: reference for reference in references if reference.digest is not None}
     digests = {name: reference.digest or "" for name, reference in wanted.items()}
-    response = yield Request(
+    response = yield RegistryRequest(
         "POST",
         BULK_PATH,
         {"accept": BULK_TYPE, "content-type": BULK_TYPE},

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from retinue.core.errors import InvalidSettingError
-from retinue.oci.codec.auth import Credentials
+from retinue.oci.codec.auth import RegistryCredentials
 
 HUB_KEY = "https://index.docker.io/v1/"
 _HUB_HOSTS = frozenset({"docker.io", "index.docker.io", "registry-1.docker.io"})
@@ -30,7 +30,7 @@ _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 class DockerConfig:
     """Credentials and names of helper programs by host; ``store`` is the helper for all other hosts."""
 
-    auths: Mapping[str, Credentials] = field(default_factory=dict)
+    auths: Mapping[str, RegistryCredentials] = field(default_factory=dict)
     helpers: Mapping[str, str] = field(default_factory=dict)
     store: str | None = None
 
@@ -38,7 +38,7 @@ class DockerConfig:
         """The helper for ``host[:port]``: ``<x>`` of the program ``docker-credential-<x>``."""
         return self.helpers.get(_fold_host(host)) or self.store
 
-    def find(self, host: str) -> Credentials | None:
+    def find(self, host: str) -> RegistryCredentials | None:
         """The credentials for ``host[:port]`` in the file itself."""
         return self.auths.get(_fold_host(host))
 
@@ -72,7 +72,7 @@ def parse_docker_config(raw: bytes, *, where: str) -> DockerConfig:
     return DockerConfig(auths, helpers, store if _is_helper_name(store) else None)
 
 
-def parse_helper_answer(raw: bytes) -> Credentials | None:
+def parse_helper_answer(raw: bytes) -> RegistryCredentials | None:
     """Parse the output of ``docker-credential-<x> get``: ``{"ServerURL", "Username", "Secret"}``."""
     try:
         answer = orjson.loads(raw)
@@ -84,8 +84,8 @@ def parse_helper_answer(raw: bytes) -> Credentials | None:
     if not isinstance(username, str) or not isinstance(secret, str) or not secret:
         return None
     if username == _IDENTITY_USER:
-        return Credentials(identity_token=secret)
-    return Credentials(username, secret)
+        return RegistryCredentials(identity_token=secret)
+    return RegistryCredentials(username, secret)
 
 
 def render_helper_request(host: str) -> bytes:
@@ -93,7 +93,7 @@ def render_helper_request(host: str) -> bytes:
     return (HUB_KEY if _fold_host(host) == "docker.io" else host).encode()
 
 
-def _parse_entry(entry: Mapping[str, Any]) -> Credentials | None:
+def _parse_entry(entry: Mapping[str, Any]) -> RegistryCredentials | None:
     username, password = entry.get("username"), entry.get("password")
     packed = entry.get("auth")
     if isinstance(packed, str) and packed:
@@ -104,10 +104,10 @@ def _parse_entry(entry: Mapping[str, Any]) -> Credentials | None:
         password = password.rstrip("\x00")
     token = entry.get("identitytoken")
     if isinstance(token, str) and token:
-        return Credentials(username if isinstance(username, str) else "", identity_token=token)
+        return RegistryCredentials(username if isinstance(username, str) else "", identity_token=token)
     if not isinstance(username, str) or not isinstance(password, str) or not username:
         return None
-    return Credentials(username, password)
+    return RegistryCredentials(username, password)
 
 
 def _fold_host(text: str) -> str:

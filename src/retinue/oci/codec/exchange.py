@@ -25,7 +25,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RegistryRequest:
     """One HTTP request; ``url`` is a path below the registry's base, or absolute.
 
     ``what`` names the requested object in errors. A ``repeatable`` request may be sent again after its
@@ -60,7 +60,7 @@ class Response:
         return f"{parts.scheme}://{parts.netloc}"
 
 
-Flow: TypeAlias = Generator[Request, Response, T]
+Flow: TypeAlias = Generator[RegistryRequest, Response, T]
 
 
 def expect(response: Response, *statuses: int) -> Response:

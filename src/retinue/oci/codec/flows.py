@@ -32,7 +32,7 @@ from retinue.oci.codec.catalog import CATALOG_TYPE, Catalog, Heads, parse_heads
 from retinue.oci.codec.exchange import (
     REDIRECTS,
     Flow,
-    Request,
+    RegistryRequest,
     Response,
     expect,
     origin_of,
@@ -78,7 +78,7 @@ def read_catalog() -> Flow[Catalog]:
     seen: set[str] = set()
     while url is not None and url not in seen and len(seen) < MAX_PAGES:
         seen.add(url)
-        response = yield Request(
+        response = yield RegistryRequest(
             "GET", url, _ACCEPT_CATALOG, max_response_bytes=MAX_CONTENT_BYTES, what="the catalog"
         )
         if response.status == 400 and len(seen) == 1:
@@ -104,7 +104,7 @@ def find_digest(reference: Reference) -> Flow[str | None]:
         chosen = yield from _choose(reference)
     except ReferenceNotFoundError:
         return None
-    response = yield Request("HEAD", manifest_path(chosen), _ACCEPT, what=str(chosen))
+    response = yield RegistryRequest("HEAD", manifest_path(chosen), _ACCEPT, what=str(chosen))
     if response.status == 404:
         return None
     expect(response, 200)
@@ -112,7 +112,7 @@ def find_digest(reference: Reference) -> Flow[str | None]:
     if is_digest(digest):
         return digest
     # The header is optional: compute the digest from the manifest.
-    response = yield Request("GET", manifest_path(chosen), _ACCEPT, what=str(chosen))
+    response = yield RegistryRequest("GET", manifest_path(chosen), _ACCEPT, what=str(chosen))
     return None if response.status == 404 else digest_of(expect(response, 200).body)
 
 
@@ -127,7 +127,7 @@ def pull(reference: Reference, *, known_digest: str | None = None) -> Flow[Artif
     headers = dict(_ACCEPT)
     if known_digest is not None:
         headers["if-none-match"] = f'"{known_digest}"'
-    response = yield Request("GET", manifest_path(chosen), headers, what=str(chosen))
+    response = yield RegistryRequest("GET", manifest_path(chosen), headers, what=str(chosen))
     if response.status == 304 and known_digest is not None:
         return None
     if response.status == 404:
@@ -148,7 +148,7 @@ def pull_manifest(reference: Reference) -> Flow[StoredManifest]:
     Raises ReferenceNotFoundError, DigestMismatchError, RegistryRefusedError.
     """
     chosen = yield from _choose(reference)
-    response = yield Request("GET", manifest_path(chosen), _ACCEPT, what=str(chosen))
+    response = yield RegistryRequest("GET", manifest_path(chosen), _ACCEPT, what=str(chosen))
     if response.status == 404:
         raise ReferenceNotFoundError(response.registry, str(chosen))
     raw = expect(response, 200).body
@@ -170,14 +170,14 @@ def pull_blob(repository: str, blob: Descriptor, *, where: str) -> Flow[bytes]:
         )
     # The size in the manifest is the limit: a longer response is cut off.
     cap = max(blob.size_bytes, _SMALL_BYTES)
-    response = yield Request(
+    response = yield RegistryRequest(
         "GET", f"/v2/{repository}/blobs/{blob.digest}", max_response_bytes=cap, what=where
     )
     for _ in range(MAX_REDIRECTS):
         if response.status not in REDIRECTS:
             break
         # Large registries redirect to blob storage; the digest is verified all the same.
-        response = yield Request("GET", _next_host(response), max_response_bytes=cap, what=where)
+        response = yield RegistryRequest("GET", _next_host(response), max_response_bytes=cap, what=where)
     if response.status == 404:
         raise ContentMissingError(where, blob.digest)
     content = expect(response, 200).body
@@ -195,12 +195,12 @@ def delete(reference: Reference) -> Flow[None]:
     """
     if reference.target is None:
         raise InvalidReferenceError(str(reference), "a deletion needs a tag or a digest")
-    response = yield Request("DELETE", manifest_path(reference))
+    response = yield RegistryRequest("DELETE", manifest_path(reference))
     if response.status in {400, 405} and reference.digest is None:
         digest = yield from find_digest(reference)
         if digest is None:
             raise ReferenceNotFoundError(response.registry, str(reference))
-        response = yield Request("DELETE", manifest_path(reference.at(digest)))
+        response = yield RegistryRequest("DELETE", manifest_path(reference.at(digest)))
     if response.status == 404:
         raise ReferenceNotFoundError(response.registry, str(reference))
     if response.status == 405:
@@ -223,7 +223,7 @@ def push_package(repository: str, tag: str, package: Package) -> Flow[str]:
     for digest, content in package.blobs.items():
         yield from push_blob(repository, digest, content)
     media_type = package.manifest.media_type or MANIFEST_TYPE
-    response = yield Request(
+    response = yield RegistryRequest(
         "PUT",
         manifest_path(reference),
         {"content-type": media_type},
@@ -239,17 +239,17 @@ def push_package(repository: str, tag: str, package: Package) -> Flow[str]:
 
 def push_blob(repository: str, digest: str, content: bytes, *, chunk_bytes: int = CHUNK_BYTES) -> Flow[None]:
     """Upload a blob unless the registry has it. Raises RegistryRefusedError."""
-    response = yield Request("HEAD", f"/v2/{check_repository(repository)}/blobs/{digest}")
+    response = yield RegistryRequest("HEAD", f"/v2/{check_repository(repository)}/blobs/{digest}")
     if response.status == 200 or response.status in REDIRECTS:
         return  # registries with external blob storage redirect HEAD requests too
-    response = yield Request("POST", f"/v2/{repository}/blobs/uploads/", body=b"")
+    response = yield RegistryRequest("POST", f"/v2/{repository}/blobs/uploads/", body=b"")
     upload = read_location(expect(response, 202))
     rest = content
     if len(content) > chunk_bytes:
         upload = yield from _push_chunks(response, upload, content, chunk_bytes)
         rest = b""
     mark = "&" if urlsplit(upload).query else "?"
-    response = yield Request(
+    response = yield RegistryRequest(
         "PUT", f"{upload}{mark}digest={quote(digest, safe='')}", {"content-type": OCTETS_TYPE}, rest
     )
     expect(response, 201)
@@ -268,7 +268,7 @@ def _list_tags(repository: str) -> Flow[tuple[list[str], str]]:
     seen: set[str] = set()
     while url is not None and url not in seen and len(seen) < MAX_PAGES:
         seen.add(url)
-        response = yield Request("GET", url, what=f"the tags of {repository}")
+        response = yield RegistryRequest("GET", url, what=f"the tags of {repository}")
         registry = response.registry
         if response.status == 404:
             break
@@ -306,7 +306,7 @@ def _push_chunks(begun: Response, upload: str, content: bytes, chunk_bytes: int)
         chunk = content[start : start + size]
         last = start + len(chunk) - 1
         headers = {"content-type": OCTETS_TYPE, "content-range": f"{start}-{last}"}
-        response = expect((yield Request("PATCH", upload, headers, chunk)), 202)
+        response = expect((yield RegistryRequest("PATCH", upload, headers, chunk)), 202)
         taken = response.headers.get("range", f"0-{last}")
         if taken.removeprefix("bytes=") != f"0-{last}":
             raise RegistryRefusedError(

@@ -38,7 +38,7 @@ class RegistryEvent:
 
 
 def parse_events(body: bytes) -> tuple[RegistryEvent, ...]:
-    """Parse the events that may change what a tag refers to, in order.
+    """Parse the events that may change the target of a tag, in order.
 
     Pulls, blobs and events without a valid repository are skipped instead of rejected, because a registry
     repeats a rejected notification and sends nothing else meanwhile. Raises ParseError, InvalidRequestError

@@ -67,15 +67,16 @@ LARGE_BYTES = 1024 * 1024
 class LayoutRegistry:
     """The registry in the folder ``root``; several processes may read and write it concurrently.
 
-    Implements `retinue.oci.registry.CopyableRegistry` and the storage of the ``/v2/`` endpoint.
+    ``uploads`` are those of the same folder. Implements `retinue.oci.registry.CopyableRegistry` and the
+    storage of the ``/v2/`` endpoint.
     """
 
-    def __init__(self, root: Path, *, lock_timeout_s: float = 10.0) -> None:
+    def __init__(self, root: Path, *, lock_timeout_s: float = 10.0, uploads: Uploads | None = None) -> None:
         self._root = root
         self._lock_timeout_s = lock_timeout_s
         self._layouts: LRUCache[str, ImageLayout] = LRUCache(LAYOUTS_CACHED)
         self._layouts_guard = threading.Lock()
-        self.uploads = Uploads(root)
+        self.uploads = uploads or Uploads(root)
 
     @property
     def name(self) -> str:

@@ -291,14 +291,14 @@ class ImageLayout:
 
     def _sweep(self, index: Index) -> None:
         """Remove unreferenced blobs; removes none when a manifest cannot be read."""
-        wanted: set[str] = set()
+        referenced: set[str] = set()
         try:
             for entry in index.entries:
                 manifest = parse_manifest(self._blob_path(entry.digest).read_bytes(), where=entry.digest)
-                wanted.update({entry.digest, manifest.config.digest})
-                wanted.update(layer.digest for layer in manifest.layers)
+                referenced.update({entry.digest, manifest.config.digest})
+                referenced.update(layer.digest for layer in manifest.layers)
             for path in self._blobs.iterdir():
-                if f"sha256:{path.name}" not in wanted:
+                if f"sha256:{path.name}" not in referenced:
                     path.unlink(missing_ok=True)
         except (OSError, MalformedArtifactError):
             return  # the repository is consistent; a later write removes the surplus

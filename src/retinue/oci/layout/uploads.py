@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -36,9 +36,20 @@ _READ_BYTES = 1024 * 1024
 
 
 class Uploads:
-    """The uploads of the registry below ``root``, shared by the processes that serve it."""
+    """The uploads of the registry below ``root``, shared by the processes that serve it.
 
-    def __init__(self, root: Path) -> None:
+    ``clock`` is compared with the times of files, ``monotonic`` measures how long they have been unchanged.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._monotonic = monotonic
         self._folder = root / UPLOADS_FOLDER
         self._busy: set[str] = set()
         self._found: dict[Path, tuple[float, float]] = {}
@@ -153,14 +164,14 @@ class Uploads:
     def _sweep(self) -> int:
         """Remove old files; returns the number of uploads in progress."""
         uploads: dict[Path, tuple[float, float]] = {}
-        in_progress, now = 0, time.monotonic()
+        in_progress, now = 0, self._monotonic()
         for home in _list_folder(self._folder):
             for path in _list_folder(home):
                 with suppress(OSError):  # another process may have removed it
                     written_at = path.stat().st_mtime
                     known = self._found.get(path)
                     since = known[1] if known is not None and known[0] == written_at else now
-                    if now - since > KEPT_S or time.time() - written_at > _KEPT_OF_OTHERS_S:
+                    if now - since > KEPT_S or self._clock() - written_at > _KEPT_OF_OTHERS_S:
                         path.unlink()
                         continue
                     uploads[path] = written_at, since

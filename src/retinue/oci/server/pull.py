@@ -36,7 +36,7 @@ from retinue.oci.server.responses import (
     API_VERSION,
     JSON_TYPE,
     Handler,
-    Refusal,
+    RegistryErrorResponse,
     check_digest,
     read_body,
     read_repository,
@@ -61,14 +61,19 @@ async def show_all(request: Request) -> IsShown | None:
 
 
 def routes(
-    registry: LayoutRegistry, store: LayoutRegistry | None = None, find_shown: FindShown = show_all
+    registry: LayoutRegistry,
+    store: LayoutRegistry | None = None,
+    find_shown: FindShown = show_all,
+    *,
+    max_manifests_bytes: int = MAX_MANIFESTS_BYTES,
 ) -> list[BaseRoute]:
     """Create the routes, with paths from ``/v2/`` on. With ``store``, mesh tokens may write.
 
     With ``store`` the routes must run behind `SecurityMiddleware`, and tokens limited to part of the mesh are
-    rejected. ``find_shown`` hides repositories from callers that may not write.
+    rejected. ``find_shown`` hides repositories from callers that may not write. A bulk answer has at most
+    ``max_manifests_bytes`` of manifests.
     """
-    pull = _PullEndpoint(registry, find_shown, writable=store is not None)
+    pull = _PullEndpoint(registry, find_shown, store is not None, max_manifests_bytes)
 
     def reading(handler: Handler) -> Handler:
         return with_error_responses(handler if store is None else require_full_view(handler))
@@ -108,10 +113,13 @@ def _push_routes(push: PushEndpoint) -> list[BaseRoute]:
 
 
 class _PullEndpoint:
-    def __init__(self, registry: LayoutRegistry, find_shown: FindShown, *, writable: bool) -> None:
+    def __init__(
+        self, registry: LayoutRegistry, find_shown: FindShown, writable: bool, max_manifests_bytes: int
+    ) -> None:
         self._registry = registry
         self._find_shown = find_shown
         self._writable = writable
+        self._max_manifests_bytes = max_manifests_bytes
 
     async def root(self, request: Request) -> Response:
         """GET /v2/: the first request of a client.
@@ -121,7 +129,9 @@ class _PullEndpoint:
         """
         if self._writable and not may_write(request):
             challenge = {"www-authenticate": REGISTRY_CHALLENGE}
-            raise Refusal("UNAUTHORIZED", "reading is open; writing requires a login", challenge)
+            raise RegistryErrorResponse(
+                "UNAUTHORIZED", "reading is open; writing requires a login", challenge
+            )
         return Response(b"{}", media_type=JSON_TYPE, headers=API_VERSION)
 
     async def catalog(self, request: Request) -> Response:
@@ -138,7 +148,7 @@ class _PullEndpoint:
         wanted = parse_wanted(await read_body(request, MAX_WANTED_BYTES, "a request for manifests"))
         shown = set(await self._keep_shown(request, wanted))
         readable = {name: digest for name, digest in wanted.items() if name in shown}
-        manifests = await self._registry.find_manifests(readable, MAX_MANIFESTS_BYTES)
+        manifests = await self._registry.find_manifests(readable, self._max_manifests_bytes)
         # one that is hidden is answered as one that is missing; those that are left out may be asked again
         answered = {name: manifests.get(name) for name in wanted if name in manifests or name not in shown}
         return Response(render_manifests(answered), headers={**API_VERSION, "content-type": BULK_TYPE})
@@ -148,7 +158,7 @@ class _PullEndpoint:
         name = read_repository(request)
         tags = await self._list_tags(request, name)
         if not tags:
-            raise Refusal("NAME_UNKNOWN", f"there is no repository {name}")
+            raise RegistryErrorResponse("NAME_UNKNOWN", f"there is no repository {name}")
         return _page(request, tags, "tags", {"name": name})
 
     async def manifest(self, request: Request) -> Response:
@@ -159,8 +169,8 @@ class _PullEndpoint:
         )
         if stored is None:
             if not await self._list_tags(request, name):
-                raise Refusal("NAME_UNKNOWN", f"there is no repository {name}")
-            raise Refusal("MANIFEST_UNKNOWN", f"{name} has no {target}")
+                raise RegistryErrorResponse("NAME_UNKNOWN", f"there is no repository {name}")
+            raise RegistryErrorResponse("MANIFEST_UNKNOWN", f"{name} has no {target}")
         return _content(request, stored.content, stored.digest, stored.media_type)
 
     async def blob(self, request: Request) -> Response:
@@ -168,7 +178,7 @@ class _PullEndpoint:
         name, digest = read_repository(request), check_digest(request.path_params["digest"])
         content = await self._registry.find_blob(name, digest) if await self._shows(request, name) else None
         if content is None:
-            raise Refusal("BLOB_UNKNOWN", f"{name} has no {digest}")
+            raise RegistryErrorResponse("BLOB_UNKNOWN", f"{name} has no {digest}")
         return _content(request, content, digest, OCTETS_TYPE, partly=True)
 
     async def _keep_shown(self, request: Request, names: Iterable[str]) -> list[str]:
@@ -184,11 +194,11 @@ class _PullEndpoint:
     async def refuse(self, request: Request) -> Response:
         """Any other path or method."""
         if request.method in {"GET", "HEAD"}:
-            raise Refusal("NAME_UNKNOWN", "there is nothing at this path")
+            raise RegistryErrorResponse("NAME_UNKNOWN", "there is nothing at this path")
         message = "this path does not support writing"
         if not self._writable:
             message = "this registry is read-only over HTTP; publish with: retinue publish"
-        raise Refusal("UNSUPPORTED", message, {"allow": "GET, HEAD"})
+        raise RegistryErrorResponse("UNSUPPORTED", message, {"allow": "GET, HEAD"})
 
 
 def _content(
@@ -263,5 +273,5 @@ def _page_size(text: str | None) -> int:
     if text is None:
         return PAGE_SIZE_LIMIT
     if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise Refusal("PAGINATION_NUMBER_INVALID", "n must be a number from 0 to 1000")
+        raise RegistryErrorResponse("PAGINATION_NUMBER_INVALID", "n must be a number from 0 to 1000")
     return min(int(text), PAGE_SIZE_LIMIT)

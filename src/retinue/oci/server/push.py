@@ -21,7 +21,7 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.server.responses import (
     API_VERSION,
     Handler,
-    Refusal,
+    RegistryErrorResponse,
     check_digest,
     read_body,
     read_repository,
@@ -51,7 +51,7 @@ def require_full_view(handler: Handler) -> Handler:
     async def check(request: Request) -> Response:
         principal = identity_of(request.scope).principal
         if principal.agents or "mesh" not in principal.scopes:
-            raise Refusal("DENIED", "this token gives no access to the registry")
+            raise RegistryErrorResponse("DENIED", "this token gives no access to the registry")
         return await handler(request)
 
     return check
@@ -62,7 +62,9 @@ def require_write_access(handler: Handler) -> Handler:
 
     async def check(request: Request) -> Response:
         if not may_write(request):
-            raise Refusal("UNAUTHORIZED", "writing requires a login with a token as the password", _CHALLENGE)
+            raise RegistryErrorResponse(
+                "UNAUTHORIZED", "writing requires a login with a token as the password", _CHALLENGE
+            )
         return await handler(request)
 
     return check
@@ -78,9 +80,9 @@ class PushEndpoint:
     async def begin_upload(self, request: Request) -> Response:
         """POST …/blobs/uploads/: mount from another repository, accept a whole blob, or begin an upload."""
         name, query = read_repository(request), request.query_params
-        wanted, source = query.get("mount", ""), query.get("from", "")
-        if is_digest(wanted) and is_repository(source) and await self._store.mount_blob(name, wanted, source):
-            return _stored(name, wanted)
+        digest, source = query.get("mount", ""), query.get("from", "")
+        if is_digest(digest) and is_repository(source) and await self._store.mount_blob(name, digest, source):
+            return _stored(name, digest)
         upload = await self._uploads.begin(name)
         if "digest" in query:
             return await self._complete(request, name, upload)
@@ -116,7 +118,9 @@ class PushEndpoint:
         name, target = read_repository(request), read_target(request)
         media_type = request.headers.get("content-type", "").partition(";")[0].strip() or MANIFEST_TYPE
         if media_type not in _MANIFEST_TYPES:
-            raise Refusal("MANIFEST_INVALID", f"this registry accepts only {' and '.join(_MANIFEST_TYPES)}")
+            raise RegistryErrorResponse(
+                "MANIFEST_INVALID", f"this registry accepts only {' and '.join(_MANIFEST_TYPES)}"
+            )
         raw = await read_body(request, MAX_MANIFEST_BYTES, "a manifest")
         digest = await self._store.put_manifest(name, target, raw, media_type)
         return _created(f"/v2/{name}/manifests/{digest}", digest)
@@ -127,7 +131,7 @@ class PushEndpoint:
         try:
             await self._store.delete(name, target)
         except ReferenceNotFoundError:
-            raise Refusal("MANIFEST_UNKNOWN", f"{name} has no {target}") from None
+            raise RegistryErrorResponse("MANIFEST_UNKNOWN", f"{name} has no {target}") from None
         return Response(status_code=202, headers=API_VERSION)
 
     async def delete_blob(self, request: Request) -> Response:
@@ -135,7 +139,9 @@ class PushEndpoint:
 
         Not supported; a blob is removed with the last manifest that references it.
         """
-        raise Refusal("UNSUPPORTED", "delete the manifest; that removes its blobs", {"allow": "GET, HEAD"})
+        raise RegistryErrorResponse(
+            "UNSUPPORTED", "delete the manifest; that removes its blobs", {"allow": "GET, HEAD"}
+        )
 
     def _find(self, request: Request) -> tuple[str, str, int]:
         """Return repository, id and size of the upload in the path. Raises Refusal."""
@@ -152,7 +158,7 @@ class PushEndpoint:
         match = _RANGE.fullmatch(text.strip())
         if match is None or int(match[1]) != size:
             headers = _progress_headers(name, upload, size)
-            raise Refusal(
+            raise RegistryErrorResponse(
                 "BLOB_UPLOAD_INVALID", f"the next chunk of this upload must start at byte {size}", headers
             )
 
@@ -168,7 +174,9 @@ class PushEndpoint:
             with _known_upload():
                 await self._uploads.finish(name, upload, digest)
         except DigestMismatchError as error:
-            raise Refusal("DIGEST_INVALID", f"the uploaded content has digest {error.found}") from None
+            raise RegistryErrorResponse(
+                "DIGEST_INVALID", f"the uploaded content has digest {error.found}"
+            ) from None
         return _stored(name, digest)
 
 
@@ -178,7 +186,7 @@ def _known_upload() -> Iterator[None]:
     try:
         yield
     except ReferenceNotFoundError:
-        raise Refusal("BLOB_UPLOAD_UNKNOWN", "there is no such upload") from None
+        raise RegistryErrorResponse("BLOB_UPLOAD_UNKNOWN", "there is no such upload") from None
 
 
 def _in_progress(name: str, upload: str, size: int, status: int) -> Response:

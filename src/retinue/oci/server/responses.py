@@ -59,7 +59,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 _log = structlog.get_logger(__name__)
 
 
-class Refusal(Exception):  # noqa: N818 - a response, never raised beyond this package
+class RegistryErrorResponse(Exception):  # noqa: N818 - a response, never raised beyond this package
     """An error response with a code of the spec and optional headers."""
 
     def __init__(self, code: ErrorCode, message: str, headers: Mapping[str, str] | None = None) -> None:
@@ -75,7 +75,7 @@ def with_error_responses(handler: Handler) -> Handler:
     async def answer(request: Request) -> Response:
         try:
             return await handler(request)
-        except Refusal as refusal:
+        except RegistryErrorResponse as refusal:
             return _refuse(refusal.code, refusal.message, refusal.headers)
         except RetinueError as error:
             code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
@@ -95,7 +95,7 @@ def read_repository(request: Request) -> str:
     """Return the repository in the path. Raises Refusal."""
     name: str = request.path_params["name"]
     if not is_repository(name):
-        raise Refusal("NAME_INVALID", "the path has no valid repository name")
+        raise RegistryErrorResponse("NAME_INVALID", "the path has no valid repository name")
     return name
 
 
@@ -105,7 +105,7 @@ def read_target(request: Request) -> str:
     if ":" in target:
         return check_digest(target)
     if not is_tag(target):
-        raise Refusal("TAG_INVALID", "a tag is up to 128 letters, digits, . _ and -")
+        raise RegistryErrorResponse("TAG_INVALID", "a tag is up to 128 letters, digits, . _ and -")
     return target
 
 
@@ -115,14 +115,14 @@ async def read_body(request: Request, limit_bytes: int, what: str) -> bytes:
     async for chunk in request.stream():
         body += chunk
         if len(body) > limit_bytes:
-            raise Refusal("SIZE_INVALID", f"{what} may have at most {limit_bytes:,} bytes")
+            raise RegistryErrorResponse("SIZE_INVALID", f"{what} may have at most {limit_bytes:,} bytes")
     return bytes(body)
 
 
 def check_digest(text: str) -> str:
     """Return the text. Raises Refusal unless it is a digest."""
     if not is_digest(text):
-        raise Refusal("DIGEST_INVALID", "a digest is sha256: and 64 lower-case hex digits")
+        raise RegistryErrorResponse("DIGEST_INVALID", "a digest is sha256: and 64 lower-case hex digits")
     return text
 
 

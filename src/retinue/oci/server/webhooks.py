@@ -80,10 +80,14 @@ class Notifications:
 
     ``sources`` are names of sources; only urls of registries are considered. An event with an unknown host
     applies to all of them, because a registry may be known under another name to other clients.
+    ``again_s`` are the delays before a repository is read again that does not show its event yet.
     """
 
-    def __init__(self, directory: Directory, sources: Iterable[str]) -> None:
+    def __init__(
+        self, directory: Directory, sources: Iterable[str], *, again_s: Sequence[float] = AGAIN_S
+    ) -> None:
         self._directory = directory
+        self._again_s = again_s
         self._by_host: dict[str, list[str]] = {}
         for name in sources:
             if "://" in name:
@@ -135,13 +139,13 @@ class Notifications:
             except Exception:  # noqa: BLE001 - an error of one repository must not stop the others
                 _log.exception("a notified repository was not read", source=place[0], repository=place[1])
             else:
-                if expected.looks < len(AGAIN_S) and not expected.is_visible(held):
+                if expected.looks < len(self._again_s) and not expected.is_visible(held):
                     _start(self._look_again(place, expected), self._later)
             finally:
                 self._reading.discard(place)
 
     async def _look_again(self, place: Place, expected: _Expected) -> None:
-        await asyncio.sleep(AGAIN_S[expected.looks])
+        await asyncio.sleep(self._again_s[expected.looks])
         # An event that arrived meanwhile is already queued and has retries of its own.
         self._waiting.setdefault(place, replace(expected, looks=expected.looks + 1))
         if len(self._workers) < CONCURRENT_READS:

@@ -76,6 +76,7 @@ def parse_api(
     url: str | None = None,
     server: str | None = None,
     variables: Mapping[str, str] | None = None,
+    max_operations: int = MAX_OPERATIONS,
 ) -> Api:
     """The API that a document describes; ``name`` begins the names of its environment variables.
 
@@ -83,7 +84,7 @@ def parse_api(
     of the document; ``variables`` are values for those in the urls of servers.
     Raises InvalidSettingError and TooLargeError.
     """
-    return _DocumentReader(document, name, source, url, server, variables or {}).read()
+    return _DocumentReader(document, name, source, url, server, variables or {}).read(max_operations)
 
 
 class _DocumentReader:
@@ -112,14 +113,14 @@ class _DocumentReader:
         self._outputs = SchemaConverter(document, is_30=is_30, direction="output")
         self._converters = (plain, files, self._outputs)
 
-    def read(self) -> Api:
+    def read(self, max_operations: int) -> Api:
         """The API; see `parse_api`."""
         schemes, notes = parse_schemes(self._document, self._name)
         self._notes += notes
         raw_operations = list(self._list_operations())
-        if len(raw_operations) > MAX_OPERATIONS:
-            error = TooLargeError(f"the number of operations of {self._source}", MAX_OPERATIONS, "operations")
-            error.remedy = f"leave out paths until at most {MAX_OPERATIONS:,} operations are left"
+        if len(raw_operations) > max_operations:
+            error = TooLargeError(f"the number of operations of {self._source}", max_operations, "operations")
+            error.remedy = f"leave out paths until at most {max_operations:,} operations are left"
             raise error
         ids = _name_skills(
             [(method, path, _operation_id(stated)) for method, path, _, stated in raw_operations]
@@ -229,7 +230,7 @@ class _DocumentReader:
         )
 
     def _read_responses(self, operation: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """The described responses by status; one that cannot be read is empty."""
+        """The described responses by status; an unreadable response is empty."""
         by_status: dict[str, dict[str, Any]] = {}
         responses = operation.get("responses")
         for status, value in responses.items() if isinstance(responses, dict) else ():

@@ -203,7 +203,8 @@ class InputReader:
     def _convert(
         self, converter: SchemaConverter, schema: Any, argument: str, definitions: dict[str, Any]
     ) -> Any:
-        """The converted schema, its definitions added; one that accepts anything in place of a broken one."""
+        """The converted schema, its definitions added; a broken schema becomes a schema that accepts
+        anything."""
         try:
             converted, reached = converter.convert(schema)
         except BrokenSchemaError as error:
@@ -295,7 +296,7 @@ def _describe_parameter(parameter: Parameter, value: Mapping[str, Any]) -> str:
 
 
 def _describe(converted: Any, description: str) -> Any:
-    """The schema with this description, which says more than one of a shared component."""
+    """The schema with this description, which is more specific than that of a shared component."""
     if not description or converted is False:
         return converted
     return {**(converted if isinstance(converted, dict) else {}), "description": description}

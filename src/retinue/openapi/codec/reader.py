@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -49,14 +50,26 @@ class BrokenReferenceError(Exception):
         self.remedy = remedy
 
 
-def read_document(content: bytes, source: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentLimits:
+    """The largest document that is read; YAML has limits of its own, because reading it is slow."""
+
+    document_bytes: int = MAX_DOCUMENT_BYTES
+    yaml_bytes: int = MAX_YAML_BYTES
+    yaml_values: int = MAX_VALUES
+
+
+_LIMITS = DocumentLimits()
+
+
+def read_document(content: bytes, source: str, limits: DocumentLimits = _LIMITS) -> dict[str, Any]:
     """The top object of a document; ``source`` names it in errors.
 
     Raises TooLargeError, and InvalidSettingError for text that is neither JSON nor YAML.
     """
-    _check_size(content, MAX_DOCUMENT_BYTES, f"the document {source}")
+    _check_size(content, limits.document_bytes, f"the document {source}")
     text = content.removeprefix(b"\xef\xbb\xbf").lstrip()
-    value = _read_json(text, source) if text.startswith(b"{") else _read_yaml(text, source)
+    value = _read_json(text, source) if text.startswith(b"{") else _read_yaml(text, source, limits)
     if not isinstance(value, dict):
         raise InvalidSettingError(source, f"{name_shape(value)}, not an object", remedy=JSON_REMEDY)
     return value
@@ -109,13 +122,13 @@ def _read_json(text: bytes, source: str) -> Any:
     return value
 
 
-def _read_yaml(content: bytes, source: str) -> Any:
+def _read_yaml(content: bytes, source: str, limits: DocumentLimits) -> Any:
     # imported here, because a JSON document does not need it
     from ruamel.yaml import YAML
     from ruamel.yaml.composer import MaxDepthExceededError
     from ruamel.yaml.error import YAMLError
 
-    _check_size(content, MAX_YAML_BYTES, f"the YAML document {source}")
+    _check_size(content, limits.yaml_bytes, f"the YAML document {source}")
     yaml = YAML(typ="safe", pure=True)
     yaml.max_depth = MAX_DEPTH + 1  # a scalar counts as a level
     yaml.composer.warn_double_anchors = False
@@ -126,7 +139,7 @@ def _read_yaml(content: bytes, source: str) -> Any:
     except (YAMLError, UnicodeDecodeError, ValueError) as error:
         problem = " ".join(str(error).split())[:300]
         raise InvalidSettingError(source, f"no YAML: {problem}", remedy=JSON_REMEDY) from None
-    value = None if root is None else _Builder(source).build(root, 0)
+    value = None if root is None else _Builder(source, limits.yaml_values).build(root, 0)
     # An alias brings the depth of its anchor with it.
     if isinstance(value, dict | list) and is_nested_deeper(b"{" * (MAX_DEPTH + 1), value, MAX_DEPTH):
         raise TooLargeError(f"the nesting of {source}", MAX_DEPTH, "levels")
@@ -136,8 +149,9 @@ def _read_yaml(content: bytes, source: str) -> Any:
 class _Builder:
     """Values from YAML nodes, counted while they are built; an aliased value is built once and shared."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, max_values: int) -> None:
         self._source = source
+        self._max_values = max_values
         self._built: dict[int, tuple[Any, int]] = {}
         self._open: set[int] = set()
         self._values = 0
@@ -207,8 +221,10 @@ class _Builder:
 
     def _count(self, values: int) -> None:
         self._values += values
-        if self._values > MAX_VALUES:
-            raise TooLargeError(f"the document {self._source}, aliases written out", MAX_VALUES, "values")
+        if self._values > self._max_values:
+            raise TooLargeError(
+                f"the document {self._source}, aliases written out", self._max_values, "values"
+            )
 
     def _fault(self, node: Any, problem: str, remedy: str) -> InvalidSettingError:
         line = node.start_mark.line + 1

@@ -26,7 +26,7 @@ from retinue.openapi.codec.parameters import (
     render_path_value,
     render_query_fields,
 )
-from retinue.openapi.codec.security import Credentials
+from retinue.openapi.codec.security import RequestCredentials
 
 MAX_URL_LENGTH = 32_768
 """Servers accept 8 to 64 kB; a longer url is an argument in the wrong place."""
@@ -55,7 +55,7 @@ class _File:
     media_type: str | None
 
 
-def render_request(operation: Operation, arguments: Any, credentials: Credentials) -> HttpRequest:
+def render_request(operation: Operation, arguments: Any, credentials: RequestCredentials) -> HttpRequest:
     """The request of one call. Raises InvalidParametersError and TooLargeError."""
     checked = _check_arguments(operation, arguments)
     path = operation.path.partition("#")[0]

@@ -67,7 +67,7 @@ _CHARSET = re.compile(r'charset="?([\w.-]{1,40})', re.IGNORECASE)
 
 
 def documented_only(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """An output schema that shows what the document promises and accepts what the API returns.
+    """An output schema that documents the promised form and accepts any response.
 
     MCP clients refuse a result that breaks the listed schema, so a warning takes a schema that fits. An
     object stays one: `as_documented` sees to it.
@@ -97,13 +97,19 @@ def as_documented(answer: Answer, schema: Mapping[str, Any] | None, problems: Se
 
 
 def read_response(
-    operation: Operation, api: str, status: int, headers: Mapping[str, str], body: bytes
+    operation: Operation,
+    api: str,
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> Answer:
     """The answer of a call; ``headers`` are case-insensitive or lower case, ``api`` names the API in errors.
 
     Raises RemoteFaultError, BusyError for 429, and AgentUnreachableError for 502, 503 and 504.
     """
-    body = _decompress(api, headers.get("content-encoding", ""), body)
+    body = _decompress(api, headers.get("content-encoding", ""), body, max_decompressed_bytes)
     content_type = headers.get("content-type", "")
     shown = {name: headers[name] for name in _SHOWN_HEADERS if name in headers}
     meta = {META_KEY: {"status": status, **({"headers": shown} if shown else {})}}
@@ -171,19 +177,19 @@ def _remedy(status: int, headers: Mapping[str, str]) -> str:
     return ""
 
 
-def _decompress(api: str, encoding: str, body: bytes) -> bytes:
+def _decompress(api: str, encoding: str, body: bytes, max_bytes: int) -> bytes:
     """The body of a server that compresses although no compression was asked for."""
     if encoding.strip().lower() not in ("gzip", "x-gzip", "deflate") or not body:
         return body
     reader = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
-        plain = reader.decompress(body, MAX_DECOMPRESSED_BYTES)
+        plain = reader.decompress(body, max_bytes)
     except zlib.error as error:
         data = {"type": "output_validation_error"}
         raise RemoteFaultError(api, _INTERNAL_ERROR, f"{api} sent a damaged body: {error}", data) from None
     if reader.unconsumed_tail:
         data = {"type": "too_large", "remedy": TOO_LARGE_REMEDY}
-        message = f"{api}: the response is larger than {MAX_DECOMPRESSED_BYTES:,} bytes"
+        message = f"{api}: the response is larger than {max_bytes:,} bytes"
         raise RemoteFaultError(api, _INTERNAL_ERROR, message, data)
     return plain
 
@@ -212,7 +218,7 @@ def _part_of(operation: Operation, media_type: str, body: bytes) -> Part:
 
 
 def _find_detail(content_type: str, body: bytes) -> str:
-    """One line of what the API says; "" when it says nothing that can be shown."""
+    """One line of the API's own error message; "" without a usable message."""
     if is_json_type(content_type) or body[:1] in (b"{", b"["):
         try:
             value = orjson.loads(body)

@@ -88,7 +88,7 @@ class SchemaConverter:
         return converted, definitions
 
     def resolve(self, schema: Any, root: Any, pointer: Any) -> Any:
-        """The target of a ``$ref``; one to ``#/$defs`` may mean the schema in which it stands."""
+        """The target of a ``$ref``; ``#/$defs`` may refer to the schema that contains the reference."""
         try:
             return resolve_pointer(self._document, pointer)
         except BrokenReferenceError as error:
@@ -100,7 +100,7 @@ class SchemaConverter:
             raise BrokenSchemaError("", error.problem, error.remedy) from None
 
     def name_of(self, pointer: str) -> str:
-        """The name in ``$defs`` of what a pointer names."""
+        """The name in ``$defs`` of a pointer's target."""
         known = self._names.get(pointer)
         if known is None:
             stem = _UNSAFE.sub("_", pointer.rpartition("/")[2])[:80] or "root"
@@ -113,7 +113,7 @@ class SchemaConverter:
         return known
 
     def is_hidden(self, schema: Any, root: Any) -> bool:
-        """Whether a property is one that this direction leaves out."""
+        """Whether this direction leaves out a property."""
         if isinstance(schema, dict) and isinstance(schema.get("$ref"), str) and self._hidden not in schema:
             try:
                 schema = self.resolve(schema, root, schema["$ref"])
@@ -153,7 +153,7 @@ class SchemaConverter:
 
 
 class _Conversion:
-    """The conversion of one schema: a component, or what stands in an operation.
+    """The conversion of one schema: a component, or a schema inside an operation.
 
     ``pointer`` is where a component stands, to which ``$recursiveRef`` leads back.
     """

@@ -39,7 +39,7 @@ class SecurityScheme:
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class RequestCredentials:
     """The credentials of a request: headers, query fields and cookies."""
 
     headers: Mapping[str, str]
@@ -92,7 +92,7 @@ def choose_credentials(
     alternatives: Alternatives,
     schemes: Mapping[str, SecurityScheme],
     environment: Mapping[str, str],
-) -> Credentials:
+) -> RequestCredentials:
     """The credentials of a request. Raises NotAuthenticatedError, which names the variables to set."""
     optional = not alternatives
     for names in alternatives:
@@ -101,7 +101,7 @@ def choose_credentials(
         if names and len(chosen) == len(names) and all(_is_given(scheme, environment) for scheme in chosen):
             return _render(chosen, environment)
     if optional:
-        return Credentials({}, {}, {})
+        return RequestCredentials({}, {}, {})
     raise NotAuthenticatedError(
         f"{what} requires credentials, and none are set", remedy=_remedy(alternatives, schemes)
     )
@@ -154,7 +154,7 @@ def _is_given(scheme: SecurityScheme, environment: Mapping[str, str]) -> bool:
     return all(name in environment for name in scheme.variables) and environment[scheme.variables[0]] != ""
 
 
-def _render(schemes: Iterable[SecurityScheme], environment: Mapping[str, str]) -> Credentials:
+def _render(schemes: Iterable[SecurityScheme], environment: Mapping[str, str]) -> RequestCredentials:
     headers: dict[str, str] = {}
     query: dict[str, str] = {}
     cookies: dict[str, str] = {}
@@ -170,7 +170,7 @@ def _render(schemes: Iterable[SecurityScheme], environment: Mapping[str, str]) -
         else:
             fields = {"header": headers, "query": query, "cookie": cookies}[scheme.kind]
             fields[scheme.field.lower() if scheme.kind == "header" else scheme.field] = value
-    return Credentials(headers, query, cookies)
+    return RequestCredentials(headers, query, cookies)
 
 
 def _check_value(name: str, value: str) -> str:

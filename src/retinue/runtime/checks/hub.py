@@ -14,7 +14,7 @@ import orjson
 from retinue.core.durations import render_duration
 from retinue.core.errors import CallTimedOutError, RetinueError, StateError
 from retinue.mcp.codec.tool_calls import VERSION, list_request
-from retinue.mcp.codec.wire import Wire
+from retinue.mcp.codec.wire import NegotiatedSession
 from retinue.mcp.upstream.client import open_response
 from retinue.parts.part import Check
 from retinue.rpc.probe import answers
@@ -130,7 +130,7 @@ async def measure_list(http: HttpClient, url: str, token: str | None, *, timeout
     Raises StateError.
     """
     message = list_request("retinue", version("retinue"))
-    headers = Wire().headers_of(message)
+    headers = NegotiatedSession().headers_of(message)
     if token is not None:
         headers["authorization"] = f"Bearer {token}"
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from retinue.core.errors import ExecutionFailedError, RetinueError
 from retinue.parts.part import Check
 from retinue.processes.bounds import BOUNDS
-from retinue.processes.limited import ALLOWING_VARIABLE, Limits, run_command
+from retinue.processes.limited import ALLOWING_VARIABLE, ProgramLimits, run_command
 from retinue.runtime.serving import FIRST_AGENT_PORT, bind, check_loopback
 
 LIBRARIES = ("aiohttp", "click", "pydantic", "starlette", "uvicorn")
@@ -80,7 +80,7 @@ async def check_programs(bounds: Sequence[str] = BOUNDS) -> Check:
     with tempfile.TemporaryDirectory(prefix="retinue-doctor-") as folder:
         try:
             result = await run_command(
-                command, folder=Path(folder), limits=Limits(must_bind=True), bounds=bounds
+                command, folder=Path(folder), limits=ProgramLimits(must_bind=True), bounds=bounds
             )
         except ExecutionFailedError as error:
             return Check("programs", "warn", f"{error.message}; review_code is refused", error.remedy)

@@ -176,15 +176,17 @@ async def check_postgres(url: str) -> Check:
 async def check_signatures(settings: Settings, state: State, home: LayoutRegistry) -> Check:
     """The cards in the state's registry that the policy refuses, and cards with a bad signature."""
     policy = settings.signatures.policy
-    reading = await RegistrySource("home", home, verifier=card_verifier(settings, state)).read_all()
-    refused = [one.error for one in reading.problems if isinstance(one.error, CardSignatureError)]
-    bad = [one for one in reading.listings if one.signature in ("invalid", "unknown_key")]
+    reading = await RegistrySource(
+        "home", home, verifier=card_verifier(settings.signatures, state)
+    ).read_all()
+    refused = [problem.error for problem in reading.problems if isinstance(problem.error, CardSignatureError)]
+    bad = [listing for listing in reading.listings if listing.signature in ("invalid", "unknown_key")]
     if refused:
-        return Check("signatures", "fail", "; ".join(one.message for one in refused), refused[0].remedy)
+        return Check("signatures", "fail", "; ".join(error.message for error in refused), refused[0].remedy)
     if bad:
-        named = ", ".join(f"{one.name} ({one.signature})" for one in bad)
+        named = ", ".join(f"{listing.name} ({listing.signature})" for listing in bad)
         return Check("signatures", "warn", f"without a valid signature: {named}", "publish them again")
-    signed = sum(one.signature == "valid" for one in reading.listings)
+    signed = sum(listing.signature == "valid" for listing in reading.listings)
     return Check("signatures", "ok", f"policy {policy}; {signed} of {len(reading.listings)} cards are signed")
 
 

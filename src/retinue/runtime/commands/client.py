@@ -82,7 +82,7 @@ class MeshClient:
             return Outcome(call.id, skill, "failed", agent=agent, error=error)
 
     async def get(self, skill: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        """The value; raises what the call failed with."""
+        """The value; raises the error of the call."""
         return (await self.ask(skill, arguments, **options)).get()
 
 

@@ -23,7 +23,7 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S
 
 
 @dataclass(frozen=True, slots=True)
-class Hub:
+class HubTarget:
     """The URL of a hub, which may not run yet; ``own`` means that it accepts the token of this state."""
 
     url: str
@@ -51,7 +51,7 @@ def find_config(client: Client) -> Path:
     return find_file(client.files(places()))
 
 
-def find_hub(settings: Settings, state: State, given: str | None = None) -> Hub:
+def find_hub(settings: Settings, state: State, given: str | None = None) -> HubTarget:
     """The hub to connect to: the given one, else the state's running hub, else its configured address.
 
     Raises InvalidSettingError for an invalid URL, and if no hub runs and its port is not fixed.
@@ -60,19 +60,19 @@ def find_hub(settings: Settings, state: State, given: str | None = None) -> Hub:
     if given is not None:
         url = _check_url(given)
         own = running is not None and _origin(running.url) == _origin(url)
-        return Hub(url, running=own, own=own or _origin(url) == _origin(_configured_url(settings)))
+        return HubTarget(url, running=own, own=own or _origin(url) == _origin(_configured_url(settings)))
     if running is not None:
-        return Hub(running.url.rstrip("/") + PATH, running=True, own=True)
+        return HubTarget(running.url.rstrip("/") + PATH, running=True, own=True)
     if settings.hub.port == 0:
         raise InvalidSettingError(
             "hub.port",
             "0 means any free port, and no hub is running",
             remedy="start the hub first, set a port, or use --stdio",
         )
-    return Hub(_configured_url(settings) + PATH, running=False, own=True)
+    return HubTarget(_configured_url(settings) + PATH, running=False, own=True)
 
 
-def render_entry(client: Client, state: State, hub: Hub | None) -> dict[str, Any]:
+def render_entry(client: Client, state: State, hub: HubTarget | None) -> dict[str, Any]:
     """The client's entry: the URL of ``hub``, or the command ``retinue mcp`` if it is None.
 
     The token of the state is written for the state's own hub only.
@@ -147,7 +147,7 @@ def list_clients(name: str) -> list[Seen]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerContainer:
     """A container of servers in a client's file; ``folder`` is the project that they belong to."""
 
     file: Path
@@ -155,13 +155,13 @@ class Place:
     folder: Path | None = None
 
 
-def find_places(client: Client, project: Path | None = None) -> list[Place]:
+def find_places(client: Client, project: Path | None = None) -> list[ServerContainer]:
     """The user's servers first, then those of the project in this folder.
 
     Raises InvalidSettingError if the client has no configuration for projects.
     """
     file = find_config(client)
-    found = [Place(file, (client.container,))]
+    found = [ServerContainer(file, (client.container,))]
     if project is not None:
         if not client.project_file:
             with_projects = ", ".join(one.name for one in CLIENTS.values() if one.project_file)
@@ -172,13 +172,15 @@ def find_places(client: Client, project: Path | None = None) -> list[Place]:
             )
         folder = project.expanduser().absolute()
         if client.project_container is not None:
-            found.append(Place(file, client.project_container(folder), folder))
+            found.append(ServerContainer(file, client.project_container(folder), folder))
         if (own := folder / client.project_file).resolve() != file.resolve():
-            found.append(Place(own, (client.container,), folder))
+            found.append(ServerContainer(own, (client.container,), folder))
     return found
 
 
-def read_servers(client: Client, place: Place, own_url: str | None) -> list[tuple[FoundServer, Any]]:
+def read_servers(
+    client: Client, place: ServerContainer, own_url: str | None
+) -> list[tuple[FoundServer, Any]]:
     """The servers at a place with their entries; entries of a hub are left out.
 
     ``own_url`` is that of this hub, which stays. Raises InvalidSettingError for an invalid file.

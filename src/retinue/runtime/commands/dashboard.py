@@ -6,7 +6,7 @@ import orjson
 
 from retinue.core.errors import AgentUnreachableError, RemoteFaultError, StateError
 from retinue.core.record import HUB_NAME
-from retinue.dashboard.paths import ROOT
+from retinue.dashboard.sessions import ROOT
 from retinue.settings import Settings
 from retinue.storage.state import State, find_hub_url
 from retinue.web.http_client import HttpClient

@@ -12,8 +12,9 @@ from retinue.core.errors import RetinueError
 from retinue.llm.spec import Available
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import list_published
-from retinue.parts.installed import find_installed_parts
+from retinue.parts.installed import KNOWN_PARTS, find_installed_parts
 from retinue.parts.part import Check, Status
+from retinue.plugins import PARTS, list_plugins
 from retinue.runtime.checks.children import check_environment
 from retinue.runtime.checks.hub import check_hub, check_list, check_ready
 from retinue.runtime.checks.machine import (
@@ -107,6 +108,11 @@ def _check_parts(settings: Settings, state: State) -> list[Check]:
     """The rows of installed parts, and the parts that are missing."""
     tables = tables_of(settings)
     checks = [failed(f"part {name}", error) for name, error in find_missing_parts(settings).items()]
+    checks += [
+        Check(f"part {name}", "warn", "parts.off names it, but it is not installed", "correct parts.off")
+        for name in settings.parts.off
+        if name not in {*KNOWN_PARTS, *(plugin.name for plugin in list_plugins(PARTS))}
+    ]
     for part in find_installed_parts().parts:
         if part.name in settings.parts.off:
             continue

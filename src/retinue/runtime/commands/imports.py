@@ -64,7 +64,7 @@ async def keep_and_wait(
     tables: Mapping[str, ImportTable],
     on_slow: OnSlow = lambda names: None,
 ) -> list[ImportOutcome]:
-    """Keep imports, and wait until the hub has connected to each, or says why it cannot."""
+    """Store imports, and wait until the hub has connected to each or reports its failure."""
     before = await list_rows(client)
     for name, table in tables.items():
         write_import(state, name, table)

@@ -24,7 +24,7 @@ from retinue.mcp.client_configs.merging import MovedEntry, PutBack, put_back
 from retinue.mcp.upstream.http_transport import NEEDS_LOGIN
 from retinue.runtime.commands.client import MeshClient
 from retinue.runtime.commands.connect import (
-    Place,
+    ServerContainer,
     find_places,
     has_token,
     moves_file,
@@ -48,7 +48,7 @@ from retinue.storage.state import State
 class Moving:
     """One server that is moved: its place, its entry, and the import that it becomes."""
 
-    place: Place
+    place: ServerContainer
     name: str
     entry: Any
     import_name: str
@@ -58,7 +58,7 @@ class Moving:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MovePlan:
     """The steps of a move; ``stays`` are the names of servers that stay in the client, with the reason."""
 
     client: Client
@@ -99,7 +99,7 @@ async def plan_move(
     hub_entry: Mapping[str, Any],
     project: Path | None = None,
     keep: Collection[str] = (),
-) -> Plan:
+) -> MovePlan:
     """Read the client's servers, and decide what becomes of each; writes nothing.
 
     Raises InvalidSettingError for an invalid file and a name in ``keep`` that no server has, StateError for a
@@ -131,14 +131,14 @@ async def plan_move(
             remedy=f"one of {', '.join(sorted(names))}" if names else "leave it out",
         )
     files = tuple(dict.fromkeys([found[0].file, *(one.place.file for one in moving)]))
-    plan = Plan(client, hub_name, hub_entry, files, tuple(moving), tuple(stays))
+    plan = MovePlan(client, hub_name, hub_entry, files, tuple(moving), tuple(stays))
     for file in files:
         check_writable(file)
         plan.edit(file, read_text(file))
     return plan
 
 
-async def move(mesh: MeshClient, settings: Settings, state: State, plan: Plan) -> list[Changed]:
+async def move(mesh: MeshClient, settings: Settings, state: State, plan: MovePlan) -> list[Changed]:
     """Carry out a plan. Raises StateError, with nothing changed, if an import or a file fails."""
     with _alone(state):
         new = {one.import_name: one.table for one in plan.moving if one.is_new}
@@ -162,7 +162,7 @@ async def move(mesh: MeshClient, settings: Settings, state: State, plan: Plan) -
             raise
 
 
-def _refusal(plan: Plan, failed: Sequence[ImportOutcome]) -> StateError:
+def _refusal(plan: MovePlan, failed: Sequence[ImportOutcome]) -> StateError:
     """The error for servers that do not run in the mesh; it names each, so that one repetition is enough."""
     names = {one.import_name: one.name for one in plan.moving}
     keep = " ".join(f"--keep {shlex.quote(names[one.name])}" for one in failed)
@@ -188,7 +188,7 @@ Texts = dict[Path, tuple[str | None, str]]
 """The former and the new text of each file."""
 
 
-def _edit_files(plan: Plan) -> Texts:
+def _edit_files(plan: MovePlan) -> Texts:
     texts: Texts = {}
     for file in plan.files:
         before = read_text(file)
@@ -197,7 +197,7 @@ def _edit_files(plan: Plan) -> Texts:
     return texts
 
 
-def _note(plan: Plan, new: Mapping[str, ImportTable], texts: Texts) -> dict[str, Any]:
+def _note(plan: MovePlan, new: Mapping[str, ImportTable], texts: Texts) -> dict[str, Any]:
     return {
         "hub": plan.hub_name,
         "files": [
@@ -220,7 +220,7 @@ def _note(plan: Plan, new: Mapping[str, ImportTable], texts: Texts) -> dict[str,
     }
 
 
-def _write_files(plan: Plan, texts: Texts) -> list[Changed]:
+def _write_files(plan: MovePlan, texts: Texts) -> list[Changed]:
     """Write the files; if one cannot be written, those before it become as they were."""
     written: list[Changed] = []
     try:
@@ -234,13 +234,13 @@ def _write_files(plan: Plan, texts: Texts) -> list[Changed]:
     return written
 
 
-def _adds_hub(plan: Plan, file: Path, before: str | None) -> bool:
+def _adds_hub(plan: MovePlan, file: Path, before: str | None) -> bool:
     if file != plan.files[0]:
         return False
     return before is None or plan.client.read_entry(before, plan.hub_name, str(file)) is None
 
 
-def _check_unchanged(plan: Plan, file: Path, text: str | None) -> None:
+def _check_unchanged(plan: MovePlan, file: Path, text: str | None) -> None:
     """Raise StateError if a moved entry differs from the shown one."""
     for one in plan.moving:
         if one.place.file == file:
@@ -249,7 +249,7 @@ def _check_unchanged(plan: Plan, file: Path, text: str | None) -> None:
                 raise StateError(f"{one.name!r} in {file} was changed meanwhile", remedy="try again")
 
 
-def _is_secret(plan: Plan, file: Path) -> bool:
+def _is_secret(plan: MovePlan, file: Path) -> bool:
     return file == plan.files[0] and has_token(plan.hub_entry)
 
 
@@ -320,7 +320,7 @@ def _restore_file(client: Client, hub_name: str, note: Mapping[str, Any]) -> Res
 def _remove_imports(
     settings: Settings, state: State, client_name: str, note: dict[str, Any], left: Sequence[dict[str, Any]]
 ) -> list[str]:
-    """Remove the imports that this move made; one that another move uses, too, is left to that move."""
+    """Remove the imports that this move made, except imports that another move uses too."""
     others = {name: _read_moves(state, name) for name in CLIENTS if name != client_name}
     kept = read_imports(settings, state)
     removed = []

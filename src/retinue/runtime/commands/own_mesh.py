@@ -1,4 +1,4 @@
-"""The mesh of a command that finds no running hub."""
+"""The mesh of a command when no hub runs."""
 
 from __future__ import annotations
 

@@ -52,10 +52,14 @@ _LOOK_S = 0.5
 
 
 @asynccontextmanager
-async def open_catalog(settings: Settings, state: State, location: str | None) -> AsyncIterator[Catalog]:
+async def open_catalog(
+    settings: Settings, state: State, location: str | None
+) -> AsyncIterator[RegistryCommands]:
     """Open a catalog of the registry at ``location`` (URL or folder), by default the state's."""
     async with HttpClient(allow_private=settings.allow_private_urls) as http:
-        yield Catalog(settings, state, http, check_location(location) if location is not None else None)
+        yield RegistryCommands(
+            settings, state, http, check_location(location) if location is not None else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class Pulled:
     verdict: Verdict = Verdict("none")  # noqa: RUF009 - it is frozen
 
 
-class Catalog:
+class RegistryCommands:
     """Publishes to and removes from one registry; pulls from it or, without a location, from all."""
 
     def __init__(self, settings: Settings, state: State, http: HttpClient, location: str | None) -> None:
@@ -82,7 +86,7 @@ class Catalog:
         """Push a target and notify the hub; raises RegistryError and StateError."""
         registry, created = self._chosen(), datetime.now(UTC)
         if isinstance(target, Card):
-            signer = card_signer(self._settings, self._state)
+            signer = card_signer(self._settings.signatures, self._state)
             published = await publish_card(
                 registry,
                 target.name,
@@ -129,7 +133,7 @@ class Catalog:
             try:
                 artifact = await registry.pull(plain)
                 if artifact.form == "card":
-                    verifier = card_verifier(self._settings, self._state)
+                    verifier = card_verifier(self._settings.signatures, self._state)
                     verdict = verifier.check(artifact.signatures, (artifact.content,), reference=text)
                     return Pulled(artifact, registry.name, verdict)
                 return Pulled(artifact, registry.name)
@@ -209,17 +213,17 @@ async def find_in_registries(
         if skill is not None:
             offering = await directory.resolve_skill(skill, MESH_SCOPES, version_range=version)
             listings = directory.open_all(select_candidates(offering, labels=labels))
-            offers = [(one, one.record.find_skill(skill)) for one in listings]
-            found = [(one, offer) for one, offer in offers if offer is not None]
+            offers = [(listing, listing.record.find_skill(skill)) for listing in listings]
+            rows = [(listing, offer) for listing, offer in offers if offer is not None]
         else:
             await directory.ensure_fresh()
             candidates = select_candidates(directory.list_entries(), version_range=version, labels=labels)
-            found = list(rank_skills(query, directory.open_all(candidates), MESH_SCOPES))
+            rows = list(rank_skills(query, directory.open_all(candidates), MESH_SCOPES))
         missing = [
             {"source": problem.source, "key": problem.key, "error": problem.error.message}
             for problem in directory.problems()
         ]
-    return {"skills": [render_skill_row(one, offer) for one, offer in found], "missing": missing}
+    return {"skills": [render_skill_row(listing, offer) for listing, offer in rows], "missing": missing}
 
 
 def write_content(artifact: Artifact, output: str | None, *, force: bool = False) -> Path:

@@ -1,4 +1,4 @@
-"""What the hub lists for ``retinue top``: its agents and running runs."""
+"""Reads the data of ``retinue top`` from the hub: agents and running runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The replies of the hub; ``problem`` says why it gave no answer."""
+    """The replies of the hub; ``problem`` is the reason of a missing reply."""
 
     agents: Sequence[Row] = ()
     runs: Sequence[Row] = ()

@@ -24,12 +24,12 @@ from retinue.cards.pallet_card import encode_card
 from retinue.cards.retinue_block import list_shown_skills
 from retinue.core.call import Principal
 from retinue.core.record import AgentRecord, Skill
-from retinue.mesh.dispatch import Calls
 from retinue.parts.lazy import Lazy, LazyApp
-from retinue.parts.shown_agents import ShownAgent, ShownAgents
+from retinue.parts.process import Process
+from retinue.parts.shown_agents import ShownAgent
 from retinue.runtime.factories import card_signer
 from retinue.runtime.serving import end_task
-from retinue.settings import Settings
+from retinue.settings_tables import A2aTable, SignatureTable
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient, check_written_url
 from retinue.web.rejections import JWKS_PATH
@@ -50,12 +50,12 @@ SIGN_AGAIN = 0.75
 
 
 def render_a2a_card(
-    record: AgentRecord, url: str, scopes: frozenset[str], settings: Settings, legacy: bool | None
+    record: AgentRecord, url: str, scopes: frozenset[str], table: A2aTable, legacy: bool | None
 ) -> Mapping[str, Any]:
-    """The card of what the endpoints here support; ``legacy`` None = as the settings say."""
+    """The card of what the endpoints here support; ``legacy`` None = as the table says."""
     from retinue.cards.a2a_card import CardOptions, render_agent_card
 
-    shown = settings.a2a.legacy_cards if legacy is None else legacy
+    shown = table.legacy_cards if legacy is None else legacy
     options = CardOptions(streaming=True, push_notifications=True, extended_card=True, legacy=shown)
     return render_agent_card(record, url, scopes=scopes, options=options)
 
@@ -74,8 +74,8 @@ class A2aEndpoints:
 class CardSigning:
     """Signs the A2A cards of one process, each once, and again before its signature ends."""
 
-    def __init__(self, settings: Settings, state: State, url: str) -> None:
-        self._make_signer = partial(card_signer, settings, state)
+    def __init__(self, signatures: SignatureTable, state: State, url: str) -> None:
+        self._make_signer = partial(card_signer, signatures, state)
         self._jku = f"{url.rstrip('/')}{JWKS_PATH}"
         self._signed: LRUCache[bytes, tuple[float, Mapping[str, Any]]] = LRUCache(MAX_SIGNED)
 
@@ -98,20 +98,14 @@ class CardSigning:
 
 
 @asynccontextmanager
-async def open_a2a(
-    calls: Calls,
-    shown: ShownAgents,
-    settings: Settings,
-    state: State,
-    url: str,
-    envelopes: Envelopes | None = None,
-) -> AsyncIterator[A2aEndpoints]:
-    """Open the endpoints of a process, which is reached at ``url``; closed on leaving.
+async def open_a2a(process: Process, envelopes: Envelopes | None = None) -> AsyncIterator[A2aEndpoints]:
+    """Open the endpoints of a process; closed on leaving.
 
     They serve its own agent and, at a hub, every agent below ``/agents``. ``envelopes`` answers the data
     parts that are envelopes of seed 000.
     """
-    signing = CardSigning(settings, state, url)
+    shown, url, table = process.shown, process.url or "", process.tables.get(A2aTable)
+    signing = CardSigning(process.tables.get(SignatureTable), process.state, url)
 
     def describe(name: str | None, find: FindShown, at: str) -> A2aAgent:
         async def list_skills(caller: Principal) -> tuple[Skill, ...]:
@@ -120,7 +114,7 @@ async def open_a2a(
 
         async def render(caller: Principal, legacy: bool | None) -> Mapping[str, Any]:
             agent = await find(caller)
-            card = render_a2a_card(agent.record, at, agent.scopes, settings, legacy)
+            card = render_a2a_card(agent.record, at, agent.scopes, table, legacy)
             return await signing.sign(card)
 
         return A2aAgent(name, list_skills, render, is_named=shown.has_others and name is not None)
@@ -139,7 +133,7 @@ async def open_a2a(
 
     # a proxy may leave the path of an agent's url in its requests
     base = "" if shown.has_others else urlsplit(url).path.rstrip("/")
-    async with _open_service(calls, settings, state, shown.agent.name, envelopes) as service:
+    async with _open_service(process, envelopes) as service:
         routes = _routes(service, own_agent, "/", *((base, f"{base}/") if base else ()))
         if shown.has_others:
             routes += _routes(service, named_agent, "/agents/{agent}", "/agents/{agent}/")
@@ -174,10 +168,9 @@ def _card_routes(agent_of: AgentOf, *paths: str) -> list[Route]:
 
 
 @asynccontextmanager
-async def _open_service(
-    calls: Calls, settings: Settings, state: State, name: str, envelopes: Envelopes | None
-) -> AsyncIterator[Lazy[A2aService]]:
+async def _open_service(process: Process, envelopes: Envelopes | None) -> AsyncIterator[Lazy[A2aService]]:
     """The service of one process, made with its first request."""
+    state, name = process.state, process.shown.agent.name
 
     @asynccontextmanager
     async def serve() -> AsyncIterator[A2aService]:
@@ -186,15 +179,16 @@ async def _open_service(
         from retinue.a2a.server.task_table import TaskTable
         from retinue.storage.task_store import TaskStore
 
-        table = settings.a2a
-        allow_private = table.private_push_urls and settings.allow_private_urls
+        table = process.tables.get(A2aTable)
+        allow_private = table.private_push_urls and process.http.allow_private
 
         def open_store() -> TaskStore:
             return TaskStore.open(state, name, keep=table.keep, keep_days=table.keep_days)
 
         async with HttpClient(allow_private=allow_private) as http:
             check = partial(check_written_url, allow_private=allow_private)
-            opened = A2aService(calls, TaskTable(open_store, PushSender(http), check), envelopes=envelopes)
+            tasks = TaskTable(open_store, PushSender(http), check)
+            opened = A2aService(process.dispatcher, tasks, envelopes=envelopes)
             try:
                 yield opened
             finally:

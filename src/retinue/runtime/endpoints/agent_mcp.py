@@ -12,7 +12,7 @@ from starlette.routing import Route
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_reader
 from retinue.mcp.server.lazy_server import lazy_server, mcp_route
-from retinue.mcp.server.offer import McpOptions, RecordOffer
+from retinue.mcp.server.offer import HEARTBEAT_S, McpOptions, RecordOffer
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.permissions import is_seen
 from retinue.parts.lazy import Lazy
@@ -56,6 +56,8 @@ def agent_server(
     servers: JoinedMesh | LimitedCalls | None,
     table: McpTable,
     max_body_bytes: int,
+    *,
+    heartbeat_s: float = HEARTBEAT_S,
 ) -> Lazy[McpServer]:
     """The MCP server of one agent, made at its first use."""
     offer = RecordOffer(
@@ -69,5 +71,6 @@ def agent_server(
         guard_as_tool_error=table.guard_as_tool_error,
         result_chars=table.result_chars,
         max_body_bytes=max_body_bytes,
+        heartbeat_s=heartbeat_s,
     )
     return lazy_server(offer, dispatcher, local_reader(agent, dispatcher, servers, servers), options)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from starlette.routing import Route
 
 from retinue.core.call import Principal
-from retinue.dashboard.asking import Hub
+from retinue.dashboard.asking import HubSkills
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.server import Dashboard
-from retinue.dashboard.sessions import SessionMiddleware, Sessions
+from retinue.dashboard.sessions import OPEN_PREFIXES, PAGE_PREFIXES, BrowserSessions, SessionMiddleware
 from retinue.mesh.admission import Admission
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.events import EventBus
 from retinue.parts.process import Process
-from retinue.settings import Settings
+from retinue.storage.run_store import RunStore
 from retinue.web.security import SecurityMiddleware
 
 
@@ -26,10 +26,13 @@ class HubDashboard:
     """The parts of a hub's dashboard; ``end`` closes its streams, so that the server can stop."""
 
     routes: list[Route]
-    sessions: Sessions
+    sessions: BrowserSessions
     end: Callable[[], None]
     checks: SecurityMiddleware | None = None
     """The security checks of the hub, which verify the tokens of the sign-in page."""
+    open_prefixes: Sequence[str] = OPEN_PREFIXES
+    form_prefixes: Sequence[str] = PAGE_PREFIXES
+    """Prefixes of the paths to which browsers send forms."""
 
     def take_checks(self, checks: SecurityMiddleware) -> None:
         """Put the sessions in front of the checks of pages; to be called before the first request."""
@@ -37,23 +40,23 @@ class HubDashboard:
         SessionMiddleware.put_before(checks, self.sessions)
 
 
-def make_dashboard(process: Process, settings: Settings) -> HubDashboard:
+def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
     """The dashboard of a hub."""
     # reads leave no event: a page that is looked at calls several skills every second
     dispatcher, directory = process.dispatcher, process.get(Directory)
     guard, events = dispatcher.admission.guard, dispatcher.admission.events
     silent = Admission(guard, events=EventBus())
-    hub = Hub(dispatcher, replace(dispatcher, admission=silent))
+    hub = HubSkills(dispatcher, replace(dispatcher, admission=silent))
 
     def subscribe(changed: Callable[[], None]) -> Callable[[], None]:
-        ends = [
+        subscriptions = [
             events.subscribe(lambda event: changed()),
             directory.subscribe(lambda change: changed()),
         ]
 
         def end() -> None:
-            for one in ends:
-                one()
+            for unsubscribe in subscriptions:
+                unsubscribe()
 
         return end
 
@@ -61,7 +64,7 @@ def make_dashboard(process: Process, settings: Settings) -> HubDashboard:
         assert made.checks is not None
         return await made.checks.authenticate({b"authorization": b"Bearer " + token})
 
-    sessions, live = Sessions(), LiveUpdates(subscribe)
+    sessions, live = BrowserSessions(), LiveUpdates(subscribe)
     dashboard = Dashboard(
         hub,
         sessions,
@@ -69,7 +72,7 @@ def make_dashboard(process: Process, settings: Settings) -> HubDashboard:
         url=process.url or "",
         version=version("retinue"),
         verify=verify,
-        has_runs=lambda: settings.database is not None or process.state.runs.exists(),
+        has_runs=run_store.exists,
         read_limits=lambda: (guard.max_depth, guard.new_trace_calls),
     )
     made = HubDashboard(dashboard.routes(), sessions, live.end)

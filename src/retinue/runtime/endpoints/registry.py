@@ -16,16 +16,16 @@ from retinue.oci.server.push import may_write
 from retinue.oci.server.webhooks import HOOK_TOKEN
 from retinue.oci.source import WORKFLOWS
 from retinue.runtime.factories import HOME_SOURCE
-from retinue.settings import Settings
+from retinue.settings_tables import HookTable
 from retinue.web.security import identity_of
 
 
-def hook_tokens(settings: Settings, environ: Mapping[str, str]) -> dict[str, Principal]:
+def hook_tokens(hooks: HookTable, environ: Mapping[str, str]) -> dict[str, Principal]:
     """The configured token for registry webhooks, accepted besides the state's token.
 
     Raises InvalidSettingError if the environment variable is not set.
     """
-    variable = settings.hooks.token_env
+    variable = hooks.token_env
     if variable is None:
         return {}
     token = environ.get(variable, "").strip()

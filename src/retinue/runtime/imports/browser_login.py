@@ -193,7 +193,7 @@ def show_page(page: str, echo: Callable[[str], None], *, browser: bool) -> None:
 
 
 def _given_client(table: ImportTable, own: Mapping[str, str]) -> dict[str, Any] | None:
-    """The client that the person has registered by hand."""
+    """The OAuth client that a person has registered by hand."""
     from string import Template
 
     if table.client_id is None:
@@ -218,7 +218,7 @@ async def _may_be_private(url: str, settings: Settings) -> bool:
 
 
 def _describe(error: Exception) -> str:
-    """The SDK's message without what a server answered to a token request."""
+    """The SDK's message without the server's answer to a token request."""
     from mcp.client.auth import OAuthTokenError
 
     text = str(error)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
 import structlog
 
-from retinue.a2a.client.imports import AgentSpec, ImportedAgents
+from retinue.a2a.client.imports import DEFAULT_LIMITS, AgentSpec, ImportedAgents, ImportLimits
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError, RetinueError
 from retinue.core.record import Candidate, Health, Listing
 from retinue.hub.imports import ImportState
 from retinue.mcp.client_configs.servers import is_own_hub
 from retinue.mcp.stdio.server_program import ServerProgram
+from retinue.mcp.upstream.flood import FloodMeter
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imports.server import ImportSpec
 from retinue.mcp.upstream.imports.servers import ImportedServers
@@ -49,12 +50,16 @@ def import_specs(
     own: Mapping[str, str],
     state: State,
     own_url: str | None,
+    new_meter: Callable[[], FloodMeter] = FloodMeter,
 ) -> dict[str, ImportSpec]:
     """The imports as the servers of `ImportedServers`; ``${VAR}`` stands for variables of ``own``.
 
-    ``own_url`` is that of this hub, which is not connected to itself.
+    ``own_url`` is that of this hub, which is not connected to itself. ``new_meter`` makes the meter of what
+    a server sends unasked.
     """
-    return {name: _spec_of(name, table, http, own, state, own_url) for name, table in tables.items()}
+    return {
+        name: _spec_of(name, table, http, own, state, own_url, new_meter) for name, table in tables.items()
+    }
 
 
 def _spec_of(
@@ -64,6 +69,7 @@ def _spec_of(
     own: Mapping[str, str],
     state: State,
     own_url: str | None,
+    new_meter: Callable[[], FloodMeter],
 ) -> ImportSpec:
     headers, environ = fill_variables(table.headers, own), fill_variables(table.env, own)
     command = (table.command, *table.args) if table.command else ()
@@ -75,8 +81,8 @@ def _spec_of(
     def connect() -> Transport:
         if table.url is not None:
             login = ImportLogin(LoginFile(state, name, table.url), http)
-            return HttpTransport(name, http, table.url, headers, login.authorize)
-        return ServerProgram(name, command, environ, own=own, folder=table.folder)
+            return HttpTransport(name, http, table.url, headers, login.authorize, flood=new_meter())
+        return ServerProgram(name, command, environ, own=own, folder=table.folder, flood=new_meter())
 
     return ImportSpec(
         name,
@@ -102,15 +108,26 @@ def _find_missing(key: str, texts: Mapping[str, str], own: Mapping[str, str]) ->
 
 
 class Imports:
-    """The imports of a hub: MCP servers, HTTP APIs and agents that speak A2A."""
+    """The imports of a hub: MCP servers, HTTP APIs and A2A agents.
 
-    def __init__(self, settings: Settings, state: State) -> None:
+    ``new_meter`` makes the meter of what a server sends unasked.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        state: State,
+        *,
+        agent_limits: ImportLimits = DEFAULT_LIMITS,
+        new_meter: Callable[[], FloodMeter] = FloodMeter,
+    ) -> None:
+        self._new_meter = new_meter
         self._settings = settings
         self._state = state
         pins = open_pins(settings, state)
         self._servers = ImportedServers(version("retinue"), pins)
         self._apis = ImportedApis(environment())
-        self._agents = ImportedAgents(pins, card_verifier(settings, state))
+        self._agents = ImportedAgents(pins, card_verifier(settings.signatures, state), agent_limits)
 
     @property
     def servers(self) -> ImportedServers:
@@ -119,24 +136,30 @@ class Imports:
 
     def list_states(self) -> list[tuple[str, bool, str]]:
         """Each MCP server: its name, whether it is connected, and the reason if not."""
-        return [(one.spec.name, one.is_ready, one.reason) for one in self._servers.list_members()]
+        return [(member.spec.name, member.is_ready, member.reason) for member in self._servers.list_members()]
 
     def list_imports(self) -> list[ImportState]:
         """Every import: whether it is connected, and its tools that wait to be accepted."""
         pins = self._servers.pins
         servers = [
-            ImportState(one.spec.name, "mcp", one.is_ready, one.reason, pins.list_changes(one.spec.name))
-            for one in self._servers.list_members()
+            ImportState(
+                member.spec.name, "mcp", member.is_ready, member.reason, pins.list_changes(member.spec.name)
+            )
+            for member in self._servers.list_members()
         ]
         agents = [
             ImportState(
-                one.spec.name, "a2a", one.client is not None, one.reason, pins.list_changes(one.spec.name)
+                member.spec.name,
+                "a2a",
+                member.client is not None,
+                member.reason,
+                pins.list_changes(member.spec.name),
             )
-            for one in self._agents.list_members()
+            for member in self._agents.list_members()
         ]
         apis = [
-            ImportState(one.spec.name, "openapi", one.client is not None, one.reason)
-            for one in self._apis.list_members()
+            ImportState(member.spec.name, "openapi", member.client is not None, member.reason)
+            for member in self._apis.list_members()
         ]
         return [*servers, *agents, *apis]
 
@@ -148,7 +171,7 @@ class Imports:
     @property
     def invokers(self) -> dict[str, Invoker]:
         """The invokers of skills, by source."""
-        return {one.name: one for one in (self._servers, self._apis, self._agents)}
+        return {member.name: member for member in (self._servers, self._apis, self._agents)}
 
     def health_sink(self, sink: HealthSink) -> HealthSink:
         """``sink`` for the health that calls find; a server that floods stays degraded while it answers."""
@@ -191,7 +214,7 @@ class Imports:
         agents = {name: _agent_of(name, table, own) for name, table in tables.items() if table.a2a}
         servers = {name: table for name, table in tables.items() if name not in apis and name not in agents}
         own_url = find_own_url(self._settings, self._state)
-        await self._servers.configure(import_specs(servers, http, own, self._state, own_url))
+        await self._servers.configure(import_specs(servers, http, own, self._state, own_url, self._new_meter))
         await self._apis.configure({name: _api_of(name, table, http) for name, table in apis.items()}, http)
         await self._agents.configure(agents, http)
 

@@ -137,7 +137,7 @@ class ImportLogin:
         self._renewing = asyncio.Lock()
 
     async def authorize(self, refused: str | None = None) -> str | None:
-        """The header, or None without a login; ``refused`` is what the server did not accept, "" for none.
+        """The header, or None without a login; ``refused`` is the header that the server rejected, or "".
 
         A stale or refused token is renewed once for all calls that wait. If that fails, a stale one is used
         until the server refuses it: perhaps only the clock was set. None for a refused one.

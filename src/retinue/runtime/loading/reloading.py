@@ -82,10 +82,10 @@ def serve_reloading(text: str, serve_once: Callable[[Target, Callable[[int], Non
     return status
 
 
-def wait_for_change(before: Stamps, stop: threading.Event) -> bool:
+def wait_for_change(before: Stamps, stop: threading.Event, poll_s: float = POLL_S) -> bool:
     """Wait until a file changes or a new one appears in its folder; False if asked to stop."""
     folders = {path.parent for path in before}
-    while not stop.wait(POLL_S):
+    while not stop.wait(poll_s):
         now = _neighbours(before)
         if any(now.get(path) != stamp for path, stamp in before.items()):
             return True

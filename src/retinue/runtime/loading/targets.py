@@ -185,7 +185,7 @@ def _load_agent_file(path: Path) -> Target:
 
 
 def _load_character(facts: Mapping[str, Any], path: Path) -> Target | None:
-    """A character file, with the Python file that it names, else the one of its own name beside it.
+    """A character file, with the Python file that it names, or else the Python file of the same name.
 
     None for any other file.
     """

@@ -148,7 +148,7 @@ class AgentLogs:
 
 
 def log_name(agent: str) -> str:
-    """The file name of an agent's log; a name may hold what a file system does not take."""
+    """The file name of an agent's log, because a name may have characters that no file name can have."""
     return f"{quote(agent, safe='')[:200]}.log"
 
 

@@ -108,7 +108,7 @@ class MeshLog:
 
 @dataclass(slots=True)
 class _LogFile:
-    """One log file and how far it was read; also while it is renamed and begun anew."""
+    """One log file and the read position; also across its rotation."""
 
     path: Path
     source: str

@@ -18,6 +18,7 @@ from retinue.runtime.loading.reloading import watch_lists
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
+from retinue.settings_tables import SignatureTable, TimeoutTable
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State
 
@@ -62,16 +63,17 @@ class PublicationPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        agent, state, settings = process.agent, process.state, process.tables.get(Settings)
-        registry = configured_registry(self._find_registry(state), settings, process.http, state)
+        agent, state, tables = process.agent, process.state, process.tables
+        place = self._find_registry(state)
+        registry = configured_registry(place, tables.get(Settings), process.http, state)
         publication = CardPublication(
             registry,
             lambda: agent.record(process.url),
             self._tag,
             process.http,
             process.echo,
-            probe_timeout_s=settings.timeouts.probe_s,
-            signer=await asyncio.to_thread(card_signer, settings, state),
+            probe_timeout_s=tables.get(TimeoutTable).probe_s,
+            signer=await asyncio.to_thread(card_signer, tables.get(SignatureTable), state),
         )
         notify = partial(notify_hub, process.http, state, self._hub_url)
 

@@ -47,17 +47,17 @@ class AuditPart(Part):
             recorded.flush()
 
 
-async def read_calls(audit: SqliteAudit, wanted: CallFilter, limit: int) -> Sequence[Mapping[str, Any]]:
+async def read_calls(audit: SqliteAudit, call_filter: CallFilter, limit: int) -> Sequence[Mapping[str, Any]]:
     """The recorded calls that match, newest first."""
     equal = {
-        "skill": wanted.skill,
-        "agent": wanted.agent,
-        "caller": wanted.caller,
-        "status": wanted.status,
-        "trace_id": wanted.trace,
+        "skill": call_filter.skill,
+        "agent": call_filter.agent,
+        "caller": call_filter.caller,
+        "status": call_filter.status,
+        "trace_id": call_filter.trace,
     }
     audit.flush()
     filters = {key: value for key, value in equal.items() if value is not None}
     return await asyncio.to_thread(
-        audit.list_calls, filters, failed=wanted.failed, before=wanted.before, limit=limit
+        audit.list_calls, filters, failed=call_filter.failed, before=call_filter.before, limit=limit
     )

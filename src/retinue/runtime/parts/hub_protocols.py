@@ -13,7 +13,7 @@ from retinue.mcp.upstream.imports.reads import ServersInHub
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.oci.server import pull as oci
-from retinue.oci.server.webhooks import hook_route
+from retinue.oci.server.webhooks import HOOK_PATH, hook_route
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.endpoints.agent_mcp import McpEndpoints
@@ -23,8 +23,9 @@ from retinue.runtime.endpoints.registry import hook_tokens, shown_repositories
 from retinue.runtime.imports.connections import Imports
 from retinue.runtime.mesh import Registries
 from retinue.runtime.parts.mcp import MCP_RANK
-from retinue.settings import Settings
-from retinue.settings_tables import DiscoveryTable
+from retinue.settings_tables import DiscoveryTable, HookTable
+from retinue.storage.run_store import RunStore
+from retinue.web.rejections import REGISTRY_PATH
 
 
 class HubMcpPart(Part):
@@ -87,7 +88,8 @@ class RegistryPart(Part):
                 hook_route(registries.notifications.take),
                 *oci.routes(registries.home, registries.home, shown),
             ),
-            tokens=hook_tokens(process.tables.get(Settings), process.environ),
+            any_media_type=(REGISTRY_PATH, HOOK_PATH),
+            tokens=hook_tokens(process.tables.get(HookTable), process.environ),
         )
 
 
@@ -101,6 +103,11 @@ class DashboardPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        settings = process.tables.get(Settings)
-        dashboard = make_dashboard(process, settings)
-        yield Opened(routes=dashboard.routes, on_checks=dashboard.take_checks, drain=dashboard.end)
+        dashboard = make_dashboard(process, process.get(RunStore))
+        yield Opened(
+            routes=dashboard.routes,
+            open_prefixes=dashboard.open_prefixes,
+            any_media_type=dashboard.form_prefixes,
+            on_checks=dashboard.take_checks,
+            drain=dashboard.end,
+        )

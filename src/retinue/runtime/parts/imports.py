@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from retinue.authoring.agent import Agent
@@ -13,6 +13,7 @@ from retinue.parts.part import HubFile, Opened, Part, Problem
 from retinue.parts.process import Process
 from retinue.runtime.imports.connections import Imports
 from retinue.settings import Settings
+from retinue.storage.state import State
 
 
 class ImportsPart(Part):
@@ -27,9 +28,12 @@ class ImportsPart(Part):
     runs_after = (HubFile,)
     is_required = True
 
+    def __init__(self, make_imports: Callable[[Settings, State], Imports] = Imports) -> None:
+        self._make_imports = make_imports
+
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        imports = Imports(process.tables.get(Settings), process.state)
+        imports = self._make_imports(process.tables.get(Settings), process.state)
         dispatcher = process.dispatcher
         if dispatcher.health_sink is not None:
             dispatcher.health_sink = imports.health_sink(dispatcher.health_sink)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from retinue.hub.messages import add_message_skill
@@ -12,7 +12,6 @@ from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.messages import PROTOCOL, LazyMessageInvoker, Messages
 from retinue.runtime.peers import Peers
-from retinue.settings import Settings
 
 _SERVING = frozenset({"hub", "agent"})
 
@@ -28,14 +27,16 @@ class MessagesPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        messages = Messages(process.dispatcher, process.shown, process.tables.get(Settings), process.state)
-        try:
+        messages = Messages(process)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(messages.aclose)
             if process.kind in _SERVING:
                 await messages.recover()
             protocols = {}
             if process.kind != "agent":  # an agent's own client is that of its mesh
                 peers = process.get(Peers)
                 by_messages = LazyMessageInvoker(peers, messages)
+                stack.push_async_callback(by_messages.aclose)
                 protocols[PROTOCOL] = InteractiveInvoker(peers.mcp_client, by_messages)
             yield Opened(
                 product=messages,
@@ -43,5 +44,3 @@ class MessagesPart(Part):
                 protocols=protocols,
                 skills=partial(add_message_skill, send=messages.answer_in) if protocols else None,
             )
-        finally:
-            await messages.aclose()

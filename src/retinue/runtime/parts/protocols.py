@@ -6,19 +6,30 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
+from cachetools import LRUCache
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from retinue.cards.pallet_card import encode_card, render_card
+from retinue.core.errors import RetinueError
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
+from retinue.parts.shown_agents import ShownAgent, ShownAgents
 from retinue.rest.routes import rest_route
 from retinue.rpc.server import execute_route, health_route
 from retinue.runtime.access import protected_resource
 from retinue.runtime.endpoints.a2a import open_a2a
-from retinue.runtime.endpoints.cards import card_routes
 from retinue.runtime.factories import public_card_key
 from retinue.runtime.messages import Messages
 from retinue.runtime.observing.process_state import ProcessState
-from retinue.settings import Settings
-from retinue.settings_tables import ExecuteTable
+from retinue.settings_tables import AuthTable, ExecuteTable, SignatureTable
+from retinue.web.error_table import rest_fault
 from retinue.web.rejections import keys_route, metadata_routes
+from retinue.web.security import identity_of
+
+MAX_KEPT_CARDS = 8
+"""Rendered cards of the process's own agent: readers with other scopes see other ones."""
 
 _SERVING = frozenset({"hub", "agent"})
 
@@ -57,15 +68,7 @@ class A2aPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        opening = open_a2a(
-            process.dispatcher,
-            process.shown,
-            process.tables.get(Settings),
-            process.state,
-            process.url or "",
-            process.get(Messages).answer_envelope,
-        )
-        async with opening as endpoints:
+        async with open_a2a(process, process.get(Messages).answer_envelope) as endpoints:
             yield Opened(routes=endpoints.routes, drain=endpoints.end)
 
 
@@ -79,7 +82,7 @@ class CardPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        yield Opened(routes=card_routes(process.shown))
+        yield Opened(routes=_card_routes(process.shown))
 
 
 class RestPart(Part):
@@ -105,14 +108,46 @@ class ProbesPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        settings = process.tables.get(Settings)
         state = process.find(ProcessState)
-        keys = keys_route(partial(public_card_key, settings, process.state))
+        keys = keys_route(partial(public_card_key, process.tables.get(SignatureTable), process.state))
         yield Opened(
             routes=(
                 health_route(),
                 *(() if state is None else state.routes()),
                 *(() if process.kind == "worker" else (keys,)),
-                *metadata_routes(protected_resource(settings)),
+                *metadata_routes(protected_resource(process.tables.get(AuthTable))),
             )
         )
+
+
+def _card_routes(shown: ShownAgents) -> tuple[Route, ...]:
+    """The routes of the cards; each reader gets the part of the card that it may see (P-10).
+
+    The process's own card is rendered once for each revision of its agent. A caller that does not see that
+    agent gets a card without skills.
+    """
+    kept: LRUCache[tuple[frozenset[str], int], bytes] = LRUCache(MAX_KEPT_CARDS)
+
+    async def answer_own(request: Request) -> Response:
+        agent = shown.own(identity_of(request.scope).principal)
+        version = (agent.scopes, shown.agent.revision)
+        if version not in kept:
+            kept[version] = _encode_card(agent)
+        return Response(kept[version], media_type="application/json")
+
+    async def answer_named(request: Request) -> Response:
+        caller = identity_of(request.scope).principal
+        try:
+            agent = await shown.find(request.path_params["agent"], caller)
+        except RetinueError as error:
+            fault = rest_fault(error)
+            return JSONResponse(fault.body, fault.status, fault.headers)
+        return Response(_encode_card(agent), media_type="application/json")
+
+    own = Route("/agent-card", answer_own, methods=["GET"])
+    named = Route("/agents/{agent}/agent-card", answer_named, methods=["GET"])
+    return (own, named) if shown.has_others else (own,)
+
+
+def _encode_card(agent: ShownAgent) -> bytes:
+    return encode_card(render_card(agent.record, scopes=agent.scopes))

@@ -13,7 +13,6 @@ from retinue.parts.process import Process
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import end_task
-from retinue.settings import Settings
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
     from retinue.workflows.durable.database_watch import RunFigures
@@ -34,7 +33,8 @@ class RunsPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        runs, database = process.get(LazyRuns), process.tables.get(Settings).database
+        runs = process.get(LazyRuns)
+        database = runs.store.database
         launching: list[asyncio.Task[None]] = []
 
         @asynccontextmanager
@@ -53,7 +53,7 @@ class RunsPart(Part):
             # without runs in its state folder a worker waits for the first, ready to take it
             process.get(ProcessState).is_started = database is None
             await runs.launch(process.echo, refuse_full=True)
-            process.echo(f"worker on {runs.place}")
+            process.echo(f"worker on {runs.store.place}")
 
         async def problems() -> Sequence[Problem]:
             figures = await runs.read_figures()

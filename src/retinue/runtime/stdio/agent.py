@@ -17,7 +17,7 @@ import anyio.streams.memory
 from mcp.shared.message import SessionMessage
 
 from retinue.mcp.server.endpoint import McpServer
-from retinue.mcp.stdio.server_wire import Wire, read_messages, write_messages
+from retinue.mcp.stdio.server_wire import StandardStreams, read_messages, write_messages
 from retinue.parts.opening import open_parts
 from retinue.parts.part import Part
 from retinue.parts.process import Echo
@@ -33,7 +33,7 @@ from retinue.storage.state import State
 
 
 async def serve_on_stdio(
-    target: Target, wire: Wire, settings: Settings, state: State, hub_url: str | None, echo: Echo
+    target: Target, wire: StandardStreams, settings: Settings, state: State, hub_url: str | None, echo: Echo
 ) -> int:
     """Serve until the client closes its end or a signal arrives; returns the exit code."""
     state.prepare()
@@ -62,7 +62,7 @@ def stdio_parts(target: Target) -> Sequence[Part]:
     return [AgentMcpPart(), ListWatchPart(target)]
 
 
-async def _serve(server: McpServer, wire: Wire) -> None:
+async def _serve(server: McpServer, wire: StandardStreams) -> None:
     """Serve one client until the end of its input."""
     incoming, reading = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     writing, outgoing = anyio.create_memory_object_stream[SessionMessage](0)

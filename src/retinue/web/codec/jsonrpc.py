@@ -65,7 +65,7 @@ class Malformed:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ResultReply:
     """A success reply."""
 
     id: RequestId
@@ -73,7 +73,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ErrorReply:
     """An error reply; ``data`` is None when absent."""
 
     id: RequestId
@@ -104,7 +104,7 @@ def parse_message(
     return True, [_parse_request(entry) for entry in message]
 
 
-def parse_response(body: bytes) -> Result | Fault:
+def parse_response(body: bytes) -> ResultReply | ErrorReply:
     """Parse the reply to one request.
 
     Raises ParseError (not JSON) and InvalidRequestError (JSON, but not a reply).
@@ -119,7 +119,7 @@ def parse_response(body: bytes) -> Result | Fault:
         return _parse_fault(reply_id, error)
     if "result" not in reply:
         raise InvalidRequestError("the reply has neither result nor error")
-    return Result(reply_id, reply["result"])
+    return ResultReply(reply_id, reply["result"])
 
 
 def find_guard_error(code: int, message: str, data: Any) -> GuardError | None:
@@ -177,12 +177,12 @@ def _parse_request(entry: Any) -> Request | Malformed:
     return Request(method, params, request_id, "id" not in entry)
 
 
-def _parse_fault(reply_id: RequestId, error: Any) -> Fault:
+def _parse_fault(reply_id: RequestId, error: Any) -> ErrorReply:
     if not isinstance(error, dict):
-        return Fault(reply_id, INTERNAL_ERROR, error if isinstance(error, str) else name_shape(error))
+        return ErrorReply(reply_id, INTERNAL_ERROR, error if isinstance(error, str) else name_shape(error))
     code = error.get("code")
     message = error.get("message")
-    return Fault(
+    return ErrorReply(
         reply_id,
         code if type(code) is int else INTERNAL_ERROR,
         message if isinstance(message, str) else "the error has no message",

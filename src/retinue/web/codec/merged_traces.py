@@ -34,7 +34,7 @@ def parse_traces(headers: Mapping[bytes, bytes], meta: Mapping[str, Any]) -> Tra
 
 
 def _is_repeated(headers: Mapping[bytes, bytes], meta: Mapping[str, Any]) -> bool:
-    """Whether ``_meta`` says what the headers say, both as `render_trace_headers` and its twin write it.
+    """Whether ``_meta`` and the headers are equal, in the form of `render_trace_headers` and its twin.
 
     Processes of the mesh send both; comparing them takes a tenth of the time of reading the second.
     """

@@ -21,7 +21,7 @@ _LONGEST_END = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ServerSentEvent:
     """One event: its raw bytes including the empty line at its end, and its fields.
 
     ``data`` is ``b""`` for comments and for an event that only sets the ``id`` of the stream.
@@ -46,11 +46,16 @@ class EventParser:
         """Whether the buffer is empty, so that a stream ending here is not truncated."""
         return not self._buffer
 
-    def feed(self, chunk: bytes) -> list[Event]:
+    @property
+    def unfinished(self) -> bytes:
+        """The beginning of an event whose end has not come."""
+        return bytes(self._buffer)
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         """The events that ``chunk`` completes, in order. Raises TooLargeError for an event over the limit."""
         buffer = self._buffer
         buffer += chunk
-        events: list[Event] = []
+        events: list[ServerSentEvent] = []
         start = 0
         while (end := _EVENT_END.search(buffer, max(start, self._searched))) is not None:
             events.append(parse_event(bytes(buffer[start : end.end()])))
@@ -63,7 +68,7 @@ class EventParser:
         return events
 
 
-def parse_event(raw: bytes) -> Event:
+def parse_event(raw: bytes) -> ServerSentEvent:
     """Parse the lines of one event; unknown fields are ignored."""
     name, event_id = "message", None
     data: list[bytes] = []
@@ -76,7 +81,7 @@ def parse_event(raw: bytes) -> Event:
             name = value.decode("utf-8", "replace")
         elif field == b"id" and b"\0" not in value:
             event_id = value.decode("utf-8", "replace")
-    return Event(raw, b"\n".join(data), name, event_id)
+    return ServerSentEvent(raw, b"\n".join(data), name, event_id)
 
 
 def render_event(data: bytes) -> bytes:

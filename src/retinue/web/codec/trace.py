@@ -330,7 +330,7 @@ def render_ascii(value: Any) -> str:
 
 
 def render_warnings(warnings: Sequence[str]) -> str:
-    """The warnings as a header value: a JSON list in ASCII, shortened to what a header can carry."""
+    """The warnings as a header value: a JSON list in ASCII, shortened to the limit of a header."""
     return json.dumps([one[:_MAX_WARNING_CHARS] for one in warnings[:_MAX_WARNINGS]])
 
 

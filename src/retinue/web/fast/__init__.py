@@ -1,1 +1,1 @@
-"""HTTP code for measured speed; docs/performance.md says when each file can go."""
+"""HTTP code for measured speed; docs/performance.md lists when each file can be deleted."""

@@ -14,7 +14,7 @@ from typing import Final, cast
 import httptools
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from retinue.web.transport import KEEP_ALIVE_S, HttpResponse
+from retinue.web.transport import HttpResponse
 
 MAX_HEAD_BYTES: Final = 128 * 1024
 """Limit of the heads of one response, with interim ones, and of the trailers behind its body."""
@@ -103,7 +103,8 @@ class StreamedResponse(PendingResponse):
         self._hold = hold
         self._parts: deque[bytes] = deque()
         self._unread_bytes = 0
-        self._is_held = False
+        self.is_held = False
+        """Whether reading from the socket is stopped, because enough of the body is unread."""
         self._error: BaseException | None = None
         self._news: asyncio.Future[None] | None = None
 
@@ -114,8 +115,8 @@ class StreamedResponse(PendingResponse):
     def add(self, body: bytes) -> None:
         self._parts.append(body)
         self._unread_bytes += len(body)
-        if self._unread_bytes >= _READ_AHEAD_BYTES and not self._is_held:
-            self._is_held = True
+        if self._unread_bytes >= _READ_AHEAD_BYTES and not self.is_held:
+            self.is_held = True
             self._hold(True)
         self._tell()
 
@@ -133,12 +134,12 @@ class StreamedResponse(PendingResponse):
         return self.is_over and not self._parts
 
     async def wait_for_head(self) -> None:
-        """Return when status and headers are there. Raises what `fail` was told."""
+        """Return when status and headers have arrived. Raises the error given to `fail`."""
         while not self.has_begun:
             await self._wait()
 
     async def read_some(self) -> bytes:
-        """All that has arrived, b"" at the end. Raises what `fail` was told, after what came before it."""
+        """All bytes that have arrived, b"" at the end; then raises the error given to `fail`."""
         while not self._parts:
             if self.is_over:
                 return b""
@@ -146,8 +147,8 @@ class StreamedResponse(PendingResponse):
         found = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts.clear()
         self._unread_bytes = 0
-        if self._is_held:
-            self._is_held = False
+        if self.is_held:
+            self.is_held = False
             self._hold(False)
         return found
 
@@ -179,8 +180,8 @@ class PlainConnection(asyncio.Protocol):
         self.is_reusable = False
         """Whether the response is complete and the server keeps the connection open."""
 
-    def is_fresh(self) -> bool:
-        """Whether the server certainly keeps the idle connection open.
+    def is_fresh(self, keep_alive_s: float) -> bool:
+        """Whether the server certainly keeps the idle connection open, which it does for ``keep_alive_s``.
 
         An idle connection that is readable was closed by the server. While the event loop is busy, the kernel
         may know of it before asyncio does.
@@ -188,7 +189,7 @@ class PlainConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
-        return self._loop.time() - self._idle_since_s < KEEP_ALIVE_S and not self._poll.poll(0)
+        return self._loop.time() - self._idle_since_s < keep_alive_s and not self._poll.poll(0)
 
     def close(self) -> None:
         if self._transport is not None:

@@ -52,10 +52,11 @@ _DEFAULT_HEADERS: Final = (
 
 
 class PlainHttpClient:
-    """A pool of connections, used as async context manager."""
+    """A pool of connections, used as async context manager; idle ones are kept for ``keep_alive_s``."""
 
-    def __init__(self, *, allow_private: bool = True) -> None:
+    def __init__(self, *, allow_private: bool = True, keep_alive_s: float = KEEP_ALIVE_S) -> None:
         self._allow_private = allow_private
+        self._keep_alive_s = keep_alive_s
         self._idle: defaultdict[tuple[str, int], deque[PlainConnection]] = defaultdict(deque)
         self._room = asyncio.Semaphore(MAX_CONNECTIONS)
         self.stream_room = asyncio.Semaphore(MAX_CONNECTIONS)
@@ -69,6 +70,11 @@ class PlainHttpClient:
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def idle_connections(self) -> int:
+        """How many connections wait for another request."""
+        return sum(map(len, self._idle.values()))
 
     def close(self) -> None:
         """Close all idle connections; later requests raise RuntimeError."""
@@ -158,7 +164,7 @@ class PlainHttpClient:
         idle = self._idle[target.address]
         while idle:
             connection = idle.pop()
-            if connection.is_fresh():
+            if connection.is_fresh(self._keep_alive_s):
                 return connection
             connection.close()
         return None
@@ -166,18 +172,18 @@ class PlainHttpClient:
     def _keep(self, target: CheckedUrl, connection: PlainConnection) -> None:
         self._idle[target.address].append(connection)
         if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_stale)
+            self._sweep = asyncio.get_running_loop().call_later(self._keep_alive_s, self._close_stale)
 
     def _close_stale(self) -> None:
         """Close the connections that were idle for too long, and look again while there are others."""
         self._sweep = None
         for address, idle in list(self._idle.items()):
-            while idle and not idle[0].is_fresh():
+            while idle and not idle[0].is_fresh(self._keep_alive_s):
                 idle.popleft().close()
             if not idle:
                 del self._idle[address]
         if self._idle:
-            self._sweep = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._close_stale)
+            self._sweep = asyncio.get_running_loop().call_later(self._keep_alive_s, self._close_stale)
 
 
 async def _connect(target: CheckedUrl) -> PlainConnection:
@@ -252,6 +258,11 @@ class PlainStream:
 
     async def __aexit__(self, *_: object) -> None:
         self._leave()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether reading from the socket is stopped, because enough of the body is unread."""
+        return self._response is not None and self._response.is_held
 
     def _leave(self) -> None:
         assert self._connection is not None

@@ -20,17 +20,17 @@ from retinue.workflows.definitions.definition import (
     Foreach,
     Loop,
     Parallel,
-    Part,
     Retry,
     Settings,
     Step,
+    StrictModel,
     WaitFor,
 )
 from retinue.workflows.definitions.documents import Document, Path
 from retinue.workflows.definitions.step_checks import StepChecks
 
 
-def _list_keys(model: type[Part]) -> tuple[str, ...]:
+def _list_keys(model: type[StrictModel]) -> tuple[str, ...]:
     return tuple(field.alias or name for name, field in model.model_fields.items())
 
 

@@ -83,13 +83,13 @@ Text = Annotated[str, StringConstraints(max_length=10_000)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
-class Part(BaseModel):
-    """The common rules of all models of the grammar: nothing unknown, nothing converted, nothing changed."""
+class StrictModel(BaseModel):
+    """The common rules of all models of the grammar: no unknown keys, no conversion, no changes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=False)
 
 
-class Retry(Part):
+class Retry(StrictModel):
     """Further attempts after a failure of a kind that may pass (``core.errors.Kind.retryable``).
 
     ``attempts`` counts the first one; before attempt n+1 the run waits ``delay * backoff ** (n-1)``.
@@ -120,7 +120,7 @@ def _check_names(value: Any) -> Any:
     return value
 
 
-class Parallel(Part):
+class Parallel(StrictModel):
     """Run branches side by side: nested steps, or one call of a role at each of several agents.
 
     ``mode``: ``all`` = every result · ``race`` = the first success, the others cancelled · ``vote``
@@ -137,21 +137,21 @@ class Parallel(Part):
     concurrency: int | None = Field(default=None, ge=1, le=MAX_SIDE_BY_SIDE)
 
 
-class Loop(Part):
+class Loop(StrictModel):
     """Repeat the nested steps until the condition holds, at most ``max`` rounds."""
 
     max: int = Field(ge=1, le=MAX_ROUNDS)
     until: str | None = None
 
 
-class Foreach(Part):
+class Foreach(StrictModel):
     """Run the nested steps once for each item of a list, ``concurrency`` of them side by side."""
 
     items: str | list[Any] = Field(alias="in")
     concurrency: int = Field(default=FOREACH_SIDE_BY_SIDE, ge=1, le=MAX_SIDE_BY_SIDE)
 
 
-class WaitFor(Part):
+class WaitFor(StrictModel):
     """Wait for a signal: a person's approval, or word from another system."""
 
     topic: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,127}$")]
@@ -164,7 +164,7 @@ class WaitFor(Part):
         return DEFAULT_WAIT_S if self.timeout is None else parse_duration(self.timeout)
 
 
-class Compensation(Part):
+class Compensation(StrictModel):
     """The call that undoes a done step after a failure around it."""
 
     skill: Name
@@ -175,7 +175,7 @@ class Compensation(Part):
     timeout: Duration | None = None
 
 
-class Settings(Part):
+class Settings(StrictModel):
     """The settings of the whole workflow.
 
     ``on_error`` and ``retry`` are those of each step that says nothing itself. ``cache``: ``step``
@@ -237,7 +237,7 @@ ForeachPart = Annotated[Foreach, BeforeValidator(_expand_foreach)]
 WaitForPart = Annotated[WaitFor, BeforeValidator(_expand_wait_for)]
 
 
-class AskFirst(Part):
+class AskFirst(StrictModel):
     """Ask agents before the step whether they can do it now; only agents that say yes are called.
 
     They are asked for the step's skill and for ``capabilities``; ``timeout`` bounds the answers.
@@ -287,7 +287,7 @@ NAMED_KINDS: tuple[StepKind, ...] = (
 """The kinds that a key of the same name makes; without one, role, prompt or agent make a role step."""
 
 
-class Step(Part):
+class Step(StrictModel):
     """One node; what kind it is, one of ``NAMED_KINDS`` says, or a ``role``, ``prompt`` or ``agent``."""
 
     id: StepId
@@ -353,7 +353,7 @@ class Step(Part):
 RunsAs = Literal["caller", "mesh"]
 
 
-class Definition(Part):
+class Definition(StrictModel):
     """A workflow.
 
     ``output`` is a value with templates, ``"last"`` (the last step's output, the default) or ``"merged"``

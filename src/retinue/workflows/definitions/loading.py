@@ -50,7 +50,7 @@ def name_steps(document: Document) -> Document:
 
 
 def _role_of(step: Mapping[str, Any]) -> str | None:
-    """The role after which a step is called, None for one that asks for none."""
+    """The role of a step's agent, None for a step without a role."""
     parallel = step.get("parallel")
     if isinstance(parallel, Mapping):
         if "steps" in step or "branches" in step:
@@ -127,7 +127,7 @@ def load(
 
 
 def inspect_text(text: str, *, source: str = INLINE) -> tuple[Loaded | None, list[DefinitionError]]:
-    """As `load`, with all faults that can be told apart instead of the first one."""
+    """As `load`, with all separate faults instead of the first."""
     try:
         canonical = _to_canonical(read_text(text, source))
     except DefinitionError as error:
@@ -147,28 +147,28 @@ def load_builtin(name: str) -> Loaded:
 
     Raises UnknownWorkflowError, and InvalidSettingError when two distributions have one of this name.
     """
-    found = _installed().files.get(name)
-    if found is None:
+    sources = list_installed_sources().files.get(name)
+    if sources is None:
         near = suggest(name, list_builtins())
         raise UnknownWorkflowError(name, near=[near] if near else ())
-    if len(found) > 1:
-        raise conflict(WORKFLOWS, name, list(found))
-    (file,) = found.values()
+    if len(sources) > 1:
+        raise conflict(WORKFLOWS, name, list(sources))
+    (file,) = sources.values()
     return load(file.read_text(encoding="utf-8"), source=file.name)
 
 
 def list_builtins() -> tuple[str, ...]:
     """The names of the workflows of Retinue and of installed distributions, sorted."""
-    return tuple(sorted(_installed().files))
+    return tuple(sorted(list_installed_sources().files))
 
 
 def list_broken() -> Sequence[tuple[str, InvalidSettingError]]:
     """The installed distributions whose workflows cannot be read, each with the reason."""
-    return _installed().broken
+    return list_installed_sources().broken
 
 
 @dataclass(frozen=True, slots=True)
-class _Installed:
+class InstalledSources:
     """The files of each installed workflow, by distribution, and the distributions that cannot be read."""
 
     files: Mapping[str, Mapping[str, Traversable]]
@@ -176,7 +176,7 @@ class _Installed:
 
 
 @cache
-def _installed() -> _Installed:
+def list_installed_sources() -> InstalledSources:
     """Read the installed distributions, once in the life of the process."""
     folders = [("retinue", resources.files("retinue.workflows").joinpath("builtin"))]
     broken = []
@@ -190,18 +190,25 @@ def _installed() -> _Installed:
         for file in folder.iterdir():
             if file.name.endswith(".yaml"):
                 files.setdefault(file.name.removesuffix(".yaml"), {})[distribution] = file
-    return _Installed(files, tuple(broken))
+    return InstalledSources(files, tuple(broken))
 
 
 def _open_package(plugin: Plugin) -> Traversable:
-    package = plugin.load(WORKFLOWS)
-    if not hasattr(package, "__path__"):
-        raise InvalidSettingError(
-            f"{WORKFLOWS}: {plugin.name}",
-            f"{plugin.distribution} declares {plugin.target}, which is no package",
-            remedy=f"reinstall or uninstall {plugin.distribution}",
-        )
-    return resources.files(package)
+    """The package of a distribution; raises InvalidSettingError whatever keeps it from being read."""
+    try:
+        package = plugin.load(WORKFLOWS)
+        if hasattr(package, "__path__"):
+            return resources.files(package)
+        problem = "is no package"
+    except InvalidSettingError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - importing runs the distribution's own code
+        problem = f"cannot be imported: {type(error).__name__}: {error}"
+    raise InvalidSettingError(
+        f"{WORKFLOWS}: {plugin.name}",
+        f"{plugin.distribution} declares {plugin.target}, which {problem}",
+        remedy=f"reinstall or uninstall {plugin.distribution}",
+    )
 
 
 def _to_canonical(document: Document) -> Document:

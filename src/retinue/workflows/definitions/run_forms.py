@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Discriminator, Field, Tag, TypeAdapter
 
-from retinue.workflows.definitions.definition import Definition, Part, Settings, Step
+from retinue.workflows.definitions.definition import Definition, Settings, Step, StrictModel
 
 _PARSED = 32
 """How many different definitions stay parsed."""
 
 
-class BundledWorkflow(Part):
+class BundledWorkflow(StrictModel):
     """A stored workflow that another one runs; ``digest`` is that of the artifact it came in.
 
     ``as_mesh`` = its owner may mark it ``runs_as: mesh``, and did.
@@ -54,7 +54,7 @@ class NestedRun(WholeRun):
         return cls.model_validate({**dict(definition), "nested": dict(nested), "as_step": True})
 
 
-class BranchRun(Part):
+class BranchRun(StrictModel):
     """Steps that run concurrently with others of the same workflow. The run's value is a BranchResult.
 
     ``known`` are the ids of steps that expressions may refer to.

@@ -26,7 +26,7 @@ from retinue.workflows.definitions.definition import (
 )
 from retinue.workflows.definitions.documents import Document, Path
 from retinue.workflows.expressions.expression import Expression, ExpressionSyntaxError
-from retinue.workflows.expressions.lexer import Reference
+from retinue.workflows.expressions.lexer import ExpressionReference
 from retinue.workflows.expressions.scope import ENTRY_KEYS
 from retinue.workflows.expressions.templates import iterate_templates, parse_condition, parse_template
 
@@ -63,7 +63,7 @@ class ReferenceChecks:
                 self._check_expression(expression, place, view)
 
     def check_condition(self, source: str, path: Path, view: View) -> None:
-        """Check an expression that stands alone."""
+        """Check an expression outside a template."""
         try:
             expression = parse_condition(source)
         except ExpressionSyntaxError as error:
@@ -82,7 +82,7 @@ class ReferenceChecks:
             elif reference.root == "steps" and reference.keys:
                 self._check_step(reference, path, view)
 
-    def _check_loop(self, reference: Reference, path: Path, view: View) -> None:
+    def _check_loop(self, reference: ExpressionReference, path: Path, view: View) -> None:
         key = reference.keys[0] if reference.keys else "index"
         if not view.in_loop:
             raise self._document.fault(path, f"loop.{key} outside a loop", "read it in a nested step")
@@ -91,7 +91,7 @@ class ReferenceChecks:
         if key not in ("index", "item"):
             raise self._document.fault(path, f"loop has no {key!r}", "read loop.index or loop.item")
 
-    def _check_step(self, reference: Reference, path: Path, view: View) -> None:
+    def _check_step(self, reference: ExpressionReference, path: Path, view: View) -> None:
         step_id = reference.keys[0]
         if step_id not in self.ids:
             near = suggest(step_id, self.ids, limit=1)

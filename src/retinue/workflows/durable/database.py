@@ -212,7 +212,7 @@ class RunDatabase:
         return Mark(row[0], row[1])
 
     async def remember(self, mark: Mark | None) -> None:
-        """Keep the count beside the database; a disk that takes no more keeps the older one."""
+        """Store the count in a file next to the database; a full disk keeps the older count."""
         if self._file is None or mark is None:
             return
         try:

@@ -314,7 +314,7 @@ class Invocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class EngineStart:
     """A run that was started, or exists; ``task`` is its execution here, None where it has none."""
 
     run_id: str
@@ -371,14 +371,14 @@ class Engine:
             raise StateError(f"workflows cannot be run: {problem}", remedy="check the database") from error
         return engine
 
-    async def start(self, run_id: str, args: Sequence[Any]) -> Started:
+    async def start(self, run_id: str, args: Sequence[Any]) -> EngineStart:
         """Start a run here; one with this id that exists stays as it is."""
         with SetWorkflowID(run_id):
             handle = await DBOS.start_workflow_async(self._run, *args)
         task = handle.task if isinstance(handle, WorkflowHandleAsyncTask) else None
-        return Started(handle.workflow_id, task)
+        return EngineStart(handle.workflow_id, task)
 
-    async def start_child(self, run_id: str, args: Sequence[Any]) -> Started:
+    async def start_child(self, run_id: str, args: Sequence[Any]) -> EngineStart:
         """Start a run as a child of the one this code is part of; on replay, gives the recorded id.
 
         Raises RunLetGoError and ReplayError, as `run_step`.

@@ -103,7 +103,7 @@ class EventTable:
         )
 
     async def list_all(self, root: str) -> tuple[tuple[RunEvent, ...], EmittedEvents]:
-        """All events of an outermost run and those below it, and which of its own there are."""
+        """All events of an outermost run and its descendants, and a summary of the run's own events."""
         query = sa.text(
             f"SELECT seq, kind, run_id, step, at, facts, once FROM {self._database.events} "  # noqa: S608
             "WHERE root = :root ORDER BY seq"

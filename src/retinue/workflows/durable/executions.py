@@ -16,7 +16,7 @@ import structlog
 from retinue.core.errors import RetinueError, StateError
 from retinue.core.json_values import copy_json
 from retinue.workflows.durable.database import RunDatabase
-from retinue.workflows.durable.dbos_engine import Engine, Invocation, RunLetGoError, Started, cancelled
+from retinue.workflows.durable.dbos_engine import Engine, EngineStart, Invocation, RunLetGoError, cancelled
 from retinue.workflows.durable.events import EmittedEvents, EventSink, EventTable, NewEvent
 from retinue.workflows.durable.executions_here import Execution, ExecutionsHere
 from retinue.workflows.durable.nodes import Lease
@@ -69,7 +69,7 @@ FIRST_LOOK_S, LAST_LOOK_S = 0.02, 0.5
 
 
 class Executions:
-    """Executes runs; `execute` is what the engine is launched with. A RunServices."""
+    """Executes runs; the engine is launched with `execute`. A RunServices."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Executions:
         self._places = asyncio.Semaphore(concurrency)
 
     async def start(self, run_id: str, request: RunRequest) -> RunRecord | None:
-        """Start a run here; None for one that exists, which stays as it is.
+        """Start a run here; None for an existing run, which stays unchanged.
 
         Raises StateError if this process gets no lease.
         """
@@ -115,8 +115,8 @@ class Executions:
         return (await self._start(child_id, stored_args(request, root), self.engine.start_child)).run_id
 
     async def _start(
-        self, run_id: str, args: Sequence[Any], start: Callable[[str, Sequence[Any]], Awaitable[Started]]
-    ) -> Started:
+        self, run_id: str, args: Sequence[Any], start: Callable[[str, Sequence[Any]], Awaitable[EngineStart]]
+    ) -> EngineStart:
         execution = self.here.announce(run_id, args)
         task = None
         try:
@@ -130,7 +130,7 @@ class Executions:
         return started
 
     async def execute(self, invocation: Invocation) -> dict[str, Any]:
-        """One execution of a run, new or taken up; gives its stored output.
+        """Execute a run, from its start or from its journal; gives its stored output.
 
         Raises the failure of the run, or an error which tells the engine that the run is not this
         execution's any more.
@@ -185,7 +185,7 @@ class Executions:
         return (await self.await_children([run_id], {run_id}, "all"))[0]
 
     async def stop(self, ids: Sequence[str]) -> None:
-        """Stop runs and all below them; returns when none of them goes on in this process."""
+        """Stop runs and their descendants; returns when none of them executes in this process."""
         rows = await self._rows.get_all(ids)
         running = [run_id for run_id in ids if not rows[run_id].ended]
         if running:
@@ -258,7 +258,7 @@ class Executions:
         return within
 
     async def _open(self, execution: Execution, events: EventSink, name: str, is_new: bool) -> None:
-        """Emit that the run began or goes on."""
+        """Emit that the run has begun or continues."""
         if is_new:
             events.emit("run_started", "", {"name": name}, "start")
             return
@@ -356,7 +356,7 @@ class Executions:
         task.add_done_callback(self._settling.discard)
 
     async def _take_up_again(self, run_id: str, owner: str | None) -> None:
-        """Queue a run that was let go, as soon as the database answers; nothing when another has it."""
+        """Queue a released run as soon as the database answers, unless another execution owns it."""
         while not self._closing:
             try:
                 requeue, executor = self._database.client.requeue, self.lease.executor
@@ -368,7 +368,7 @@ class Executions:
 
 
 def _is_ending() -> bool:
-    """Whether the execution itself is cancelled, by a loop that ends: that says nothing about the run."""
+    """Whether the ending event loop cancels the execution, which does not cancel the run."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -40,7 +40,7 @@ _log = structlog.get_logger("retinue.runs")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A living node, with the number of outermost runs that it last reported."""
+    """A node with a valid lease, and its last reported number of outermost runs."""
 
     executor: str
     running: int
@@ -71,21 +71,21 @@ class Lease:
 
     @property
     def left_s(self) -> float:
-        """How long the lease still lasts, 0 for one that is lost."""
+        """The remaining seconds of the lease, 0 for a lost lease."""
         return max(0.0, self._until - time.monotonic())
 
     async def begin(self, dead: Sequence[str] = ()) -> None:
-        """Acquire the lease, and take over the runs of nodes that are known to be dead.
+        """Acquire the lease, and take over the runs of nodes without a valid lease.
 
         Raises StateError where the database does not answer.
         """
-        await self._beat()
+        await self.renew()
         if dead:
-            await self._rescue(dead)
+            await self.rescue(dead)
         self._task = asyncio.create_task(self._keep(), name="lease of the runs")
 
     async def end(self) -> None:
-        """Release the lease, so that other nodes take over at once; no effect on one that was never held."""
+        """Release the lease, if held, so that other nodes take over at once."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -107,24 +107,25 @@ class Lease:
         return self.epoch
 
     async def renew_lost(self) -> None:
-        """Renew a lease that is lost, for a caller who would rather be told than wait; raises StateError."""
+        """Renew the lease now if it is lost; raises StateError."""
         async with self._renewing:
             if time.monotonic() >= self._until:
-                await self._beat()
+                await self.renew()
 
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(self._lease_s / 3)
             try:
                 async with self._renewing:
-                    await self._beat()
+                    await self.renew()
                 # After an outage of the database all leases are old: the other nodes get time to renew.
                 if time.monotonic() - self._since >= self._lease_s * 2 / 3:
-                    await self._rescue()
+                    await self.rescue()
             except StateError as error:
                 _log.warning("lease not renewed", error=error.message)
 
-    async def _beat(self) -> None:
+    async def renew(self) -> None:
+        """Renew the lease, and see which nodes live. Raises StateError where the database does not answer."""
         statement = sa.text(
             f"INSERT INTO {self._database.nodes} (executor, version, expires, running) "  # noqa: S608
             f"VALUES (:executor, :version, {self._database.now} + :lease, :running) "
@@ -159,8 +160,8 @@ class Lease:
             if row.executor in living and row.version == VERSION
         )
 
-    async def _rescue(self, dead: Sequence[str] | None = None) -> None:
-        """Reassign the runs of nodes whose lease is over; with ``dead``, only of these nodes."""
+    async def rescue(self, dead: Sequence[str] | None = None) -> None:
+        """Reassign the runs of nodes whose lease has expired; with ``dead``, only of these nodes."""
         over = self._seen.list_over(time.monotonic())
         # Its own lease is judged by the other nodes.
         over.pop(self.executor, None)
@@ -199,14 +200,14 @@ class Lease:
     def _reassign(
         self, connection: sa.Connection, only: Sequence[str] | None, over: Collection[str]
     ) -> dict[str, int]:
-        """Queue the runs of dead nodes at living ones, each run together with its child runs."""
+        """Queue the runs of failed nodes at running nodes, each run together with its child runs."""
         client = self._database.client
         living = f"SELECT executor FROM {self._database.nodes} WHERE version = :version"  # noqa: S608
         names: dict[str, Any] = {"version": VERSION}
         lost = client.list_lost(connection, living, names, only)
         able = connection.execute(sa.text(f"{living} ORDER BY running, executor"), names).scalars()
         # A node that was seen to be over may have renewed its lease since: it gets runs the next time.
-        shares = _share_out(lost, [executor for executor in able if executor not in over])
+        shares = share_out(lost, [executor for executor in able if executor not in over])
         return {
             executor: client.requeue_lost(connection, living, names, runs, executor)
             for executor, runs in shares.items()
@@ -287,7 +288,7 @@ class SeenLeases:
         return max(0.0, low - before[1]) + min(0.0, high - before[0])
 
 
-def _share_out(runs: Sequence[str], executors: Sequence[str]) -> dict[str, list[str]]:
+def share_out(runs: Sequence[str], executors: Sequence[str]) -> dict[str, list[str]]:
     """Assign runs to nodes: outermost runs round-robin, child runs with their outermost run."""
     shares: dict[str, list[str]] = {}
     roots = sorted({run.partition("/")[0] for run in runs})

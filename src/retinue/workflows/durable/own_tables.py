@@ -1,4 +1,4 @@
-"""Creates and migrates our own tables beside those of the engine, or refuses them.
+"""Creates and migrates the tables that Retinue adds to the engine's database, or refuses a newer form.
 
 Processes of two releases share a database while one release replaces the other. So the database tells which
 version its tables have, and which version a release must know at least in order to use them. A script that
@@ -41,7 +41,7 @@ that changes existing tables.
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class TableFacts:
     """The facts in the database about its tables: their version, the releases that may use them, their
     creator.
     """
@@ -95,7 +95,7 @@ class OwnTables:
                 self._write(connection, max(stored.usable_from, self._usable_from))
             connection.commit()
 
-    def _check(self, stored: Stored) -> None:
+    def _check(self, stored: TableFacts) -> None:
         if stored.usable_from > len(self._scripts):
             raise StateError(
                 f"the database of the runs belongs to Retinue {stored.release}: its tables have version "
@@ -105,17 +105,17 @@ class OwnTables:
                 "or restore a backup from before its update",
             )
 
-    def _read(self, connection: sa.Connection) -> Stored:
+    def _read(self, connection: sa.Connection) -> TableFacts:
         known = (
             f"SELECT 1 FROM sqlite_master WHERE name = '{self._versions}'"  # noqa: S608
             if self._is_sqlite
             else f"SELECT to_regclass('{self._versions}')"
         )
         if connection.exec_driver_sql(known).scalar() is None:
-            return Stored(0, 0, "")
+            return TableFacts(0, 0, "")
         read = f"SELECT version, usable_from, release FROM {self._versions}"  # noqa: S608
         row = connection.exec_driver_sql(read).first()
-        return Stored(0, 0, "") if row is None else Stored(*row)
+        return TableFacts(0, 0, "") if row is None else TableFacts(*row)
 
     def _lock(self, connection: sa.Connection) -> None:
         """Let no other process change the tables until the end of the transaction."""

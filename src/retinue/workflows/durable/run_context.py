@@ -22,8 +22,8 @@ from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.durable.stored_once import is_large
 from retinue.workflows.runs.ports import Count, Effect, WaitMode
 from retinue.workflows.runs.records import (
-    Child,
     ChildOutcome,
+    ChildRun,
     Fault,
     RunRecord,
     RunRequest,
@@ -64,7 +64,7 @@ class RunServices(Protocol):
     async def compute(self, function: Callable[[*_Args], _T], *arguments: *_Args) -> _T: ...
 
 
-class Place:
+class StepPlace:
     """The place that the step of a run occupies among ``places``, None for unlimited ones.
 
     A context manager around the step, within which the place may be given back and taken again.
@@ -125,7 +125,7 @@ class DurableContext:
         self._epoch = epoch
         self._events = events
         self._services = services
-        self._place = Place(places)
+        self._place = StepPlace(places)
         self._size = size
         self._given_up: set[str] = set()
         self._may_repeat = resumed
@@ -167,7 +167,7 @@ class DurableContext:
         self.outcomes[path] = outcome.value
         return outcome
 
-    async def child(self, path: str, request: RunRequest) -> Child:
+    async def child(self, path: str, request: RunRequest) -> ChildRun:
         with self.rules.take(path):
             child_id = f"{self._run_id}/{path}"
             request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {child_id}"))
@@ -184,10 +184,10 @@ class DurableContext:
                     f"on replay the body asks for child {path!r} where {given!r} was recorded"
                 )
             self.open_children.add(given)
-            return Child(given, path)
+            return ChildRun(given, path)
 
     async def wait(
-        self, path: str, children: Sequence[Child], mode: WaitMode = "all"
+        self, path: str, children: Sequence[ChildRun], mode: WaitMode = "all"
     ) -> tuple[ChildOutcome, ...]:
         ids = [child.run_id for child in children]
 
@@ -213,7 +213,7 @@ class DurableContext:
         self.open_children.difference_update(outcome.child.run_id for outcome in outcomes)
         return outcomes
 
-    async def cancel(self, path: str, children: Sequence[Child]) -> None:
+    async def cancel(self, path: str, children: Sequence[ChildRun]) -> None:
         ids = [child.run_id for child in children]
 
         async def stop() -> Any:
@@ -347,7 +347,7 @@ def _render_ended(record: RunRecord) -> dict[str, Any]:
     return outcome | {"run_id": record.id, "status": record.status, "ms": round(took_s * 1000, 3)}
 
 
-def _parse_ended(children: Mapping[str, Child], item: Mapping[str, Any]) -> ChildOutcome:
+def _parse_ended(children: Mapping[str, ChildRun], item: Mapping[str, Any]) -> ChildOutcome:
     outcome = read_json(StepOutcome, item)
     child = children[item["run_id"]]
     return ChildOutcome(child, item["status"], outcome.value, outcome.fault, item["ms"], outcome.calls)

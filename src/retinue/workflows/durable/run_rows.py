@@ -245,7 +245,7 @@ def is_outermost(run_id: str) -> bool:
 
 
 def find_root(run_id: str, root: str | None) -> str:
-    """The outermost run; of one that was forked from a child, itself."""
+    """The outermost run; a run forked from a child is its own root."""
     return root if root is not None and run_id.startswith(f"{root}/") else run_id
 
 

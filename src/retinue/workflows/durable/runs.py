@@ -290,7 +290,7 @@ class DurableRuns:
         return await self._watch.read(self._executions)
 
     async def leave(self) -> None:
-        """Stop executing runs; those of this process continue where they are taken up next."""
+        """Stop executing runs; other nodes, or this one after a restart, continue them."""
         await self._stack.aclose()
         self._executions = None
 
@@ -314,7 +314,7 @@ class DurableRuns:
         return await self._rows.get(run_id)
 
     async def _ensure_end_emitted(self, found: RunRow) -> None:
-        """Emit the end of a run whose node died before it did."""
+        """Emit the end of a run whose node failed before it emitted the end."""
         here = self._executions and self._executions.here.find(found.record.id)
         if here:
             await here.ended.wait()

@@ -54,7 +54,7 @@ class StoredValues:
         start: tuple[str | int, ...],
         left_out: list[Reference],
     ) -> Any:
-        """With ``call`` what it stores is noted, so that each part refers to the first that is the same."""
+        """With ``call`` the stored parts are noted, so that equal parts refer to the first of them."""
         if not isinstance(value, str | list | dict) or len(place) - len(start) > _MAX_DEPTH:
             return value
         encoded = orjson.dumps(value)

@@ -12,7 +12,13 @@ from typing import Any
 import orjson
 
 from retinue.core.errors import ExpressionError
-from retinue.workflows.expressions.lexer import ROOTS, Reference, Token, iterate_tokens, read_reference
+from retinue.workflows.expressions.lexer import (
+    ROOTS,
+    ExpressionReference,
+    Token,
+    iterate_tokens,
+    read_reference,
+)
 
 MAX_SOURCE_BYTES = 4 * 1024
 MAX_MACRO_LEVELS = 2
@@ -42,17 +48,17 @@ class Shape:
     engine.
     """
 
-    references: tuple[Reference, ...]
+    references: tuple[ExpressionReference, ...]
     levels: int
     is_costly: bool
-    path: Reference | None
+    path: ExpressionReference | None
 
 
 def read_shape(source: str) -> Shape:
     """The references of an expression, and whether it can be costly."""
     words = [token for token in iterate_tokens(source) if token.kind != "space"]
-    references: list[Reference] = []
-    whole: Reference | None = None
+    references: list[ExpressionReference] = []
+    whole: ExpressionReference | None = None
     for index, token in enumerate(words):
         if token.kind == "name" and token.text in ROOTS and (index == 0 or words[index - 1].text != "."):
             reference, end = read_reference(words, index)
@@ -149,7 +155,7 @@ def _encode(source: str, value: Any) -> bytes:
         raise ExpressionError(source, f"reads what is no JSON: {error}") from None
 
 
-def _resolve(reference: Reference, variables: Mapping[str, Any]) -> Any:
+def _resolve(reference: ExpressionReference, variables: Mapping[str, Any]) -> Any:
     value = variables[reference.root]
     for key in reference.keys:
         if not isinstance(value, Mapping):

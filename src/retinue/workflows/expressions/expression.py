@@ -33,7 +33,7 @@ from retinue.workflows.expressions.caps import (
     reads_much,
 )
 from retinue.workflows.expressions.isolated import evaluate_isolated
-from retinue.workflows.expressions.lexer import Reference, iterate_tokens
+from retinue.workflows.expressions.lexer import ExpressionReference, iterate_tokens
 
 _INT64 = range(-(2**63), 2**63)
 _LOOP_NAME = "l00p"
@@ -112,7 +112,7 @@ class Expression:
             )
         return value
 
-    def _follow(self, path: Reference, variables: Mapping[str, Any]) -> Any:
+    def _follow(self, path: ExpressionReference, variables: Mapping[str, Any]) -> Any:
         value = variables[path.root]
         for key in path.keys:
             if not isinstance(value, Mapping):
@@ -256,5 +256,5 @@ def _name_type(value: Any) -> str:
 
 
 def shorten(text: str, limit: int = 80) -> str:
-    """A text as it stands in a message."""
+    """A text, shortened for a message."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -43,10 +43,10 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ExpressionReference:
     """A reference of an expression: ``root`` and the keys that follow it literally.
 
-    ``steps.plan.output["a"]`` is ``Reference("steps", ("plan", "output", "a"))``.
+    ``steps.plan.output["a"]`` is ``ExpressionReference("steps", ("plan", "output", "a"))``.
     """
 
     root: str
@@ -75,7 +75,7 @@ def find_template_end(text: str, start: int) -> int | None:
     return None
 
 
-def read_reference(words: list[Token], index: int) -> tuple[Reference, int]:
+def read_reference(words: list[Token], index: int) -> tuple[ExpressionReference, int]:
     """The reference that begins at ``index``, and the index of the word after it."""
     root = words[index].text
     keys: list[str] = []
@@ -91,9 +91,9 @@ def read_reference(words: list[Token], index: int) -> tuple[Reference, int]:
             at += 3
         else:
             break
-    return Reference(root, tuple(keys)), at
+    return ExpressionReference(root, tuple(keys)), at
 
 
 def _is_plain(text: str) -> bool:
-    """Whether a string literal means what stands between its quotes."""
+    """Whether the value of a string literal is exactly the text between its quotes."""
     return text[0] in "\"'" and "\\" not in text and not text.startswith(('"""', "'''"))

@@ -49,15 +49,15 @@ class Scope:
         return tuple((step_id, e["output"]) for step_id, e in self._entries.items() if "output" in e)
 
     def record(self, step_id: str, output: Any, **facts: Any) -> None:
-        """Keep what a step gave, and further facts of ``ENTRY_KEYS``; it is now the nearest."""
+        """Record the output of a step and further facts of ``ENTRY_KEYS``; it is now the nearest entry."""
         self.keep(step_id, {"output": output, **facts})
 
     def record_error(self, step_id: str, error: Mapping[str, Any]) -> None:
-        """Keep why a step failed; its output of an earlier round is gone."""
+        """Record the error of a step; its output of an earlier round is removed."""
         self.keep(step_id, {"error": dict(error)})
 
     def keep(self, step_id: str, entry: StepState) -> None:
-        """Keep an entry as it is, such as one that a branch recorded."""
+        """Store an entry unchanged, such as an entry of a branch."""
         self._entries.pop(step_id, None)
         self._entries[step_id] = entry
         self._steps[step_id] = _with_fenced(step_id, entry)

@@ -145,7 +145,7 @@ async def holds(expression: Expression, variables: Mapping[str, Any]) -> bool:
 
 
 async def _run_aside(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function that waits for a process of its own; when cancelled, it ends within its limits."""
+    """Call a function that waits for a child process; after a cancellation it ends within its limits."""
     return await asyncio.get_running_loop().run_in_executor(_threads, function, *arguments)
 
 

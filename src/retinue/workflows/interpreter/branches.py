@@ -15,7 +15,15 @@ from retinue.workflows.definitions.run_forms import BranchRun, render_form
 from retinue.workflows.expressions.scope import StepState
 from retinue.workflows.interpreter.branch_inputs import find_branch_reads
 from retinue.workflows.interpreter.frame import Frame, Undo, record_failure
-from retinue.workflows.runs.records import Child, ChildOutcome, Fault, Origin, RunRequest, as_json, read_json
+from retinue.workflows.runs.records import (
+    ChildOutcome,
+    ChildRun,
+    Fault,
+    Origin,
+    RunRequest,
+    as_json,
+    read_json,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +141,12 @@ async def _run_shared(
 ) -> dict[int, ChildOutcome]:
     context = frame.context
     if is_decided is None and (concurrency is None or concurrency >= len(branches)):
-        children: list[Child] = []
+        children: list[ChildRun] = []
         for branch in branches:
             children.append(await _start(frame, path, branch, children))
         return dict(enumerate(await context.wait(f"{path}/wait", children, "all")))
     ended: dict[int, ChildOutcome] = {}
-    running: dict[int, Child] = {}
+    running: dict[int, ChildRun] = {}
     begun = 0
     while True:
         may_start = not (stop_at_failure and any(one.status != "done" for one in ended.values()))
@@ -158,7 +166,7 @@ async def _run_shared(
             return ended
 
 
-async def _start(frame: Frame, path: str, branch: Branch, running: Sequence[Child]) -> Child:
+async def _start(frame: Frame, path: str, branch: Branch, running: Sequence[ChildRun]) -> ChildRun:
     """Start a child run; where the run may store no more, the ``running`` ones are cancelled."""
     try:
         return await frame.context.child(branch.path, branch.request)

@@ -7,7 +7,7 @@ step and the end of a run, so a replay counts the same. If it is unknown, the wh
 
 from __future__ import annotations
 
-from retinue.mesh.guard.budget import Budget
+from retinue.mesh.guard.budget import TraceBudget
 from retinue.workflows.runs.records import ChildOutcome, Origin, StepOutcome
 
 
@@ -16,7 +16,7 @@ class CallBudget:
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
-        self._budget = None if origin.calls_left is None else Budget(origin.calls_left)
+        self._budget = None if origin.calls_left is None else TraceBudget(origin.calls_left)
 
     @property
     def used(self) -> int | None:
@@ -34,7 +34,7 @@ class CallBudget:
         return self._origin.with_budget(self._budget.left // branches)
 
     def settle_branch(self, origin: Origin, ended: ChildOutcome | None) -> None:
-        """Count what a branch with this origin used: its whole share if that is unknown."""
+        """Count the calls of a branch with this origin; its whole share if they are unknown."""
         if self._budget is None:
             return
         used = None if ended is None else ended.calls
@@ -44,7 +44,7 @@ class CallBudget:
 class StepBudget:
     """The share of one call: `begin` inside its effect, `close` with the recorded outcome."""
 
-    def __init__(self, origin: Origin, budget: Budget | None) -> None:
+    def __init__(self, origin: Origin, budget: TraceBudget | None) -> None:
         self._origin = origin
         self._budget = budget
         self._share: int | None = None

@@ -13,10 +13,10 @@ from retinue.workflows.definitions.definition import AUTO, DEFAULT_ROLE, Step, r
 from retinue.workflows.expressions.templates import holds, parse_condition, render
 from retinue.workflows.interpreter.arguments import address_prompt, chain_arguments, default_prompt
 from retinue.workflows.interpreter.calls import Accept, Ask, CallSteps
-from retinue.workflows.interpreter.frame import Frame, Result, record_failure
+from retinue.workflows.interpreter.frame import Frame, StepResult, record_failure
 
 
-async def run_call(frame: Frame, step: Step, path: str) -> Result:
+async def run_call(frame: Frame, step: Step, path: str) -> StepResult:
     """Call the step's skill, or an agent that has its role."""
     try:
         given = None if step.with_ is None else await render_with(step.with_, frame.scope.variables)
@@ -44,7 +44,7 @@ async def run_call(frame: Frame, step: Step, path: str) -> Result:
     result = await CallSteps(frame).run(ask, path)
     if role is None:
         return result
-    return Result(result.output, {**result.facts, "text": text_of(result.output)}, result.arguments)
+    return StepResult(result.output, {**result.facts, "text": text_of(result.output)}, result.arguments)
 
 
 async def read_name(frame: Frame, name: str | None, path: str) -> str | None:

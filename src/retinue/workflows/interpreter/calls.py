@@ -37,7 +37,7 @@ from retinue.core.errors import (
 from retinue.workflows.caller import Choice, Wanted, cache_key
 from retinue.workflows.definitions.definition import AskFirst, Retry
 from retinue.workflows.interpreter.call_budget import StepBudget
-from retinue.workflows.interpreter.frame import Frame, Result, add_note, below, overdue, record_failure
+from retinue.workflows.interpreter.frame import Frame, StepResult, add_note, below, overdue, record_failure
 from retinue.workflows.runs.records import Fault, Origin, StepOutcome, as_json, read_json
 from retinue.workflows.runs.replay_rules import is_step_time_out, step_timed_out
 
@@ -108,7 +108,7 @@ class CallSteps:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
-    async def run(self, ask: Ask, path: str) -> Result:
+    async def run(self, ask: Ask, path: str) -> StepResult:
         """Make a call with its retries; raises StepFailedError."""
         choice: Choice | None = None
         for number, attempt in enumerate(ask.attempts, 1):
@@ -123,7 +123,7 @@ class CallSteps:
             if fault is None:
                 given = outcome.value
                 facts = {"agent": given["agent"], "cached": bool(given.get("cached"))}
-                return Result(given["value"], facts, trial.sent)
+                return StepResult(given["value"], facts, trial.sent)
             is_last = number == len(ask.attempts) or "limit_of" in fault.data or "waited_s" in fault.data
             if not fault.retryable or is_last:
                 raise StepFailedError(path, choice.agent if choice else ask.agent, as_json(fault))
@@ -195,7 +195,7 @@ class _Attempt:
         return other if is_other else None
 
     async def _choose(self, path: str, wait_s: float) -> StepOutcome:
-        """Choose an agent; one that is away is waited for, and a missing one in a run that was taken up."""
+        """Choose an agent; wait for a withdrawn agent and, in a resumed run, for a missing agent."""
         ask = self._ask
 
         async def effect() -> Any:
@@ -222,7 +222,7 @@ class _Attempt:
         return origin.as_mesh() if self._ask.as_mesh else origin
 
     async def _find_best(self) -> Choice:
-        """The agent to call; raises LookupFailedError, and AgentUnreachableError for one that is away."""
+        """The agent to call; raises LookupFailedError, and AgentUnreachableError for a withdrawn agent."""
         ask = self._ask
         if ask.prefer is None or ask.agent is not None:
             return await self._find(ask.agent)

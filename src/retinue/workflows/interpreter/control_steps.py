@@ -23,7 +23,7 @@ from retinue.workflows.interpreter.branches import (
     find_failure,
     run_branches,
 )
-from retinue.workflows.interpreter.frame import Frame, Result, add_note, below, overdue, record_failure
+from retinue.workflows.interpreter.frame import Frame, StepResult, add_note, below, overdue, record_failure
 from retinue.workflows.runs.records import RunRequest, as_json
 
 MAX_ITEMS = 1_000
@@ -31,7 +31,7 @@ MAX_ITEMS = 1_000
 DEFAULT_BRANCH = "default"
 
 
-async def run_loop(frame: Frame, step: Step, path: str) -> Result | None:
+async def run_loop(frame: Frame, step: Step, path: str) -> StepResult | None:
     """Repeat the nested steps; the output is that of the last step."""
     assert step.loop is not None
     scope, around, before = frame.scope, frame.scope.loop, frame.scope.mark
@@ -46,10 +46,10 @@ async def run_loop(frame: Frame, step: Step, path: str) -> Result | None:
     finally:
         scope.loop = around
     given = scope.list_since(before)
-    return Result(nearest_output(given)) if given else None
+    return StepResult(nearest_output(given)) if given else None
 
 
-async def run_foreach(frame: Frame, step: Step, path: str) -> Result:
+async def run_foreach(frame: Frame, step: Step, path: str) -> StepResult:
     """Run the nested steps for each item in a child run; the output is the list of outputs."""
     assert step.foreach is not None
     items = await frame.render(step.foreach.items, path, field="foreach.in")
@@ -58,7 +58,7 @@ async def run_foreach(frame: Frame, step: Step, path: str) -> Result:
         error = ExpressionError(str(step.foreach.items), f"gives {found}", remedy="give a list")
         raise await record_failure(frame.context, path, error)
     if not items:
-        return Result([])
+        return StepResult([])
     plan = BranchPlan.of(frame, step.steps or ())
     branches = [
         plan.branch(f"{path}#{number}", loop={**frame.scope.loop, "index": number, "item": item})
@@ -70,10 +70,10 @@ async def run_foreach(frame: Frame, step: Step, path: str) -> Result:
     done = adopt_done(frame, ended)
     if (failed := find_failure(ended)) is not None:
         raise failed
-    return Result([done[place].output for place in range(len(branches))])
+    return StepResult([done[place].output for place in range(len(branches))])
 
 
-async def run_switch(frame: Frame, step: Step, path: str) -> Result | None:
+async def run_switch(frame: Frame, step: Step, path: str) -> StepResult | None:
     """Run the branch named like the value, else ``default``, else none."""
     try:
         value = await evaluate(parse_condition(step.switch or ""), frame.scope.variables)
@@ -88,7 +88,7 @@ async def run_switch(frame: Frame, step: Step, path: str) -> Result | None:
     before = frame.scope.mark
     await frame.run_steps(branches[taken], f"{path}.")
     given = frame.scope.list_since(before)
-    return Result(nearest_output(given)) if given else None
+    return StepResult(nearest_output(given)) if given else None
 
 
 def _name_of(value: Any) -> str:
@@ -96,7 +96,7 @@ def _name_of(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-async def run_workflow(frame: Frame, step: Step, path: str) -> Result:
+async def run_workflow(frame: Frame, step: Step, path: str) -> StepResult:
     """Run a bundled workflow in a child run; the output is that of the workflow."""
     nested = frame.nested.get(step.workflow or "")
     if nested is None:
@@ -118,7 +118,7 @@ async def run_workflow(frame: Frame, step: Step, path: str) -> Result:
     outcome = (await run_branches(frame, path, [Branch(path, request)]))[0]
     if outcome.status != "done":
         raise branch_failure(outcome)
-    return Result(adopt_undo(frame, outcome, as_mesh=nested.as_mesh).output)
+    return StepResult(adopt_undo(frame, outcome, as_mesh=nested.as_mesh).output)
 
 
 async def _render_input(frame: Frame, step: Step, schema: Any) -> Any:
@@ -131,7 +131,7 @@ MAX_SIGNALS = 100
 """The number of signals against the schema after which a step fails."""
 
 
-async def run_wait_for(frame: Frame, step: Step, path: str) -> Result:
+async def run_wait_for(frame: Frame, step: Step, path: str) -> StepResult:
     """Wait for the next signal of the topic that fits the schema; its value is the output."""
     wait = step.wait_for
     assert wait is not None
@@ -146,10 +146,10 @@ async def run_wait_for(frame: Frame, step: Step, path: str) -> Result:
             cause = as_json(outcome.fault) if limit is None else overdue(path, limit)
             raise StepFailedError(path, None, cause)
         if wait.schema_ is None:
-            return Result(outcome.value)
+            return StepResult(outcome.value)
         problems = compile_schema(wait.schema_, f"signal {wait.topic}").problems(outcome.value)
         if not problems:
-            return Result(outcome.value)
+            return StepResult(outcome.value)
         refused = InvalidParametersError(problems)
         place = f"{here}/refused"
         await add_note(frame.context, place, {"kind": "refused_signal", "below": below(place, path)}, refused)

@@ -46,7 +46,7 @@ class Tools:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StepResult:
     """The output of a step, further facts for its entry, and the arguments of its call."""
 
     output: Any

@@ -28,7 +28,7 @@ from retinue.workflows.interpreter.branches import (
 )
 from retinue.workflows.interpreter.call_steps import read_role
 from retinue.workflows.interpreter.calls import Ask, CallSteps, is_nothing
-from retinue.workflows.interpreter.frame import Frame, Result, record_failure
+from retinue.workflows.interpreter.frame import Frame, StepResult, record_failure
 from retinue.workflows.interpreter.voting import (
     Ballot,
     concatenate,
@@ -57,7 +57,7 @@ class Electorate:
 
 async def settle(
     frame: Frame, step: Step, path: str, voters: Electorate, ballots: Sequence[Ballot]
-) -> Result:
+) -> StepResult:
     """Combine the ballots in the mode of the step; raises StepFailedError if all failed."""
     assert step.parallel is not None
     mode = step.parallel.mode
@@ -68,13 +68,15 @@ async def settle(
         return _give(good[0].output, ballots, agent=good[0].voter)
     if mode == "all":
         rows = [ballot.to_json() for ballot in ballots]
-        return Result(rows, {"ballots": rows})
+        return StepResult(rows, {"ballots": rows})
     if mode == "vote":
         return await _vote(frame, step, path, voters, ballots)
     return await _merge(frame, step, path, voters, ballots)
 
 
-async def _vote(frame: Frame, step: Step, path: str, voters: Electorate, ballots: Sequence[Ballot]) -> Result:
+async def _vote(
+    frame: Frame, step: Step, path: str, voters: Electorate, ballots: Sequence[Ballot]
+) -> StepResult:
     tally = count_votes(ballots)
     leaders = tally.leaders
     if len(leaders) == 1:
@@ -88,14 +90,14 @@ async def _vote(frame: Frame, step: Step, path: str, voters: Electorate, ballots
         winner = chosen or min(candidates, key=rank_of)
     rows = [ballot.to_json() for ballot in ballots]
     votes = {"votes": tally.counts, "decided_by": decided}
-    return Result(
+    return StepResult(
         winner.output, {"agent": winner.voter, "text": text_of(winner.output), "ballots": rows, **votes}
     )
 
 
 async def _merge(
     frame: Frame, step: Step, path: str, voters: Electorate, ballots: Sequence[Ballot]
-) -> Result:
+) -> StepResult:
     good = [ballot for ballot in ballots if ballot.ok]
     if len(good) == 1:
         return _give(good[0].output, ballots, agent=good[0].voter)
@@ -106,12 +108,14 @@ async def _merge(
     return _give(merged.output, ballots, agent=merged.facts["agent"])
 
 
-def _give(output: Any, ballots: Sequence[Ballot], *, agent: str | None) -> Result:
+def _give(output: Any, ballots: Sequence[Ballot], *, agent: str | None) -> StepResult:
     rows = [ballot.to_json() for ballot in ballots]
-    return Result(output, {"agent": agent, "text": text_of(output), "ballots": rows})
+    return StepResult(output, {"agent": agent, "text": text_of(output), "ballots": rows})
 
 
-async def _review(frame: Frame, step: Step, path: str, prompt: str, roles: Sequence[str]) -> Result | None:
+async def _review(
+    frame: Frame, step: Step, path: str, prompt: str, roles: Sequence[str]
+) -> StepResult | None:
     """Ask a reviewer; None if there is none or the call fails, for the fallback of the mode."""
     assert step.parallel is not None
     for role in roles:
@@ -159,7 +163,7 @@ def _all_failed(path: str, ballots: Sequence[Ballot]) -> StepFailedError:
 LIST_TIMEOUT_S = 60.0
 
 
-async def run_parallel(frame: Frame, step: Step, path: str) -> Result:
+async def run_parallel(frame: Frame, step: Step, path: str) -> StepResult:
     """Run a parallel step in its mode."""
     assert step.parallel is not None
     await _check_reviewer(frame, step, path)
@@ -180,7 +184,7 @@ async def run_parallel(frame: Frame, step: Step, path: str) -> Result:
 
 async def _gather(
     frame: Frame, step: Step, path: str, names: Sequence[str], branches: Sequence[Branch]
-) -> Result:
+) -> StepResult:
     """The output of each branch by name; fails after all have ended if one failed."""
     assert step.parallel is not None
     ended = await run_branches(frame, path, branches, concurrency=step.parallel.concurrency)
@@ -189,10 +193,10 @@ async def _gather(
         raise failed
     for place in range(len(names)):
         _keep_entries(frame, done[place])
-    return Result({name: done[place].output for place, name in enumerate(names)})
+    return StepResult({name: done[place].output for place, name in enumerate(names)})
 
 
-async def _ask_agents(frame: Frame, step: Step, path: str) -> Result:
+async def _ask_agents(frame: Frame, step: Step, path: str) -> StepResult:
     """Send the same prompt to each agent of the role, each in a child run."""
     assert step.parallel is not None
     role = await read_role(frame, step.parallel.role, path)

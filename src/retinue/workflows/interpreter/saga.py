@@ -1,4 +1,4 @@
-"""Compensates done steps after a failure (P-31), last step first.
+"""Compensates completed steps after a failure (P-31), last step first.
 
 When a step fails, everything done inside it is compensated first, including branches and nested workflows;
 then its ``on_error`` applies. A failed run compensates all remaining steps. A cancelled run compensates
@@ -24,7 +24,7 @@ from retinue.workflows.interpreter.arguments import chain_arguments
 from retinue.workflows.interpreter.branches import AGAIN, describe_error, hide_undo
 from retinue.workflows.interpreter.call_steps import render_with
 from retinue.workflows.interpreter.calls import Ask, CallSteps
-from retinue.workflows.interpreter.frame import Frame, Result, Undo
+from retinue.workflows.interpreter.frame import Frame, StepResult, Undo
 from retinue.workflows.runs.records import RUN_ID_MARK, Fault, as_json, read_json
 
 RETRY = Retry(attempts=3)
@@ -35,7 +35,7 @@ WAIT_S = 600.0
 
 
 async def record_undo(
-    frame: Frame, compensation: Compensation, step: Step, path: str, result: Result
+    frame: Frame, compensation: Compensation, step: Step, path: str, result: StepResult
 ) -> None:
     """Record how to compensate a done step; ``with`` is rendered now, with the step's output."""
     agent = result.facts.get("agent")

@@ -39,13 +39,13 @@ from retinue.workflows.interpreter.control_steps import (
     run_wait_for,
     run_workflow,
 )
-from retinue.workflows.interpreter.frame import Frame, Result, Tools, add_note, record_failure
+from retinue.workflows.interpreter.frame import Frame, StepResult, Tools, add_note, record_failure
 from retinue.workflows.interpreter.parallel_steps import run_parallel
 from retinue.workflows.interpreter.saga import compensate, finish_undoing, record_undo
 from retinue.workflows.runs.ports import RunContext
 from retinue.workflows.runs.records import RunRequest, read_json
 
-RunStep = Callable[[Frame, Step, str], Awaitable[Result | None]]
+RunStep = Callable[[Frame, Step, str], Awaitable[StepResult | None]]
 
 _KINDS: Mapping[StepKind, RunStep] = {
     "skill": run_call,
@@ -138,7 +138,7 @@ class StepLoop:
             await record_undo(frame, step.compensate, step, path, result)
         return step.then
 
-    async def _settle(self, step: Step, path: str, result: Result) -> Result:
+    async def _settle(self, step: Step, path: str, result: StepResult) -> StepResult:
         """Record the output of a step, validated and transformed."""
         frame = self.frame
         frame.scope.record(step.id, result.output, **result.facts)
@@ -149,7 +149,7 @@ class StepLoop:
             return result
         output = await frame.render(step.transform, f"{path}/transform", step=path, field="transform")
         frame.scope.record(step.id, output, **result.facts)
-        return Result(output, result.facts, result.arguments)
+        return StepResult(output, result.facts, result.arguments)
 
     async def _handle(self, step: Step, path: str, error: StepFailedError) -> str | None:
         """Record a failure as data if ``on_error`` allows it; raises the error otherwise."""

@@ -18,8 +18,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from typing import Any, Literal, Protocol
 
 from retinue.workflows.runs.records import (
-    Child,
     ChildOutcome,
+    ChildRun,
     RunEvent,
     RunRecord,
     RunRequest,
@@ -50,7 +50,7 @@ class RunContext(Protocol):
 
     @property
     def agent_wait_s(self) -> float:
-        """How long effects may still wait for agents that nobody knows.
+        """The remaining seconds in which effects may wait for unknown agents.
 
         More than 0 after the run was taken up from a dead node, because agents may have stopped with it.
         """
@@ -82,15 +82,15 @@ class RunContext(Protocol):
         unknown if an earlier execution of the run was interrupted during the step.
         """
 
-    async def child(self, path: str, request: RunRequest) -> Child:
+    async def child(self, path: str, request: RunRequest) -> ChildRun:
         """Start a child run; it is cancelled if it still runs when this body ends."""
 
     async def wait(
-        self, path: str, children: Sequence[Child], mode: WaitMode = "all"
+        self, path: str, children: Sequence[ChildRun], mode: WaitMode = "all"
     ) -> tuple[ChildOutcome, ...]:
         """Wait for all children and return their outcomes in the given order, or for the first to end."""
 
-    async def cancel(self, path: str, children: Sequence[Child]) -> None:
+    async def cancel(self, path: str, children: Sequence[ChildRun]) -> None:
         """Cancel children with their child runs and the effects in flight."""
 
     async def sleep(self, path: str, seconds: float) -> None:

@@ -120,7 +120,7 @@ class StepOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class ChildRun:
     """A started child run; its id is ``<run>/<path>``."""
 
     run_id: str
@@ -131,7 +131,7 @@ class Child:
 class ChildOutcome:
     """How a child run ended, with the time from start to end; ``calls`` as in RunRecord."""
 
-    child: Child
+    child: ChildRun
     status: RunStatus
     value: Any = None
     fault: Fault | None = None
@@ -348,7 +348,7 @@ def _sorted_json(value: Any) -> bytes:
 
 
 def _find_refusal(failed: StepFailedError) -> GuardError | None:
-    """The refusal of the trace guard that a step met, so that the start of the chain sees that error."""
+    """The trace guard's refusal of a step, so that the start of the chain gets that error."""
     cause = failed.cause
     kind = find_guard_error(cause.get("type"))
     if kind is None or (kind is CircuitOpenError and "trace_id" not in cause["data"]):

@@ -55,11 +55,11 @@ class RunSize:
         return size
 
     def replace(self, counted: Any, stored: Any) -> None:
-        """Count a JSON value that is stored in place of one that was counted."""
+        """Count a JSON value that replaces a counted value."""
         self.stored += len(orjson.dumps(stored)) - len(orjson.dumps(counted))
 
     def add_outcome(self, path: str, outcome: StepOutcome) -> StepOutcome:
-        """Count the outcome of a step; gives it, or the fault to store in place of one that does not fit."""
+        """Count the outcome of a step; gives it, or the fault to store when it is too large."""
         try:
             self.add(f"the result of step {path}", outcome.to_json())
         except TooLargeError as error:

@@ -28,7 +28,7 @@ _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC6325
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class SignedEnvelope:
     """A signed message. ``message`` is what its signature covers, if the body has the usual form."""
 
     payload: Any
@@ -51,7 +51,7 @@ def decode_json(body: bytes) -> Any:
         raise WireError(f"the body is no JSON: {str(error)[:200]}") from error
 
 
-def parse_envelope(data: dict[str, Any], body: bytes) -> Envelope:
+def parse_envelope(data: dict[str, Any], body: bytes) -> SignedEnvelope:
     """Parse a signed envelope. Raises WireError, which names the field."""
     source, target = (parse_node_rid(data.get(field), field) for field in ("source_node", "target_node"))
     signature = data.get("signature")
@@ -60,10 +60,10 @@ def parse_envelope(data: dict[str, Any], body: bytes) -> Envelope:
     # A stock node writes the signature last: what stands before it is what was signed.
     tail = b',"signature":"' + signature.encode("utf-8", "replace") + b'"}'
     message = body[: -len(tail)] + b"}" if body.endswith(tail) else None
-    return Envelope(data["payload"], source, target, signature, message)
+    return SignedEnvelope(data["payload"], source, target, signature, message)
 
 
-def is_signed_by(envelope: Envelope, public_key: str, path: str, *, is_reply: bool = False) -> bool:
+def is_signed_by(envelope: SignedEnvelope, public_key: str, path: str, *, is_reply: bool = False) -> bool:
     """Whether the envelope is signed with this key, over its bytes or over its canonical form."""
     try:
         key = load_public_key(public_key)
@@ -163,7 +163,7 @@ def encode_envelope(payload: Request | Reply, source: str, target: str, key: Nod
 # The canonical form
 
 
-def canonical_message(envelope: Envelope, path: str, *, is_reply: bool = False) -> bytes:
+def canonical_message(envelope: SignedEnvelope, path: str, *, is_reply: bool = False) -> bytes:
     """The bytes that a stock node would sign for this envelope. Raises WireError for a payload of another
     form.
     """

@@ -47,8 +47,8 @@ class TooManyError(WireError):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """An event of a payload that cannot be read, beside others that can."""
+class UnreadableEvent:
+    """An event of a payload that cannot be read; the payload's other events can be valid."""
 
     rid: str
     reason: str
@@ -59,7 +59,7 @@ class EventsPayload:
     """Events: the request of a broadcast, and the reply to a poll. ``refused`` is never sent."""
 
     events: tuple[Event, ...]
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[UnreadableEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def _parse_events(data: dict[str, Any]) -> EventsPayload:
             events.append(parse_event(item))
         except WireError as error:
             rid = item.get("rid") if isinstance(item, dict) else None
-            refused.append(Refused(str(rid)[:80], str(error)))
+            refused.append(UnreadableEvent(str(rid)[:80], str(error)))
     return EventsPayload(tuple(events), tuple(refused))
 
 

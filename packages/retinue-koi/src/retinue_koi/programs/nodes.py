@@ -149,7 +149,7 @@ class KoiAgentNode(_Node):
             self.node.work.spawn(self._tell_again(event))
 
     async def _tell_again(self, event: Event) -> None:
-        """Tell the first contact once it answers; `KoiNode` goes on trying to join it after that."""
+        """Send the event to the first contact once it answers; after that `KoiNode` tries to join it."""
 
         @with_retry(exceptions=PeerError)
         async def tell() -> None:

@@ -20,7 +20,7 @@ from retinue.runtime.factories import http_limits
 from retinue.runtime.launch import Start
 from retinue.runtime.peers import make_peers
 from retinue.runtime.serving import Stop, serving
-from retinue.settings import Settings
+from retinue.settings_tables import EndpointTable, LimitTable
 from retinue.web.http_client import HttpClient
 from retinue.web.security import SecurityMiddleware
 from retinue_koi.peers import FirstContact
@@ -43,7 +43,7 @@ class AgentProgram:
 
 
 class CoordinatorPart(Part):
-    """Lists the personalities of the network, over REST and MCP, beside the KOI endpoints."""
+    """Lists the personalities of the network over REST and MCP, in addition to the KOI endpoints."""
 
     name = "koi-coordinator"
     kinds = frozenset({COORDINATOR})
@@ -195,6 +195,5 @@ def _make_process(
 def _serving(
     process: Process, checks: SecurityMiddleware, listener: socket.socket
 ) -> AbstractAsyncContextManager[None]:
-    settings = process.tables.get(Settings)
-    app = behind_proxies(checks, settings, "")
-    return serving(app, listener, process.get(Stop), http_limits(settings))
+    app = behind_proxies(checks, process.tables.get(EndpointTable), "")
+    return serving(app, listener, process.get(Stop), http_limits(process.tables.get(LimitTable)))

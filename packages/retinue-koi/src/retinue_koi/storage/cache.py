@@ -23,7 +23,7 @@ from retinue.storage.files import make_folder, remove_leftovers, storage_errors
 from retinue_koi.codec.bundles import Bundle, Manifest, encode_bundle, is_same_in_both, parse_bundle
 from retinue_koi.codec.rids import type_name, type_of
 from retinue_koi.storage.bundle_files import BundleFiles, decode_bundle
-from retinue_koi.storage.journal import Journal
+from retinue_koi.storage.journal import JOURNAL_BYTES, Journal
 
 MAX_OBJECTS: Final = 200_000
 _KEPT_PARSED: Final = 256
@@ -32,7 +32,7 @@ log = structlog.get_logger("retinue.koi")
 
 
 @dataclass(slots=True)
-class Entry:
+class CacheEntry:
     """The facts of a bundle in memory: its manifest, and the owner of a personality."""
 
     manifest: Manifest
@@ -43,13 +43,15 @@ class Entry:
 
 
 _Packed = tuple[str, str, tuple[tuple[str, Any], ...], int, str | None, bool]
-"""An `Entry` in memory. A tuple of plain values is small, and nothing to the garbage collector."""
+"""An `CacheEntry` in memory. A tuple of plain values is small, and nothing to the garbage collector."""
 
 
 class KoiCache:
     """The bundles below ``folder``; one process at a time may open it."""
 
-    def __init__(self, folder: Path, *, max_objects: int = MAX_OBJECTS) -> None:
+    def __init__(
+        self, folder: Path, *, max_objects: int = MAX_OBJECTS, journal_bytes: int = JOURNAL_BYTES
+    ) -> None:
         self.folder = folder
         self._max_objects = max_objects
         self._entries: dict[str, _Packed] = {}
@@ -59,12 +61,17 @@ class KoiCache:
         self._parsed: OrderedDict[str, Bundle] = OrderedDict()
         self._lock = FileLock(folder / ".lock", mode=0o600, thread_local=False)
         self._files = BundleFiles(folder)
-        self._journal = Journal(folder)
+        self._journal = Journal(folder, journal_bytes)
         self._checkpoint: asyncio.Task[None] | None = None
         self.notes: dict[str, Any] = {}
         """Values that others keep in the journal by `note`, the newest of each key."""
         self.queues: dict[str, dict[str, str]] = {}
         """The events that wait for each node: RID → event type. Changed by `enqueue` and `dequeue` only."""
+
+    @property
+    def is_writing_files(self) -> bool:
+        """Whether changes of the older journal are being written to the files."""
+        return self._checkpoint is not None
 
     # Opening and closing
 
@@ -126,13 +133,13 @@ class KoiCache:
     def exists(self, rid: object) -> bool:
         return str(rid) in self._entries
 
-    def find_entry(self, rid: object) -> Entry | None:
+    def find_entry(self, rid: object) -> CacheEntry | None:
         text = str(rid)
         packed = self._entries.get(text)
         if packed is None:
             return None
         timestamp, digest, more, instant_us, owner, same_in_both = packed
-        return Entry(Manifest(text, timestamp, digest, more), instant_us, owner, same_in_both)
+        return CacheEntry(Manifest(text, timestamp, digest, more), instant_us, owner, same_in_both)
 
     def list_rids(self, rid_types: Iterable[Any] = ()) -> list[str]:
         """The RIDs of these types, which are texts or classes; without types all."""
@@ -187,7 +194,7 @@ class KoiCache:
         self._unwritten[text] = None
 
     def note(self, key: str, value: Any) -> None:
-        """Keep a small JSON value beside the bundles; None removes it. Raises StateError."""
+        """Store a small JSON value next to the bundles; None removes it. Raises StateError."""
         self._append(orjson.dumps({"n": [key, value]}) + b"\n")
         self._set_note(key, value)
 

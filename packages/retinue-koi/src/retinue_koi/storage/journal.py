@@ -18,17 +18,19 @@ from retinue_koi.codec.bundles import WireError
 from retinue_koi.codec.envelopes import decode_json
 
 JOURNAL_BYTES: Final = 8 * 1024 * 1024
-"""The size of a journal that is begun, and what an extended one grows by."""
-
 _ASIDE: Final = ".damaged"
 
 log = structlog.get_logger("retinue.koi")
 
 
 class Journal:
-    """The journal in ``folder``, and the older one, whose changes are being written to the files."""
+    """The journal in ``folder``, and the older one, whose changes are being written to the files.
 
-    def __init__(self, folder: Path) -> None:
+    ``size_bytes`` is the size of a journal that is begun, and what an extended one grows by.
+    """
+
+    def __init__(self, folder: Path, size_bytes: int = JOURNAL_BYTES) -> None:
+        self._size_bytes = size_bytes
         self.path = folder / "journal"
         self.old_path = folder / "journal.old"
         self._temporary = folder / "journal.new"
@@ -43,8 +45,8 @@ class Journal:
         """Begin an empty journal, with all its room. Raises OSError."""
         descriptor = os.open(self._temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, JOURNAL_BYTES)
-            mapped = mmap.mmap(descriptor, JOURNAL_BYTES)
+            os.posix_fallocate(descriptor, 0, self._size_bytes)
+            mapped = mmap.mmap(descriptor, self._size_bytes)
             self._temporary.replace(self.path)
         except OSError:
             self._temporary.unlink(missing_ok=True)
@@ -71,7 +73,7 @@ class Journal:
     def extend(self, needed_bytes: int) -> None:
         """Make room for so many bytes and a whole journal more. Raises OSError."""
         mapped = self._require()
-        size = self._end + needed_bytes + JOURNAL_BYTES
+        size = self._end + needed_bytes + self._size_bytes
         descriptor = os.open(self.path, os.O_RDWR)
         try:
             os.posix_fallocate(descriptor, 0, size)

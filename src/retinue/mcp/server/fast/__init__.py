@@ -1,1 +1,1 @@
-"""Answers MCP requests without the SDK's layers; docs/performance.md says when each file can go."""
+"""Answers MCP requests without the SDK's layers; docs/performance.md lists when each file can be deleted."""

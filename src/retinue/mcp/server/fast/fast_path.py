@@ -38,7 +38,7 @@ from retinue.core.errors import RetinueError
 from retinue.mcp.codec.content import complete_result
 from retinue.mcp.codec.tool_calls import WHOLE_KEY
 from retinue.mcp.server.change_notifier import ChangeNotifier, Connections, Live, RunningCall
-from retinue.mcp.server.channel import HEARTBEAT_S, DeafChannel, McpCaller
+from retinue.mcp.server.channel import DeafChannel, McpCaller
 from retinue.mcp.server.fast.fast_requests import LIST, FastRequest, may_be_fast, parse_fast_request
 from retinue.mcp.server.offer import McpOptions, Offer, ToolCatalog, ToolEntry
 from retinue.mcp.server.sdk_internals import Hold, find_open_session
@@ -119,7 +119,7 @@ class FastPath:
         if live is not None:
             self._notifier.attend(principal)
         held = _NOTHING_HELD if session is None else Hold(session, self._options.session_idle_s)
-        with held, FastAnswer(receive, send, request) as answer:
+        with held, FastAnswer(receive, send, request, self._options.heartbeat_s) as answer:
             if entry is None:
                 await self._list(catalog, answer, request)
             else:
@@ -250,10 +250,20 @@ class FastAnswer(CancelOnDisconnect):
     stream is sent, and the alarm keeps the stream open from then on.
     """
 
-    __slots__ = ("_beats", "_began", "_is_over", "_is_streaming", "_request", "_send", "_writing")
+    __slots__ = (
+        "_beats",
+        "_began",
+        "_heartbeat_s",
+        "_is_over",
+        "_is_streaming",
+        "_request",
+        "_send",
+        "_writing",
+    )
 
-    def __init__(self, receive: Receive, send: Send, request: FastRequest) -> None:
+    def __init__(self, receive: Receive, send: Send, request: FastRequest, heartbeat_s: float) -> None:
         super().__init__(receive)
+        self._heartbeat_s = heartbeat_s
         self._send = send
         self._request = request
         self._began = self._loop.time()
@@ -341,7 +351,7 @@ class FastAnswer(CancelOnDisconnect):
 
     def _wait_for_beat(self) -> None:
         if not self._is_over:
-            self.set(max(self._began + (self._beats + 1) * HEARTBEAT_S, self._loop.time()))
+            self.set(max(self._began + (self._beats + 1) * self._heartbeat_s, self._loop.time()))
 
     def _render_beat(self) -> bytes:
         token = self._request.progress_token

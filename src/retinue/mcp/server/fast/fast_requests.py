@@ -143,7 +143,7 @@ def _is_id(value: object) -> TypeGuard[RequestId]:
 
 
 def _agrees(headers: Headers, meta: Mapping[str, Any], method: str, name: str) -> bool:
-    """Whether the headers of 2026-07-28 say what the body says, and the capabilities can be read."""
+    """Whether the headers of 2026-07-28 match the body, and the capabilities can be read."""
     if meta.get(types.PROTOCOL_VERSION_META_KEY) != headers[_VERSION].decode("latin-1"):
         return False
     if headers.get(b"mcp-method", b"").decode("latin-1") != method:

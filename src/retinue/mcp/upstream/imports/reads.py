@@ -93,7 +93,7 @@ Named = tuple[str, ImportedServer]
 
 
 class ServersInHub:
-    """The imported servers that callers of a hub see; ``access`` says which."""
+    """The imported servers that callers of a hub see, selected by ``access``."""
 
     def __init__(self, servers: ImportedServers, directory: Directory, access: Access) -> None:
         self.servers = servers

@@ -1,4 +1,4 @@
-"""One imported MCP server as an agent: connects, reads its lists and watches them for changes.
+"""One imported MCP server as an agent: connects, reads its lists and follows their changes.
 
 The task connects again with back-off. While there is no session, the server is listed as unreachable with
 the reason.
@@ -75,7 +75,7 @@ class ImportSpec:
 
 
 class ImportedServer(LiveMember):
-    """One imported server, connected by a task of its own."""
+    """One imported server; a separate task connects it."""
 
     def __init__(
         self,

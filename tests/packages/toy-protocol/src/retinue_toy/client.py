@@ -12,7 +12,7 @@ from retinue.core.errors import AgentUnreachableError, RemoteFaultError, Retinue
 from retinue.core.record import Endpoint, Listing, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.sources import Give, Reading, Source
-from retinue.mesh.guard.trace_guard import AdmittedCall, Signer
+from retinue.mesh.guard.trace_guard import AdmittedCall, TraceSigner
 from retinue.web.codec.trace import CALLS_USED_KEY, parse_calls_used, render_trace_headers
 from retinue.web.transport import HttpRequester, TransportError
 
@@ -22,7 +22,7 @@ class ToyClient(Source):
     """A source and its invoker; ``failures`` are the reasons by the URLs of unread servers."""
 
     http: HttpRequester
-    signer: Signer
+    signer: TraceSigner
     servers: Sequence[str]
     failures: dict[str, str] = field(default_factory=dict)
     name: str = "toy"
