@@ -14,7 +14,7 @@ from retinue.parts.installed import list_parts_of
 from retinue.parts.part import Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import hub_access
-from retinue.runtime.launch import Address, Launch, Start
+from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource, Start
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.models import spending_reader
@@ -61,17 +61,12 @@ async def run_hub(
     """
     return await run_process(
         Launch(
-            kind="hub",
-            name="hub",
-            service=HUB_NAME,
-            settings=settings,
+            identity=ProcessIdentity("hub", "hub", HUB_NAME),
+            source=SettingsSource(settings, reread),
             state=state,
             echo=echo,
+            core=Core(hold_state=partial(own_state, state, echo), open=open_hub, access_of=hub_access),
             parts=hub_parts(options, settings),
-            hold_state=partial(own_state, state, echo),
-            open_core=open_hub,
-            access_of=hub_access,
-            reread=reread,
             address=replace(options.address, tells_port=True),
         )
     )
