@@ -333,8 +333,9 @@ class RunTable(_Table):
 
     lease_s: float = Field(15.0, ge=1)
     concurrency: int = Field(100, ge=1)
-    keep: int = Field(1000, ge=1)
+    keep: int = Field(100_000, ge=1)
     keep_days: float = Field(30.0, gt=0)
+    keep_ids_days: float = Field(365.0, gt=0)
 
 
 class A2aTable(_Table):
