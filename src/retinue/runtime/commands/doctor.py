@@ -15,6 +15,7 @@ from retinue.oci.registry import list_published
 from retinue.parts.installed import KNOWN_PARTS, find_installed_parts
 from retinue.parts.part import Check, Status
 from retinue.plugins import PARTS, list_plugins
+from retinue.runtime.checks.children import check_environment
 from retinue.runtime.checks.hub import check_hub, check_list, check_ready
 from retinue.runtime.checks.machine import (
     check_agent_port,
@@ -22,6 +23,7 @@ from retinue.runtime.checks.machine import (
     check_libraries,
     check_own_network,
     check_program,
+    check_programs,
     check_python,
     failed,
     guarded,
@@ -96,6 +98,8 @@ async def examine(
         checks += [check_own_network(), *check_hub_port(settings.hub.port, hub_url), check_agent_port()]
         checks += [await _check_registry(url, settings, http) for url in settings.registries]
     checks += [check_program(name) for name in OPTIONAL_PROGRAMS]
+    checks.append(await guarded("programs", check_programs))
+    checks += check_environment(settings, state, environ)
     checks += _check_parts(settings, state)
     return checks + _check_models(settings, state, environ)
 
