@@ -147,7 +147,9 @@ def test_a_known_part_that_is_not_installed_is_explained_by_its_extra(site: Path
     assert find_part("koi") is None
     reason = explain_missing("koi")
     assert reason is not None
-    assert reason.remedy == "pip install 'retinue[koi]'"
+    assert reason.remedy == (
+        "pip install 'retinue[koi]'; from a checkout: pip install . ./packages/retinue-koi"
+    )
 
 
 @pytest.mark.parametrize(

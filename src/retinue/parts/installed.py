@@ -13,18 +13,19 @@ from functools import cache
 from retinue.core.errors import InvalidSettingError
 from retinue.parts.part import INTERFACE, Part
 from retinue.parts.process import Kind
-from retinue.plugins import PARTS, Plugin, list_plugins
+from retinue.plugins import PARTS, Plugin, how_to_install, list_plugins
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPart:
-    """A part that is known by name only: the extra that installs it, and its options by kind of process.
+    """A part that is known by name only: its extra and distribution, and its options by kind of process.
 
     Each option has the field of the part's table that it writes; a process of the kind has the part if one of
     the fields is set.
     """
 
     extra: str
+    distribution: str
     flags: Mapping[Kind, Mapping[str, str]]
 
     def is_wanted(self, table: Mapping[str, object], kind: Kind) -> bool:
@@ -35,6 +36,7 @@ class KnownPart:
 KNOWN_PARTS: Mapping[str, KnownPart] = {
     "koi": KnownPart(
         "koi",
+        "retinue-koi",
         {
             "hub": {"--koi": "enabled", "--koi-join": "join"},
             "agent": {"--koi-join": "member_join"},
@@ -140,7 +142,8 @@ def explain_missing(name: str) -> InvalidSettingError | None:
         return installed.refused[name]
     if name not in KNOWN_PARTS or installed.parts:
         return None
-    remedy = f"pip install 'retinue[{KNOWN_PARTS[name].extra}]'"
+    known = KNOWN_PARTS[name]
+    remedy = how_to_install(f"retinue[{known.extra}]", known.distribution)
     return InvalidSettingError(f"part {name}", "its distribution is not installed", remedy=remedy)
 
 

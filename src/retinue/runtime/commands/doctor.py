@@ -107,7 +107,7 @@ async def examine(
 def _check_parts(settings: Settings, state: State) -> list[Check]:
     """The rows of installed parts, and the parts that are missing."""
     tables = tables_of(settings)
-    checks = [failed(f"part {name}", error) for name, error in find_missing_parts(settings).items()]
+    checks = [_describe_missing(name, error) for name, error in find_missing_parts(settings).items()]
     checks += [
         Check(f"part {name}", "warn", "parts.off names it, but it is not installed", "correct parts.off")
         for name in settings.parts.off
@@ -120,6 +120,12 @@ def _check_parts(settings: Settings, state: State) -> list[Check]:
             reason = error.message if isinstance(error, RetinueError) else f"{type(error).__name__}: {error}"
             checks.append(Check(f"part {part.name}", "fail", f"its check failed: {reason}"))
     return checks
+
+
+def _describe_missing(name: str, error: RetinueError) -> Check:
+    """The row of a part that is missing; the name of the check is not repeated."""
+    check = f"part {name}"
+    return Check(check, "fail", error.message.removeprefix(f"{check}: "), error.remedy)
 
 
 async def _check_imports(settings: Settings, state: State) -> list[Check]:
