@@ -25,6 +25,9 @@ from retinue.web.http_client import HttpClient
 
 HUB = frozenset({"hub"})
 
+END_S = 6.0
+"""A child that still runs so long after its calls should have ended is killed."""
+
 
 class ModelsPart(Part):
     """Finds the language models that this machine can run, and lists the others as agents."""
@@ -108,7 +111,7 @@ class SupervisorPart(Part):
         def list_specs(tables: Tables) -> list[ChildSpec]:
             settings = tables.get(Settings)
             own = child_specs(settings, process.state, url, self._bare)
-            return [*own, *model_children(models, process.state, url)]
+            return [*own, *model_children(models, settings, process.state, url)]
 
         def prepare(tables: Tables) -> Callable[[], None]:
             """Agents that the settings no longer name are stopped, new ones are started."""
@@ -161,26 +164,31 @@ def child_specs(settings: Settings, state: State, hub_url: str, bare: bool) -> S
     Raises InvalidSettingError when two distributions declare the same agent.
     """
     environment = {"RETINUE_HOME": str(state.root), "RETINUE_HUB": hub_url}
+    make_spec = partial(ChildSpec, environment=environment, stop_within_s=settings.timeouts.drain_s + END_S)
     specs = []
     for table in settings.agents:
         port = () if table.port is None else ("--port", str(table.port))
         arguments = ("serve", table.target, "--host", table.host, *port)
         if table.advertise is not None:
             arguments = (*arguments, "--advertise", table.advertise)
-        specs.append(ChildSpec(table.target, arguments, environment))
+        specs.append(make_spec(table.target, arguments))
     if not (bare or settings.hub.bare):
         for plugin in list_unique_plugins(AGENTS):
             preferred = ("--port", plugin.qualifier, "--port-may-move") if plugin.qualifier else ()
-            specs.append(ChildSpec(plugin.name, ("serve", plugin.target, *preferred), environment))
+            specs.append(make_spec(plugin.name, ("serve", plugin.target, *preferred)))
     return specs
 
 
-def model_children(models: Models, state: State, hub_url: str) -> Sequence[ChildSpec]:
+def model_children(models: Models, settings: Settings, state: State, hub_url: str) -> Sequence[ChildSpec]:
     """The model agents that this machine can run."""
     environment = {"RETINUE_HOME": str(state.root), "RETINUE_HUB": hub_url}
     # the ports below FIRST_MODEL_PORT are for agents that are not models
     port = ("--port", str(FIRST_MODEL_PORT), "--port-may-move")
-    return [ChildSpec(name, ("serve", "--llm", name, *port), environment) for name in models.available]
+    stop_within_s = settings.timeouts.drain_s + END_S
+    return [
+        ChildSpec(name, ("serve", "--llm", name, *port), environment, stop_within_s=stop_within_s)
+        for name in models.available
+    ]
 
 
 def _card_probe(http: HttpClient, timeout_s: float) -> Probe:
