@@ -37,6 +37,7 @@ RetinueError
 │   ├── BudgetSpentError      the trace has no calls or seconds left, or a model agent no money
 │   └── CircuitOpenError      the breaker of this trace or agent is open
 ├── BusyError                 a rate or concurrency limit; try later
+│   └── StoppingError         the process is stopping; try later, or elsewhere
 ├── ExecutionError            the skill was called and did not return a result
 │   ├── ExecutionFailedError  it raised
 │   ├── OutputInvalidError    its result does not fit the output schema, or is not JSON
@@ -85,6 +86,7 @@ from retinue.core.error_kinds.admission import (
     InsufficientScopeError,
     NotAllowedError,
     NotAuthenticatedError,
+    StoppingError,
     find_guard_error,
 )
 from retinue.core.error_kinds.base import (
@@ -230,6 +232,7 @@ __all__ = [
     "StateDamagedError",
     "StateError",
     "StepFailedError",
+    "StoppingError",
     "StorageFullError",
     "TagTakenError",
     "TooLargeError",
