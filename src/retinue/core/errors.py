@@ -38,6 +38,7 @@ RetinueError
 │   ├── BudgetSpentError      the trace has no calls or seconds left, or a model agent no money
 │   └── CircuitOpenError      the breaker of this trace or agent is open
 ├── BusyError                 a rate or concurrency limit; try later
+│   └── StoppingError         the process is stopping; try later, or elsewhere
 ├── ExecutionError            the skill was called and did not return a result
 │   ├── ExecutionFailedError  it raised
 │   ├── OutputInvalidError    its result does not fit the output schema, or is not JSON
@@ -87,6 +88,7 @@ from retinue.core.error_kinds.admission import (
     InsufficientScopeError,
     NotAllowedError,
     NotAuthenticatedError,
+    StoppingError,
     find_guard_error,
 )
 from retinue.core.error_kinds.base import (
@@ -233,6 +235,7 @@ __all__ = [
     "StateDamagedError",
     "StateError",
     "StepFailedError",
+    "StoppingError",
     "StorageFullError",
     "TagTakenError",
     "TooLargeError",

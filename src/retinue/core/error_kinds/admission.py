@@ -211,3 +211,14 @@ class BusyError(RetinueError):
     def data(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"retry_after_s": round(self.retry_after_s, 3)}
         return {**facts, "nested": True} if self.is_nested else facts
+
+
+class StoppingError(BusyError):
+    """The process is stopping and takes no new calls; the call has not run, another process may take it."""
+
+    type = "stopping"
+
+    def __init__(self, retry_after_s: float = 1.0) -> None:
+        super().__init__("", retry_after_s)
+        self.message = "Stopping: this process takes no new calls"
+        self.args = (self.message,)

@@ -45,8 +45,11 @@ _PLAIN = ":@+*"
 _REJECTED = frozenset({401, 403})
 _GATEWAY_FAILURES = frozenset({502, 503, 504})
 
-STOPPING = b"stopping"
-"""The body of the 503 that a stopping process answers to requests that it ends."""
+STOPPING = orjson.dumps({"detail": "it was stopping", "data": {"type": "cancelled"}})
+"""The body of the 503 that a stopping process answers to requests that it cuts off.
+
+It is no JSON-RPC error, from which a caller would conclude that the call has not run.
+"""
 
 
 @lru_cache(maxsize=_REMEMBERED)
