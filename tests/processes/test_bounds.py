@@ -198,6 +198,18 @@ def test_no_group_is_left(group: Path, tmp_path: Path) -> None:
     assert [path for path in group.iterdir() if path.is_dir()] == []
 
 
+def test_a_group_that_a_killed_keeper_left_is_removed(tmp_path: Path) -> None:
+    own, parent = "8:pids:/\n", tmp_path / "pids"
+    for name in ("retinue-4194399", f"retinue-{os.getpid()}", "retinue-x", "other-4194399"):
+        (parent / name).mkdir(parents=True)
+    bounds.make_group(4194398, 8, root=str(tmp_path), own=own)
+    assert sorted(path.name for path in parent.iterdir()) == [
+        "other-4194399",
+        f"retinue-{os.getpid()}",
+        "retinue-x",
+    ]
+
+
 def make_tree(root: Path, groups: dict[str, str]) -> str:
     """A tree like that of control groups, version 2: each folder with the controllers of its subtree."""
     (root / "cgroup.controllers").write_text("cpu pids\n")

@@ -25,6 +25,8 @@ BOUNDS = ("group", "user", "uid")
 
 CGROUPS = "/sys/fs/cgroup"
 
+_PREFIX = "retinue-"
+
 _OTHER_TASKS = 256
 """Room for tasks that other programs of the same user start meanwhile."""
 
@@ -46,6 +48,7 @@ def make_group(keeper: int, tasks: int, *, root: str = CGROUPS, own: str | None 
     ``root`` is where the groups are mounted; ``own`` is the text of ``/proc/self/cgroup``.
     """
     for parent in list_parents(root, _read("/proc/self/cgroup") if own is None else own):
+        _remove_left_over(parent)
         group = f"{parent}/{_name(keeper)}"
         try:
             os.mkdir(group)  # noqa: PTH102  (importing pathlib is slow for so short a process)
@@ -204,7 +207,16 @@ def _change_user(uid: int) -> None:
 
 
 def _name(keeper: int) -> str:
-    return f"retinue-{keeper}"
+    return f"{_PREFIX}{keeper}"
+
+
+def _remove_left_over(parent: str) -> None:
+    """Remove the groups of keepers that were killed; a group that has processes stays."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(parent):  # noqa: PTH208
+            keeper = name.removeprefix(_PREFIX)
+            if keeper != name and keeper.isdigit() and not os.path.exists(f"/proc/{keeper}"):  # noqa: PTH110
+                _remove(f"{parent}/{name}")
 
 
 def _read(path: str) -> str:

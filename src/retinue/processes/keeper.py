@@ -119,7 +119,8 @@ def exec_limited(
         bound = bind_tasks(limits, group, keeper)
         # after a change of the user, which unties it
         tie_to_parent(keeper, signal.SIGKILL)
-        if bound is None and limits["must_bind"] and limits["may_refuse"] and is_root:
+        is_changed = is_root and os.getuid() != 0  # to a user id under which it did not bind
+        if bound is None and (is_changed or (is_root and limits["must_bind"] and limits["may_refuse"])):
             os.write(answer, b"refused")
             os._exit(127)
         os.write(answer, (bound or "").encode())
