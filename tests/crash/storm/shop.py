@@ -79,7 +79,7 @@ def _step(skill: str, given: Mapping[str, Any] = N, *, step: str = "", timeout: 
 
 
 def _ship() -> dict[str, Any]:
-    return {**_step("ship"), "retry": {**RETRY, "attempts": 3}}
+    return {**_step("ship"), "retry": {"attempts": 6, "delay": "200ms", "backoff": 1}}
 
 
 BUNDLED = {"name": "storm-part", "input": {"type": "object"}, "steps": [_step("reserve"), _step("pack")]}

@@ -168,6 +168,7 @@ def render(name: str, seed: int, runs: int, verdict: Verdict, disturber: Disturb
         verdict.stuck,
         verdict.half_undone,
         verdict.told,
+        verdict.gave_up,
     )
     cells: list[object] = [name, seed, runs, disturber.done["kills"], disturber.done["freezes"], cut]
     cells += [verdict.effects, verdict.again, *(len(each) for each in found)]
@@ -176,7 +177,7 @@ def render(name: str, seed: int, runs: int, verdict: Verdict, disturber: Disturb
 
 HEADER = (
     "| storm | seed | runs | kills | freezes | cut, delayed, swallowed | effects | begun again | lost "
-    "| recorded and repeated | doubled | stuck | half undone | said incomplete |"
+    "| recorded and repeated | doubled | stuck | half undone | said incomplete | gave up |"
 )
 
 
@@ -208,5 +209,5 @@ def test_of_many_runs_in_a_storm_none_is_lost_doubled_stuck_or_half_undone(
         verdict, disturber = asyncio.run(weather(mesh, ordered, SEED, freeze_s=25, pace_s=2, start_s=0.5))
         name = f"{kind}, {'proxy' if proxied else 'direct'}"
         print(HEADER, render(name, SEED, len(ordered), verdict, disturber, mesh), sep="\n")
-        print(*verdict.told, sep="\n")
+        print(*verdict.told, *verdict.gave_up, sep="\n")
         assert verdict.problems == {}

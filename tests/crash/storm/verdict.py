@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from retinue.core.errors import CircuitOpenError
 from retinue.workflows.runs.records import RunEvent, RunRecord, StepRecord
 from tests.crash.storm.shop import DECLINING, UNDOES, Line, is_declined
 from tests.crash.storm.starter import Ordered
@@ -37,7 +38,11 @@ class Journal:
 
 @dataclass(slots=True)
 class Verdict:
-    """What went wrong, by run: each is to be empty, ``told`` apart, which is what runs say themselves."""
+    """What went wrong, by run.
+
+    ``told`` is what runs say themselves that they could not undo, ``gave_up`` are runs whose step used up its
+    attempts because its agent was lost in each of them. All else is to be empty.
+    """
 
     lost: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
@@ -46,6 +51,7 @@ class Verdict:
     half_undone: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    gave_up: list[str] = field(default_factory=list)
     effects: int = 0
     again: int = 0
     """Effects, and how often one was begun once more with its key."""
@@ -84,9 +90,16 @@ def _judge_end(verdict: Verdict, journal: Journal, record: RunRecord) -> None:
     wanted = "failed" if is_declined(ordered.kind, ordered.n) else "done"
     fault = record.fault
     is_declining = fault is None or "declined" in fault.message
-    if record.status != wanted or not is_declining:
-        message = "" if fault is None else fault.message
-        verdict.wrong.append(f"{ordered.name} ({ordered.kind}): {record.status} {message}")
+    if record.status == wanted and is_declining:
+        return
+    message = "" if fault is None else fault.message
+    cause = {} if fault is None else fault.data.get("cause", {})
+    is_lost = (
+        cause.get("on_error") in ("unreachable", "timeout") or cause.get("type") == CircuitOpenError.type
+    )
+    (verdict.gave_up if is_lost else verdict.wrong).append(
+        f"{ordered.name} ({ordered.kind}): {record.status} {message}"
+    )
 
 
 def _judge_effects(verdict: Verdict, journal: Journal, own: Sequence[Line]) -> None:
