@@ -11,6 +11,7 @@ from functools import partial
 from retinue.core.record import HUB_NAME
 from retinue.hub.mesh_map import MeshParts
 from retinue.parts.installed import list_parts_of
+from retinue.parts.network_links import NetworkLinks
 from retinue.parts.part import Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import hub_access
@@ -130,6 +131,8 @@ async def open_hub(start: Start) -> AsyncIterator[Process]:
         process = mesh.as_process("hub", start)
         process.add(LazyRuns, runs)
         process.add(SqliteAudit, audit)
+        links = NetworkLinks()
+        process.add(NetworkLinks, links)
         process.add(
             MeshParts,
             MeshParts(
@@ -137,6 +140,7 @@ async def open_hub(start: Start) -> AsyncIterator[Process]:
                 tuple(mesh.registries.by_name),
                 settings.discovery.upstreams,
                 read_nodes=runs.list_nodes,
+                links=links,
             ),
         )
         yield process
