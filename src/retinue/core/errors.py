@@ -30,6 +30,7 @@ RetinueError
 │   └── VersionConflictError  offered, but in no version of the requested range
 ├── AccessError
 │   ├── NotAuthenticatedError
+│   │   └── ClocksDifferError  the times of a mesh token do not fit the clock of this machine
 │   └── NotAllowedError
 │       └── InsufficientScopeError  a valid token without the required scope
 ├── GuardError                the trace guard rejected the call
@@ -82,6 +83,7 @@ from retinue.core.error_kinds.admission import (
     BusyError,
     CallTooDeepError,
     CircuitOpenError,
+    ClocksDifferError,
     GuardError,
     InsufficientScopeError,
     NotAllowedError,
@@ -184,6 +186,7 @@ __all__ = [
     "CardSignatureError",
     "ChildFailedError",
     "CircuitOpenError",
+    "ClocksDifferError",
     "ContentMissingError",
     "DefinitionError",
     "DigestMismatchError",

@@ -22,6 +22,20 @@ class NotAuthenticatedError(AccessError):
     type = "not_authenticated"
 
 
+class ClocksDifferError(NotAuthenticatedError):
+    """A token of the mesh whose times do not fit the clock of this machine; ``now_s`` is its time."""
+
+    type = "clocks_differ"
+
+    def __init__(self, message: str, now_s: float) -> None:
+        super().__init__(message, remedy="synchronise the clocks of both machines")
+        self.now_s = now_s
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"now_s": round(self.now_s, 3)}
+
+
 class NotAllowedError(AccessError):
     """A known caller without permission, or a request from an origin that is not allowed."""
 
