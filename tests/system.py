@@ -39,7 +39,8 @@ from retinue.runtime.run_process import make_checks
 from retinue.runtime.serving import Stop
 from retinue.settings import Settings
 from retinue.settings_tables import EndpointTable
-from retinue.storage.listing_store import SqliteAudit, SqliteListings
+from retinue.storage.audit_store import SqliteAudit
+from retinue.storage.listing_store import SqliteListings
 from retinue.storage.state import State
 from retinue.testing.memory_runs import MemoryRuns
 from retinue_koi.membership import KoiHub
@@ -49,7 +50,7 @@ from tests.recording import Recording
 from tests.serving import serve_app
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-WAIT_S = 10.0
+WAIT_S = 30.0
 """Longer than anything takes; a test that waits this long has failed."""
 
 NOT_OPENED = frozenset(
