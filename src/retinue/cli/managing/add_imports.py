@@ -133,7 +133,7 @@ def openapi(
     if name is None:
         stem = (urlsplit(document).hostname or "") if is_url else Path(document).stem
         name = _name_for(place, stem.lower())
-    found = {
+    found: dict[str, Any] = {
         "openapi": place,
         "server": server,
         "strict": strict,
