@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from retinue.core.errors import StateError, StorageFullError
+from retinue.core.errors import InvalidSettingError, RetinueError, StateError, StorageFullError
 from retinue.hub.mesh_map import RunNode
 from retinue.parts.lazy import Lazy
 from retinue.settings import Settings
@@ -43,6 +43,8 @@ class LazyRuns:
         self._retry_s = retry_s
         self.store = RunStore(settings.database, state.runs)
         """Where the runs are stored."""
+        self.problem: RetinueError | None = None
+        """Why the last attempt to execute runs has failed; None if it has not."""
         self._options = settings.runs
         self._nodes = state.nodes
         self._asked = asyncio.Event()
@@ -63,7 +65,8 @@ class LazyRuns:
     async def launch(self, echo: Callable[[str], None], *, refuse_full: bool = False) -> None:
         """Start to execute runs when the database answers; prints one line if it does not.
 
-        With ``refuse_full`` raises StorageFullError if the disk is full at the first attempt.
+        Raises InvalidSettingError for a database that can hold no runs, and with ``refuse_full``
+        StorageFullError if the disk is full at the first attempt.
 
         A state without runs has none to take over: DBOS, 30 MB, is loaded once a run is asked for here or
         another process has stored one.
@@ -77,7 +80,10 @@ class LazyRuns:
         while True:
             try:
                 await (await self._open()).launch()
-            except StateError as error:
+            except Exception as caught:
+                error = self.problem = _as_reason(caught)
+                if isinstance(caught, InvalidSettingError):
+                    raise
                 if is_reported:
                     _log.debug("workflows do not run", error=error.message)
                 elif refuse_full and isinstance(error, StorageFullError):
@@ -87,6 +93,7 @@ class LazyRuns:
                     is_reported = True
                 await asyncio.sleep(self._retry_s)
             else:
+                self.problem = None
                 return
 
     async def read_figures(self) -> RunFigures | None:
@@ -132,6 +139,15 @@ class LazyRuns:
             yield runs
         finally:
             await runs.aclose()
+
+
+def _as_reason(error: Exception) -> RetinueError:
+    """The error itself, or one for a defect of the engine, with which a hub would seem to be well."""
+    if isinstance(error, RetinueError):
+        return error
+    _log.error("the run engine does not start", exc_info=error)
+    text = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return StateError(f"the run engine does not start: {text}", remedy="see the log of this process")
 
 
 class _OpenedByCall:
