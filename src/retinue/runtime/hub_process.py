@@ -103,7 +103,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         HubLinesPart(options.next_step),
         LogsPart(),
         SupervisorPart(bare=bare),
-        RunsPart(),
+        RunsPart(starts_early=not bare),
         CallsPart(),
     ]
 

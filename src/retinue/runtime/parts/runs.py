@@ -12,7 +12,7 @@ from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part, Problem
 from retinue.parts.process import Process
-from retinue.runtime.lazy_runs import LazyRuns
+from retinue.runtime.lazy_runs import IDLE_S, LazyRuns
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import end_task
 from retinue.workflows.runs.records import RunStatus
@@ -21,10 +21,16 @@ if TYPE_CHECKING:  # with the database libraries, which a process without runs d
     from retinue.workflows.durable.database_watch import RunFigures
 
 
+LOOKS = 6
+"""How often a hub is seen without a call in flight before it counts as idle."""
+
+
 class RunsPart(Part):
     """Executes runs once the agents answer, because a recovered run calls agents at once.
 
-    On stopping, runs leave before the agents stop, so that interrupted calls are no failures of a run.
+    On stopping, runs leave before the agents stop, so that interrupted calls are no failures of a run. With
+    ``starts_early`` the engine of a hub starts when no call has been in flight for ``idle_s``, before the
+    first run asks for it.
     """
 
     name = "runs"
@@ -33,6 +39,10 @@ class RunsPart(Part):
     runs_after = (FirstReading, AgentsStarted)
     ready_after = (AgentsStarted,)
     is_required = True
+
+    def __init__(self, *, starts_early: bool = False, idle_s: float = IDLE_S) -> None:
+        self._starts_early = starts_early
+        self._idle_s = idle_s
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
@@ -49,9 +59,18 @@ class RunsPart(Part):
                     await end_task(task)
                 await runs.leave()
 
+        limits = process.dispatcher.admission.limits
+
+        async def wait_until_idle() -> None:
+            idle_s = 0.0
+            while idle_s < self._idle_s:
+                await asyncio.sleep(self._idle_s / LOOKS)
+                idle_s = 0.0 if limits.in_flight else idle_s + self._idle_s / LOOKS
+
         async def launch() -> None:
+            early = wait_until_idle if self._starts_early else None
             try:
-                await runs.launch(process.echo)
+                await runs.launch(process.echo, wait_until_idle=early)
             except InvalidSettingError as error:
                 process.ask_to_stop(f"{error.message}; {error.remedy}", 1)
 
