@@ -80,6 +80,7 @@ class ImportTable(_Table):
     openapi: str | None = None
     a2a: str | None = None
     server: str | None = None
+    key_origins: tuple[PublicUrl, ...] = ()
     strict: bool = False
     visibility: Literal["mesh", "exposed"] = "exposed"
     start_s: float = Field(60.0, gt=0)
