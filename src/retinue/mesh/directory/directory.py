@@ -28,6 +28,7 @@ from retinue.core.errors import (
     UnknownAgentError,
 )
 from retinue.core.record import QUERY_CAPABILITIES, Candidate, Health, Listing, ListingKey, Skill, Stats
+from retinue.core.trust import Trust
 from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, MAX_ASKED, Answers, Dispatch, ask_agents
 from retinue.mesh.asking.query import MatchType, Query, make_query
 from retinue.mesh.directory.away import MAX_KEPT, AwayAgents
@@ -87,12 +88,14 @@ class Directory:
         self._away = AwayAgents(clock)
         self._removed: TTLCache[str, Entry] = TTLCache(MAX_KEPT, REMOVED_S, timer=clock)
         self._ranks: dict[str, int] = {}
+        self._trust: dict[str, Trust] = {}
         self._cache = ListingCache(
             listings,
             lambda name: self._ranks.get(name, _RANK_OF_GIVEN),
             self._notify,
             expose_override,
             limits.cached_listings,
+            lambda name: self._trust.get(name, Trust.OWN_MESH),
         )
         self._index = self._cache.index
         self.sources = SourceSet(self._cache, clock, ttl_s, limits)
@@ -114,6 +117,7 @@ class Directory:
             taken.add(source.name)
         for source in sources:
             self._ranks[source.name] = len(self._ranks)
+            self._trust[source.name] = source.trust
             self._index.note_rank(source.name)
             self._cache.show(source.name)
             self.sources.add(source)
@@ -142,7 +146,7 @@ class Directory:
         return tuple(self.open_all(self.list_entries()))
 
     def find_by_skill(self, skill_id: str, scopes: Scopes) -> tuple[Entry, ...]:
-        """Enabled agents that offer the skill to these scopes: choice tier ▸ source order ▸ key ▸ version.
+        """Enabled agents that offer the skill to these scopes: `choice_order` ▸ source order ▸ key ▸ version.
 
         Reads no source. Among live agents the first entry comes first in the order of the catalog.
         """

@@ -18,6 +18,7 @@ from cachetools import LRUCache
 
 from retinue.core.errors import StateError
 from retinue.core.record import Listing, ListingKey, Skill
+from retinue.core.trust import Trust
 from retinue.mesh.directory.limits import DEFAULT_LIMITS
 from retinue.mesh.directory.listing_index import ListingIndex
 from retinue.mesh.directory.listings import Listings, with_measurements
@@ -89,7 +90,8 @@ class ListingCache:
     """The listings of one directory.
 
     It indexes the stored listings of the sources that `show` names; those of other sources stay in the store
-    but are not indexed. ``notify`` is called after each change.
+    but are not indexed. ``source_trust`` gives the trust in the agents of a source by its name. ``notify`` is
+    called after each change.
     """
 
     def __init__(
@@ -99,10 +101,12 @@ class ListingCache:
         notify: Callable[[ListingChange], None],
         expose_override: ExposeOverride | None = None,
         max_cached: int = DEFAULT_LIMITS.cached_listings,
+        source_trust: Callable[[str], Trust] = lambda source: Trust.OWN_MESH,
     ) -> None:
         self.index = ListingIndex(source_rank)
         self.failure: StateError | None = None
         self._store = store
+        self._source_trust = source_trust
         self._notify = notify
         self._expose_override = expose_override
         self._cached: LRUCache[ListingKey, Listing] = LRUCache(max_cached)
@@ -120,7 +124,10 @@ class ListingCache:
         read again.
         """
         with _no_garbage_collection():
-            for entry in self._not_shown.pop(source, {}).values():
+            # listings that were added before their source have its trust from now on
+            added = [entry for entry in self.index if entry.source == source]
+            for entry in (*added, *self._not_shown.pop(source, {}).values()):
+                self._cached.pop(entry.id, None)
                 self.index.put(self._override_entry(entry))
             self._freeze()
 
@@ -230,6 +237,9 @@ class ListingCache:
         return self._not_shown.get(listing_id.source, {}).pop(listing_id, None)
 
     def _override(self, listing: Listing) -> Listing:
+        trust = self._source_trust(listing.source)
+        if listing.source_trust is not trust:
+            listing = replace(listing, source_trust=trust)
         return listing if self._expose_override is None else self._expose_override.apply(listing)
 
     def _is_overridden(self, entry: Entry) -> bool:
@@ -237,6 +247,9 @@ class ListingCache:
 
     def _override_entry(self, entry: Entry) -> Entry:
         """A stored entry with the override applied; unchanged where the store has lost its card."""
+        trust = self._source_trust(entry.source)
+        if entry.source_trust is not trust:
+            entry = replace(entry, source_trust=trust)
         kept = self._store.find(entry.id) if self._is_overridden(entry) else None
         return entry if kept is None else entry_of(with_measurements(self._override(kept), entry))
 
