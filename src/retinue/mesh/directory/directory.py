@@ -22,6 +22,7 @@ from retinue.core.call import Outcome
 from retinue.core.errors import (
     AgentUnreachableError,
     InvalidSettingError,
+    MalformedArtifactError,
     RetinueError,
     SkillNotOfferedError,
     StateError,
@@ -466,8 +467,12 @@ class Directory:
         return self.sources.failures()
 
     def problems(self) -> tuple[SourceProblem, ...]:
-        """The sources and single listings that could not be read, and why."""
+        """The sources and single listings that could not be read, or not as they are, and why."""
         found = self.sources.problems()
+        found += [
+            SourceProblem(listing_id.source, listing_id.key, _as_error(listing_id.key, note))
+            for listing_id, note in self._cache.list_notes()
+        ]
         if self._cache.failure is not None:
             found.append(SourceProblem(STORE, None, self._cache.failure))
         return tuple(found)
@@ -492,3 +497,10 @@ class Directory:
             self._away.forget(change.entry.name)
         for watcher in tuple(self._watchers):
             watcher(change)
+
+
+def _as_error(key: str, note: str) -> MalformedArtifactError:
+    """The note about a listing that was taken in with changes, as the problem of its source."""
+    error = MalformedArtifactError(key, note)
+    error.remedy = "tell its author; everything else of it is listed"
+    return error

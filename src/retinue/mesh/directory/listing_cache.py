@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Literal
 
+import structlog
 from cachetools import LRUCache
 
 from retinue.core.errors import StateError
@@ -23,6 +24,7 @@ from retinue.mesh.directory.limits import DEFAULT_LIMITS
 from retinue.mesh.directory.listing_index import ListingIndex
 from retinue.mesh.directory.listings import Listings, with_measurements
 from retinue.mesh.entry import Entry, entry_of
+from retinue.mesh.foreign_records import clean_record
 from retinue.mesh.permissions import DIALECT, EXPOSED_HERE
 
 _RETRIED = 500
@@ -35,6 +37,8 @@ _FREEZE_GROWTH = 1.25
 """… again when their number has grown by this factor."""
 
 _RETINUE_BLOCK = b'"retinue"'
+
+_log = structlog.get_logger("retinue.directory")
 
 _MCP_SCOPES = frozenset({"exposed"})
 
@@ -112,6 +116,7 @@ class ListingCache:
         self._cached: LRUCache[ListingKey, Listing] = LRUCache(max_cached)
         self._unsaved: dict[ListingKey, Listing] = {}
         self._not_shown: dict[str, dict[ListingKey, Entry]] = {}
+        self._notes: dict[ListingKey, tuple[str, ...]] = {}
         self._frozen_at = 0
         with _no_garbage_collection():
             for entry in store.load():
@@ -183,7 +188,7 @@ class ListingCache:
         """
         accepted: list[Entry] = []
         new: list[Listing] = []
-        for listing in listings:
+        for listing in map(self._clean, listings):
             current = self.index.find(listing.id)
             if current is not None and (_is_older(listing, current) or self._is_known(listing, current)):
                 accepted.append(current)
@@ -229,9 +234,27 @@ class ListingCache:
             self._pop_not_shown(listing_id)
             self._unsaved.pop(listing_id, None)
             self._cached.pop(listing_id, None)
+            self._notes.pop(listing_id, None)
             if entry is not None:
                 self.index.remove(listing_id)
                 self._notify(ListingChange("removed", entry))
+
+    def list_notes(self) -> list[tuple[ListingKey, str]]:
+        """What was changed in listings before they were taken in, as one text for each."""
+        return [(listing_id, "; ".join(notes)) for listing_id, notes in self._notes.items()]
+
+    def _clean(self, listing: Listing) -> Listing:
+        """The listing fit to be shown; a card with its bytes has been checked by its source."""
+        if listing.raw:
+            return listing
+        record, notes = clean_record(listing.record)
+        if notes != self._notes.get(listing.id, ()):
+            _log.warning("listing cleaned", source=listing.source, key=listing.key, notes=list(notes))
+        if notes:
+            self._notes[listing.id] = notes
+        else:
+            self._notes.pop(listing.id, None)
+        return listing if record is listing.record else replace(listing, record=record)
 
     def _pop_not_shown(self, listing_id: ListingKey) -> Entry | None:
         return self._not_shown.get(listing_id.source, {}).pop(listing_id, None)
