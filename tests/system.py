@@ -20,6 +20,7 @@ from retinue.hub.mesh_map import MeshParts
 from retinue.mesh.observing.events import EventBus, Observer
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_card
+from retinue.parts.network_links import NetworkLinks
 from retinue.parts.opening import open_parts
 from retinue.parts.part import Part
 from retinue.parts.process import Process
@@ -182,6 +183,7 @@ class System:
         process = mesh.as_process("hub", self._start(settings, url))
         map_of_mesh = MeshParts(url, tuple(mesh.registries.by_name))
         process.add(MeshParts, map_of_mesh)
+        process.add(NetworkLinks, map_of_mesh.links)
         process.add(SqliteAudit, audit)
         own = {"koi": KoiPart(koi, hub_id), "imports": ImportsPart(make_imports)}
         parts = [own.get(part.name, part) for part in hub_parts(HubOptions(), settings)]

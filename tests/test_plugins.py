@@ -6,9 +6,12 @@ import importlib.metadata
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from retinue import Agent
 from retinue.cli.program import TABLE
 from retinue.core.errors import InvalidSettingError, UnknownWorkflowError
+from retinue.hub.resources import WorkflowPrompts
 from retinue.plugins import AGENTS, COMMANDS, WORKFLOWS, find_plugin, list_plugins
 from retinue.runtime.parts.children import child_specs
 from retinue.settings import load_settings
@@ -71,9 +74,9 @@ def test_two_distributions_with_an_agent_of_one_name_keep_the_hub_from_starting(
     with pytest.raises(
         InvalidSettingError, match="word-agent: declared by word-games and by word-tools"
     ) as caught:
-        child_specs(load_settings(), State(site), "http://127.0.0.1:1", bare=False)
+        child_specs(load_settings(), State(site), "http://127.0.0.1:1", bare=False, environ={})
     assert caught.value.remedy == "uninstall word-games or word-tools"
-    assert child_specs(load_settings(), State(site), "http://127.0.0.1:1", bare=True) == []
+    assert child_specs(load_settings(), State(site), "http://127.0.0.1:1", bare=True, environ={}) == []
 
 
 def test_two_distributions_with_a_command_of_one_name_are_named(site: Path, retinue: Retinue) -> None:
@@ -100,6 +103,44 @@ async def test_a_workflow_that_two_have_is_listed_with_its_problem_and_the_other
         await library.get("direct")
     assert caught.value.remedy == "uninstall word-games"
     assert (await library.get("word-count")).definition.name == "word-count"
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"__init__.py": "import missing_module"}, "cannot be imported: No module named 'missing_module'"),
+        ({"__init__.py": "1 / 0"}, "cannot be imported: ZeroDivisionError: division by zero"),
+        ({"__init__.py": "raise SystemExit(3)"}, "cannot be imported: SystemExit: 3"),
+        ({"__init__.py": "def"}, "cannot be imported: SyntaxError: "),
+        ({"__init__.py": "", "flows.py": ""}, "is no package"),
+    ],
+    ids=["missing", "raises", "exits", "syntax", "module"],
+)
+async def test_a_package_that_cannot_be_imported_is_named_once_and_the_other_workflows_are_read(
+    site: Path, files: dict[str, str], reason: str
+) -> None:
+    install_words(site)
+    target = "word_loss.flows" if "flows.py" in files else "word_loss"
+    install(site, "word-loss", {WORKFLOWS: {"loss": target}}, files)
+    prompts = WorkflowPrompts(Agent("hub", version="1.0.0", description="A hub."), Library())
+    with capture_logs() as log_lines:
+        for _ in range(3):
+            await prompts.refresh()
+    assert (await Library().get("word-count")).definition.name == "word-count"
+    listed = {stored.name: stored.problem for stored in await Library().list_all()}
+    assert reason in str(listed["(word-loss)"])
+    assert listed["word-count"] is None
+    (line,) = [line for line in log_lines if line["event"] == "workflows cannot be read"]
+    assert (line["log_level"], line["distribution"]) == ("warning", "word-loss")
+    assert reason in line["reason"]
+
+
+def test_a_broken_package_is_named_in_the_list_of_workflows(site: Path, retinue: Retinue) -> None:
+    install(site, "word-loss", {WORKFLOWS: {"loss": "word_loss"}}, {"__init__.py": "1 / 0"})
+    listed = retinue("workflows")
+    assert listed.exit_code == 0
+    assert "plan-build-test" in listed.stdout
+    assert listed.stderr.count("word-loss declares word_loss, which cannot be imported") == 1
 
 
 def test_a_command_that_cannot_be_imported_names_its_distribution(site: Path, retinue: Retinue) -> None:

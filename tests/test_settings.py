@@ -202,6 +202,18 @@ def test_an_empty_list_of_callers_is_not_the_same_as_none(tmp_path: Path) -> Non
         ("[[agents]]\ntaget = 'x'", "agents.0.taget: unknown key", "did you mean target?"),
         ("[registry.a]\nurl = 'x'\nmesch = true", "registry.a.mesch: unknown key", "did you mean mesh?"),
         (
+            "[trolley]\nservers = []",
+            "trolley: unknown key",
+            "if a part brings [trolley], install its distribution, or remove the table",
+        ),
+        (
+            "[hubb]\nport = 9000",
+            "hubb: unknown key",
+            "did you mean hub? — if a part brings [hubb], install its distribution, or remove the table",
+        ),
+        ("runs = 3", "runs: Input should be a table; found an integer", "see docs/settings.md"),
+        ("llm = 3", "llm: Input should be a table; found an integer", "see docs/settings.md"),
+        (
             "[hub]\nport = [1]",
             "hub.port: Input should be a valid integer; found a list",
             "see docs/settings.md",

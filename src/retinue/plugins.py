@@ -97,6 +97,11 @@ def list_unique_plugins(group: str) -> Sequence[Plugin]:
     return found
 
 
+def how_to_install(requirement: str, distribution: str) -> str:
+    """The remedy for a distribution of Retinue that is not installed, from an index and from a checkout."""
+    return f"pip install '{requirement}'; from a checkout: pip install . ./packages/{distribution}"
+
+
 def conflict(group: str, name: str, distributions: Sequence[str]) -> InvalidSettingError:
     """Build the error for a name that several distributions declare."""
     return InvalidSettingError(

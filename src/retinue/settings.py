@@ -7,7 +7,8 @@ The error for an invalid value names its location, the shape of the value found 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -76,8 +77,8 @@ class _Environment(EnvSettingsSource):
         self.env_vars = {name: value for name, value in self.env_vars.items() if name != "retinue_hub"}
 
 
-class Settings(BaseSettings):
-    """All settings. Composition roots read them; modules below receive single values."""
+class _Sources(BaseSettings):
+    """Settings from flags, then from the environment, then from a file."""
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -86,6 +87,27 @@ class Settings(BaseSettings):
         env_nested_delimiter="__",
         defer_build=True,  # `load_settings` builds a subclass
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, _Environment(settings_cls), TomlConfigSettingsSource(settings_cls)
+
+
+class _Switches(_Sources):
+    """The settings that are read before any part is imported."""
+
+    parts: PartsTable = PartsTable()
+
+
+class Settings(_Sources):
+    """All settings. Composition roots read them; modules below receive single values."""
 
     registries: tuple[str, ...] = ()
     allow_private_urls: bool = True
@@ -117,17 +139,6 @@ class Settings(BaseSettings):
     registry: Mapping[str, RegistryTable] = {}
     access: Mapping[str, AccessTable] = {}
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, _Environment(settings_cls), TomlConfigSettingsSource(settings_cls)
-
 
 def find_settings_file(start: Path) -> Path | None:
     """Find the nearest ``retinue.toml`` in ``start`` or a folder above it."""
@@ -145,24 +156,21 @@ def load_settings(
     Raises InvalidSettingError with the location of the first invalid value.
     """
     file = find_settings_file(start or Path.cwd())
+    fields = _read_part_fields(_read_off(file, flags or {})) if with_parts else _name_part_fields()
 
     try:
-        fields = _read_part_fields() if with_parts else _name_part_fields()
         settings = _from_file(file, fields)(**dict(flags or {}))
     except ValidationError as error:
         found = error.errors(include_url=False)
         # a misspelt key explains why another one is missing
         first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
-        # pydantic's word for a list of TOML or JSON
-        said = first["msg"].replace("a valid tuple", "a list")
-        problem = f"{said}; found {_shape(first.get('input'))}"
+        problem = f"{_name_shapes(first['msg'])}; found {_shape(first.get('input'))}"
         remedy = "see docs/settings.md"
         if first["type"] == "value_error":  # raised by a validator over several fields
             problem = first["msg"].removeprefix("Value error, ")
         elif first["type"] == "extra_forbidden":
             problem = "unknown key"
-            if near := suggest(str(first["loc"][-1]), _known_keys(first["loc"][:-1]), limit=1):
-                remedy = f"did you mean {near[0]}?"
+            remedy = _suggest_key(first["loc"], first.get("input"), fields)
         raise InvalidSettingError(_locate(first["loc"], file, flags or {}), problem, remedy=remedy) from error
     except SettingsError as error:
         raise InvalidSettingError(
@@ -199,12 +207,25 @@ def _from_file(file: Path | None, fields: _Fields) -> type[Settings]:
     return type("FromFile", (Settings,), {**defaults, "__annotations__": annotations, "model_config": config})
 
 
-def _read_part_fields() -> _Fields:
-    """The tables of installed parts; one whose part is missing is accepted as it is."""
+def _read_off(file: Path | None, flags: Mapping[str, Any]) -> Collection[str]:
+    """The parts that are switched off; () if the setting is wrong, which the reading of all refuses."""
+    if not list_plugins(PARTS):
+        return ()
+    config = SettingsConfigDict(toml_file=file)
+    values = {"parts": flags["parts"]} if "parts" in flags else {}
+    try:
+        switches: _Switches = type("FromFile", (_Switches,), {"model_config": config})(**values)
+    except (ValidationError, SettingsError, ValueError):
+        return ()
+    return switches.parts.off
+
+
+def _read_part_fields(off: Collection[str] = ()) -> _Fields:
+    """The tables of installed parts; one whose part is missing, or switched off, is accepted as it is."""
     tables: _Fields = {
         part.name: (part.table, part.table())
-        for part in find_installed_parts().parts
-        if part.table is not None and part.name not in Settings.model_fields
+        for part in find_installed_parts(off).parts
+        if part.table is not None
     }
     return {**_name_part_fields(), **tables}
 
@@ -218,18 +239,34 @@ def _name_part_fields() -> _Fields:
 def find_missing_parts(settings: Settings, kind: Kind | None = None) -> Mapping[str, InvalidSettingError]:
     """By name, why parts are missing: they cannot be used, or have a table but no distribution.
 
-    A process of one ``kind`` does not miss parts that are known to be of other kinds.
+    A process of one ``kind`` misses a part only if the table would let a process of this kind open it.
     """
-    refused = find_installed_parts().refused
-    tables = {name: known for name, known in KNOWN_PARTS.items() if getattr(settings, name, None)}
-    wanted = {*refused, *(name for name, known in tables.items() if kind is None or kind in known.flags)}
-    reasons = {name: explain_missing(name) for name in sorted(wanted - {*settings.parts.off})}
+    refused = find_installed_parts(settings.parts.off).refused
+    read = ((name, getattr(settings, name, None)) for name in KNOWN_PARTS)
+    # the table of an installed part is an object of its class
+    tables = {name: table for name, table in read if table and isinstance(table, Mapping)}
+    wanted = {
+        *refused,
+        *(name for name, table in tables.items() if kind is None or KNOWN_PARTS[name].is_wanted(table, kind)),
+    }
+    missing = sorted(wanted - {*settings.parts.off})
+    reasons = {name: refused.get(name) or explain_missing(name) for name in missing}
     return {name: error for name, error in reasons.items() if error is not None}
 
 
-def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+def _suggest_key(location: tuple[int | str, ...], value: object, fields: _Fields) -> str:
+    """The remedy for an unknown key; an unknown table may be that of a part that is not installed."""
+    key = str(location[-1])
+    near = suggest(key, _known_keys(location[:-1], fields), limit=1)
+    remedies = [f"did you mean {near[0]}?"] if near else []
+    if len(location) == 1 and isinstance(value, Mapping):
+        remedies.append(f"if a part brings [{key}], install its distribution, or remove the table")
+    return " — ".join(remedies) or "see docs/settings.md"
+
+
+def _known_keys(location: tuple[int | str, ...], fields: _Fields) -> list[str]:
     """The keys of the table at this place; [] for an unknown table."""
-    table: type[BaseModel] = settings_class()
+    table: type[BaseModel] = _from_file(None, fields)
     for part in location:
         field = table.model_fields.get(part) if isinstance(part, str) else None
         if field is None:  # the index of a list, or the name of one of several tables
@@ -256,6 +293,12 @@ def _locate(location: tuple[int | str, ...], file: Path | None, flags: Mapping[s
     if variable := next((v for v in variables if v in os.environ and v != "RETINUE_HUB"), None):
         return variable
     return f"{file}: {dotted}" if file else dotted
+
+
+def _name_shapes(text: str) -> str:
+    """A message of pydantic with the words of TOML for a list and a table, without the names of classes."""
+    named = text.replace("a valid tuple", "a list")
+    return re.sub(r"a valid dictionary( or instance of \w+)?", "a table", named)
 
 
 def _shape(value: Any) -> str:

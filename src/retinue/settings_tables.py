@@ -48,12 +48,16 @@ class HubTable(_Table):
 
 
 class AgentTable(_Table):
-    """One ``[[agents]]`` entry: an agent that the hub starts as a child process."""
+    """One ``[[agents]]`` entry: an agent that the hub starts as a child process.
+
+    ``${VARIABLE}`` in ``env`` stands for a variable of the hub's environment; ``"inherit"`` passes all of it.
+    """
 
     target: str
     host: str = "127.0.0.1"
     port: int | None = Field(None, ge=1, le=65535)
     advertise: PublicUrl | None = None
+    env: Mapping[str, str] | Literal["inherit"] = {}
 
 
 class ImportTable(_Table):
@@ -105,8 +109,9 @@ class ImportsTable(BaseModel):
 class LlmTable(_Table):
     """``[llm.NAME]``: a language model as the agent NAME, over an API or through a command-line agent.
 
-    The key itself is never a setting: ``api_key_env`` names the environment variable that holds it. Costs
-    are in US dollars; a run is all calls of one trace, a day is that of UTC.
+    The key itself is never a setting: ``api_key_env`` names the environment variable that holds it, and
+    ``${VARIABLE}`` in ``env`` stands for a variable of the hub's environment. Costs are in US dollars; a run
+    is all calls of one trace, a day is that of UTC.
     """
 
     enabled: bool = True
@@ -117,6 +122,7 @@ class LlmTable(_Table):
     api_key_env: str | None = None
     command: str | None = None
     args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
     folder: Path | None = None
     scores: (
         Mapping[Literal["planning", "execution", "review"], Annotated[float, Field(ge=0, le=1)]] | None
@@ -328,8 +334,9 @@ class RunTable(_Table):
 
     lease_s: float = Field(15.0, ge=1)
     concurrency: int = Field(100, ge=1)
-    keep: int = Field(1000, ge=1)
+    keep: int = Field(100_000, ge=1)
     keep_days: float = Field(30.0, gt=0)
+    keep_ids_days: float = Field(365.0, gt=0)
 
 
 class A2aTable(_Table):

@@ -154,6 +154,15 @@ def test_one_valid_signature_among_others_suffices() -> None:
     assert state_of(card) == "valid"
 
 
+def test_policy_warn_takes_a_malformed_signature_but_none_that_names_a_trusted_key() -> None:
+    verifier = CardVerifier("warn", lambda: TRUSTED, lambda: 0)
+    malformed = {"protected": "!", "signature": ""}
+    assert verifier.check([malformed], [b"{}"], reference="agents/x:v1").state == "invalid"
+    for signatures in ([SIGNER.sign(b"other")], [malformed, SIGNER.sign(b"other")]):
+        with pytest.raises(CardSignatureError, match="its content is not what"):
+            verifier.check(signatures, [b"{}"], reference="agents/x:v1")
+
+
 @given(json_values | st.lists(st.fixed_dictionaries({"protected": json_values, "signature": json_values})))
 def test_any_signatures_get_a_verdict(signatures: Any) -> None:
     assert TRUSTED.verify(signatures, [b"{}"]).state != "valid"

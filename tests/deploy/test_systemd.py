@@ -70,6 +70,18 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
+def test_programs_of_npm_and_uv_have_a_home_below_the_state(tmp_path: Path) -> None:
+    image = (DEPLOY / "container" / "Containerfile").read_text("utf-8")
+    image_home, image_state = re.search(r" HOME=(\S+)", image), re.search(r"RETINUE_HOME=(\S+)", image)
+    assert image_home is not None
+    assert image_state is not None
+    places = [(image_home[1], image_state[1])]
+    for name in UNITS:
+        environment = make_service(name).environment
+        places.append((environment["HOME"], environment["RETINUE_HOME"]))
+    assert [Path(home).relative_to(state).name for home, state in places] == ["home"] * 3
+
+
 def test_systemd_finds_nothing_to_complain_of_and_would_find_a_misspelt_key(tmp_path: Path) -> None:
     done = analyze("verify", *copy_units(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")

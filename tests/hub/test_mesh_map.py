@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from retinue.hub.mesh_map import KoiLink, RunNode
+from retinue.hub.mesh_map import RunNode
+from retinue.parts.network_links import NetworkLink
 from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
 from tests.dashboard.test_size import make_worker
@@ -37,14 +38,22 @@ async def test_nodes_edges_and_peers_are_those_of_the_process(retinue_home: Path
 
         hub = await system.start_hub()
         hub.parts.read_nodes = read_nodes
-        hub.parts.list_links = lambda: [KoiLink("koi", "http://koi", "in", "approved")]
+        hub.parts.links.add("koi", lambda: [NetworkLink("koi", "http://koi", "in", "approved")])
         hub.parts.peers = ["http://peer/"]
         found = (await wire.call(hub.url, "show_mesh", authorization=system.token)).result
         assert found["nodes"][0] == {"name": "host-1", "running": 2, "is_own": True}
         assert (len(found["nodes"]), found["more"]) == (200, 101)
         assert found["koi"] == [{"name": "koi", "url": "http://koi", "direction": "in", "status": "approved"}]
         assert found["peers"] == ["http://peer/"]
+        assert "networks" not in found
+        hub.parts.links.add("toy", lambda: [NetworkLink("toy", "http://toy", "out", "approved")])
+        more = (await wire.call(hub.url, "show_mesh", authorization=system.token)).result
+        assert (more["koi"], more["more"]) == (found["koi"], 101)
+        assert more["networks"] == {
+            "toy": [{"name": "toy", "url": "http://toy", "direction": "out", "status": "approved"}]
+        }
 
         _, limited = TokenFile(system.state.keys).issue(("mesh",), agents=("open-*", "retinue"))
         told = (await wire.call(hub.url, "show_mesh", authorization=f"Bearer {limited}")).result
         assert (told["nodes"], told["koi"], told["peers"], told["more"]) == ([], [], [], 0)
+        assert "networks" not in told

@@ -16,6 +16,7 @@ from retinue.llm.completion import (
     MAX_ANSWER_BYTES,
     ModelPrompt,
     ModelReply,
+    Usage,
     complete_with_retries,
     ignore_text,
 )
@@ -102,6 +103,25 @@ async def test_a_refusal_and_a_content_filter_are_refusals_with_a_remedy(kind: V
     assert error.reason == "refused"
     assert not error.kind.retryable
     assert "tester" in error.message
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+@pytest.mark.parametrize("turn", [Say(""), Say("I will", "filter")], ids=["empty", "filter"])
+async def test_the_usage_of_a_failed_answer_is_reported(kind: Vendor, turn: Turn) -> None:
+    reported: list[Usage] = []
+    async with vendor(kind, turn) as server, model_of(server) as model:
+        with pytest.raises(ModelError):
+            await model.complete(PROMPT, ignore_text, reported.append)
+    assert [usage.input_tokens for usage in reported] == [INPUT_TOKENS]
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+async def test_no_usage_is_reported_of_a_request_that_failed(kind: Vendor) -> None:
+    reported: list[Usage] = []
+    async with vendor(kind, Fail(500)) as server, model_of(server) as model:
+        with pytest.raises(ModelError):
+            await model.complete(PROMPT, ignore_text, reported.append)
+    assert reported == []
 
 
 @pytest.mark.parametrize("kind", VENDORS)

@@ -13,9 +13,16 @@ from typing import Any
 import pytest
 
 from retinue.authoring.agent import Agent
-from retinue.core.errors import BudgetSpentError, CallTimedOutError, InvalidParametersError, ModelError
+from retinue.core.errors import (
+    BudgetSpentError,
+    BusyError,
+    CallTimedOutError,
+    InvalidParametersError,
+    ModelError,
+    RetinueError,
+)
 from retinue.llm.api_model import ApiModel
-from retinue.llm.completion import Model
+from retinue.llm.completion import Model, ModelPrompt, ModelReply, OnText, OnUsage, Usage, ignore_usage
 from retinue.llm.model_agent import describe_model, model_agent
 from retinue.llm.spec import SEED_MODELS, Budget, Prices
 from retinue.llm.spending import Ledger, read_day
@@ -288,6 +295,65 @@ async def test_a_failed_request_that_gave_nothing_costs_nothing(tmp_path: Path) 
     async with model(tmp_path, Fail(500)) as running:
         assert (await running.agent.ask("plan", {"prompt": "x"})).error is not None
         assert running.spent["calls"] == 0
+
+
+class Failing:
+    """A model whose calls fail, after ``reported`` usage and ``text`` of the answer."""
+
+    def __init__(self, error: BaseException, reported: Usage | None = None, text: str = "") -> None:
+        self.error, self.reported, self.text = error, reported, text
+
+    async def complete(
+        self, prompt: ModelPrompt, on_text: OnText, on_usage: OnUsage = ignore_usage
+    ) -> ModelReply:
+        if self.text:
+            await on_text(self.text)
+        if self.reported is not None:
+            on_usage(self.reported)
+        raise self.error
+
+
+async def fail_four_times(tmp_path: Path, failing: Failing) -> tuple[int, int]:
+    """The calls and tokens that count after four calls of a model with 1,000 tokens for the day."""
+    spec = replace(SEED_MODELS["claude"], retries=0, budget=Budget(tokens_per_day=1000), max_tokens=300)
+    ledger = Ledger(tmp_path / "claude.json", spec)
+
+    async def open_model() -> Model:
+        return failing
+
+    agent = model_agent(spec, open_model, ledger, version="1.0.0")
+    for _ in range(4):
+        outcome = await agent.ask("agent.ask", {"prompt": "x"})
+        assert isinstance(outcome.error, type(failing.error))
+    return ledger.read_today().calls, ledger.read_today().tokens
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModelError.empty("claude"),
+        ModelError.refused("claude"),
+        ModelError("claude", "malformed", "no JSON"),
+        ModelError("claude", "program", "it failed"),
+        CallTimedOutError("the model of claude", 1.0, layer="model", setting="llm.claude.timeout_s"),
+        BusyError("the rate limit of claude", 1000.0),
+    ],
+    ids=["empty", "refused", "malformed", "program", "timeout", "busy"],
+)
+async def test_failed_calls_return_what_was_reserved_unless_the_provider_reports_their_usage(
+    tmp_path: Path, error: RetinueError
+) -> None:
+    assert await fail_four_times(tmp_path, Failing(error)) == (0, 0)
+    assert await fail_four_times(tmp_path, Failing(error, Usage(20, 5))) == (4, 100)
+
+
+async def test_a_failed_call_counts_what_has_come_of_its_answer(tmp_path: Path) -> None:
+    error = ModelError("claude", "unavailable", "the connection was lost")
+    calls, tokens = await fail_four_times(tmp_path / "a", Failing(error, Usage(20, 1), "x" * 90))
+    assert (calls, tokens) == (4, 4 * (20 + 30))
+    calls, tokens = await fail_four_times(tmp_path / "b", Failing(error, text="x" * 90))
+    assert calls == 4
+    assert tokens > 4 * 30
 
 
 async def test_what_is_spent_is_summed_by_run(tmp_path: Path) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp_types import CreateMessageResult, TextContent
+from mcp.shared.message import SessionMessage
+from mcp_types import CreateMessageResult, JSONRPCNotification, JSONRPCResponse, TextContent
 
+from retinue.mcp.stdio.server_wire import DRAIN_S, OpenRequests, read_messages
 from tests.mcp.clients import MODES, connect_stdio, texts
 from tests.mcp.test_calling import initialize
 from tests.seeds.seed_004 import write_coder
@@ -128,3 +132,33 @@ async def test_what_needs_a_port_does_not_go_with_stdio(noisy: Path, flags: tupl
     out, err = await process.communicate()
     assert (process.returncode, out) == (2, b"")
     assert b"--stdio cannot be combined with --port or --reload" in err
+
+
+ANSWER = JSONRPCResponse(jsonrpc="2.0", id=1, result={})
+CANCELLED = JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params={"requestId": 1})
+
+
+@pytest.mark.parametrize("ends", ["answered", "cancelled", "out of time"])
+async def test_requests_before_the_end_of_the_input_are_answered_before_the_stream_ends(ends: str) -> None:
+    descriptor, writing = os.pipe()
+    os.write(writing, b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}\n')
+    os.close(writing)
+    incoming, reading = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    requests, loop = OpenRequests(), asyncio.get_running_loop()
+    with os.fdopen(descriptor, "rb") as source:
+        drain_s = 0.0 if ends == "out of time" else DRAIN_S
+        reader = asyncio.create_task(
+            asyncio.to_thread(read_messages, source, incoming, requests, loop, drain_s=drain_s)
+        )
+        await reading.receive()
+        ending = asyncio.create_task(reading.receive())
+        if ends != "out of time":
+            assert await asyncio.wait({ending}, timeout=0.1) == (set(), {ending})
+            if ends == "answered":
+                requests.note_outgoing(ANSWER)
+            else:
+                requests.note_incoming(CANCELLED)
+        with pytest.raises(anyio.EndOfStream):
+            await ending
+        await reader
+    reading.close()

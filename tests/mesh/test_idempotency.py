@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
 from retinue.core.call import Answer
-from retinue.core.errors import BusyError, ExecutionFailedError, KeyConflictError
+from retinue.core.errors import BusyError, CallTimedOutError, ExecutionFailedError, KeyConflictError
 from retinue.mesh.idempotency import OutcomeCache
 from tests.mesh.scripted import make_call
 
@@ -67,14 +68,72 @@ async def test_a_repeated_key_waits_for_the_one_in_progress() -> None:
     assert skill.ran == 1
 
 
-async def test_who_waits_takes_over_when_the_first_is_cut_off() -> None:
+async def test_who_waits_gets_the_outcome_of_a_first_call_that_is_cut_off() -> None:
     outcomes, skill = OutcomeCache(), Skill()
     skill.gate = asyncio.Event()
     first, second = (asyncio.create_task(outcomes.run_once("a", ask(), skill)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     skill.gate.set()
-    assert (await second).value == 2
+    assert (await second).value == 1
+    assert skill.ran == 1
+
+
+async def test_a_call_goes_on_after_the_time_of_its_caller_and_its_repetition_joins_it() -> None:
+    outcomes, skill = OutcomeCache(), Skill()
+    skill.gate = asyncio.Event()
+    now = asyncio.get_running_loop().time()
+    overdue = make_call("work", {}, idempotency_key="k", deadline=now)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await outcomes.run_once("a", overdue, skill)
+    again = asyncio.create_task(outcomes.run_once("a", ask(), skill))
+    await asyncio.sleep(0)
+    skill.gate.set()
+    assert ((await again).value, skill.ran) == (1, 1)
+
+
+@pytest.mark.parametrize("is_overdue", [False, True])
+async def test_a_call_that_nobody_waits_for_is_given_up_in_the_end_and_then_runs_again(
+    is_overdue: bool,
+) -> None:
+    soon, never = 0.01, 60.0
+    outcomes, skill = OutcomeCache(after_time_out_s=soon, after_disconnect_s=never), Skill()
+    if not is_overdue:
+        outcomes = OutcomeCache(after_time_out_s=never, after_disconnect_s=soon)
+    skill.gate = asyncio.Event()
+    stopped = asyncio.Event()
+
+    async def run() -> Answer:
+        try:
+            return await skill()
+        finally:
+            stopped.set()
+
+    deadline = asyncio.get_running_loop().time() if is_overdue else None
+    first = asyncio.create_task(
+        outcomes.run_once("a", make_call("work", {}, idempotency_key="k", deadline=deadline), run)
+    )
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait_for(stopped.wait(), 30)
+    skill.gate.set()
+    assert (await outcomes.run_once("a", ask(), run)).value == 2
+
+
+async def test_an_exception_of_the_skill_is_the_outcome_of_all_who_ask() -> None:
+    outcomes, skill = OutcomeCache(), Skill(ValueError("declined"))
+    skill.gate = asyncio.Event()
+    asked = [asyncio.create_task(outcomes.run_once("a", ask(), skill)) for _ in range(2)]
+    await asyncio.sleep(0)
+    skill.gate.set()
+    for task in asked:
+        with pytest.raises(ExecutionFailedError, match="declined"):
+            await task
+    with pytest.raises(ExecutionFailedError, match="declined"):
+        await outcomes.run_once("a", ask(), skill)
+    assert skill.ran == 1
 
 
 async def test_failures_of_the_skill_are_outcomes_and_refusals_are_not() -> None:
@@ -127,3 +186,39 @@ async def test_an_agent_answers_a_repeated_request_with_its_first_outcome() -> N
         assert (await dispatcher.dispatch(make_call("work", {}, idempotency_key="k"))).value == 1
     outcome = await dispatcher.dispatch(make_call("work", {}, idempotency_key="l"))
     assert outcome.value == 2
+
+
+async def test_a_function_in_a_thread_is_never_run_beside_itself_for_one_key() -> None:
+    """It cannot be stopped: whoever repeats its call waits for its end."""
+    agent, ran, gate = Agent("a"), 0, threading.Event()
+
+    @agent.skill(timeout_s=0.05)
+    def work() -> int:
+        nonlocal ran
+        ran += 1
+        gate.wait(30)
+        return ran
+
+    dispatcher = local_dispatcher(agent)
+    first = await dispatcher.dispatch(make_call("work", {}, idempotency_key="k"))
+    assert isinstance(first.error, CallTimedOutError)
+    second = asyncio.create_task(dispatcher.dispatch(make_call("work", {}, idempotency_key="k")))
+    await asyncio.sleep(0)
+    gate.set()
+    assert (await second).value == 1
+    assert ran == 1
+
+
+async def test_a_skill_with_a_key_is_cut_off_at_its_own_limit() -> None:
+    agent, stopped = Agent("a"), asyncio.Event()
+
+    @agent.skill(timeout_s=0.05)
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    outcome = await local_dispatcher(agent).dispatch(make_call("work", {}, idempotency_key="k"))
+    assert isinstance(outcome.error, CallTimedOutError)
+    await asyncio.wait_for(stopped.wait(), 30)

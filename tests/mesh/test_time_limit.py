@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
+import time
 
 import pytest
 
-from retinue.mesh.time_limit import TICK_S, Alarm, TimeLimit
+from retinue.mesh.time_limit import LATE_S, TICK_S, Alarm, TimeLimit
 
 LONG_S = 60.0
 BOUND_S = 5.0
@@ -127,3 +129,30 @@ async def test_an_alarm_that_was_unset_does_not_ring() -> None:
     await kept.rung
     assert not early.rung.done()
     assert not late.rung.done()
+
+
+async def test_an_answer_that_came_while_the_process_stood_still_is_taken_before_the_limit_rings() -> None:
+    """Between two sockets: the answer arrives, the process sleeps past the limit, and then reads it."""
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours)
+    with TimeLimit(TICK_S) as limit:
+        answer = asyncio.create_task(reader.readexactly(3))
+        await asyncio.sleep(0)
+        theirs.sendall(b"yes")
+        time.sleep(2 * LATE_S)  # noqa: ASYNC251  # stopped, as by SIGSTOP
+        assert await answer == b"yes"
+    assert not limit.expired
+    writer.close()
+    theirs.close()
+
+
+async def test_a_process_that_stood_still_is_cut_off_soon_after_where_no_answer_came() -> None:
+    async def work() -> None:
+        with TimeLimit(TICK_S):
+            pending = asyncio.create_task(never())
+            await asyncio.sleep(0)
+            time.sleep(2 * LATE_S)  # noqa: ASYNC251  # stopped, as by SIGSTOP
+            await pending
+
+    with pytest.raises(TimeoutError):
+        await work()

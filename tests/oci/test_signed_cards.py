@@ -81,15 +81,33 @@ async def test_other_cards_are_refused_with_the_reason_or_listed_with_their_stat
         "expired": CardSigner(own, valid_days=1, clock=lambda: 1_000_000),
     }
     await publish(layout, signers[signer], over)
-    (listing,) = (await source_of(layout, keys, "warn").read_all()).listings
-    assert listing.signature == state
-    reading = await source_of(layout, keys, "require").read_all()
-    assert not reading.listings
-    (problem,) = reading.problems
-    assert isinstance(problem.error, CardSignatureError)
-    assert problem.error.data == {"signature": state}
+    if state != "invalid":
+        (listing,) = (await source_of(layout, keys, "warn").read_all()).listings
+        assert listing.signature == state
+    policies: list[Policy] = ["require", "warn"] if state == "invalid" else ["require"]
+    for policy in policies:
+        reading = await source_of(layout, keys, policy).read_all()
+        assert not reading.listings
+        (problem,) = reading.problems
+        assert isinstance(problem.error, CardSignatureError)
+        assert problem.error.data == {"signature": state}
     (unlooked,) = (await source_of(layout, keys, "off").read_all()).listings
     assert unlooked.signature == "none"
+
+
+async def test_a_listed_card_that_is_replaced_by_a_forged_one_is_withdrawn(
+    layout: LayoutRegistry, keys: CardKeys
+) -> None:
+    signer = CardSigner(keys.signing_key())
+    await publish(layout, signer)
+    directory = Directory(MemoryListings(), [source_of(layout, keys, "warn")], ttl_s=0)
+    await directory.ensure_fresh()
+    assert [entry.name for entry in directory.list_entries()] == ["plan-agent"]
+    await publish(layout, signer, b"{}")
+    await directory.ensure_fresh()
+    assert directory.list_entries() == []
+    assert "is not what this state signed" in directory.problems()[0].error.message
+    await directory.aclose()
 
 
 async def test_a_key_that_is_trusted_later_lets_the_card_in_and_forgotten_keeps_it_out(

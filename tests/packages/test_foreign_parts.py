@@ -158,7 +158,10 @@ def test_the_help_and_stdio_import_no_part(start: Start, tmp_path: Path, argumen
     shown = start(*arguments)
     assert shown.wait() == 0, shown.output
     assert MARK not in shown.output
-    # other commands import it
+    # other commands import it, unless it is switched off
     agents = start("agents")
     agents.wait()
     assert MARK in agents.output
+    without = start("doctor", RETINUE_PARTS__OFF='["toy"]')
+    without.wait()
+    assert MARK not in without.output

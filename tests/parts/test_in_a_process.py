@@ -20,7 +20,7 @@ from retinue.mesh.permissions import Access
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.agent_core import open_agent
-from retinue.runtime.launch import Address, Launch
+from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.parts.protocols import ProbesPart
 from retinue.runtime.run_process import prepared_state, run_process
@@ -40,16 +40,16 @@ def agent_of(parts: Sequence[Part], home: Path, *, hang_s: float = 3.0) -> Main:
     target = Target(Agent("parts-agent", version="1.0.0"), ())
     return lambda echo: run_process(
         Launch(
-            kind="agent",
-            name="parts-agent",
-            service="parts-agent",
-            settings=Settings(),
+            identity=ProcessIdentity("agent", "parts-agent", "parts-agent"),
+            source=SettingsSource(Settings()),
             state=state,
             echo=echo,
+            core=Core(
+                hold_state=partial(prepared_state, state, echo),
+                open=partial(open_agent, "agent", target, None),
+                access_of=lambda settings: Access({}),
+            ),
             parts=parts,
-            hold_state=partial(prepared_state, state, echo),
-            open_core=partial(open_agent, "agent", target, None),
-            access_of=lambda settings: Access({}),
             address=Address("127.0.0.1", 0),
             hang_s=hang_s,
         )

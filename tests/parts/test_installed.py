@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -9,7 +10,7 @@ import pytest
 
 from retinue.cli.options import CommandOfParts
 from retinue.core.errors import InvalidSettingError
-from retinue.parts.installed import explain_missing, find_part, list_parts_of
+from retinue.parts.installed import KNOWN_PARTS, RESERVED, explain_missing, find_part, list_parts_of
 from retinue.parts.part import INTERFACE
 from retinue.runtime.hub_process import HubOptions, hub_parts
 from retinue.settings import Settings, find_missing_parts, load_settings
@@ -44,12 +45,13 @@ def install_part(
     name: str = "toy",
     interface: int = INTERFACE,
     attribute: str = "ToyPart",
+    declared: str = "toy",
 ) -> None:
-    """A distribution that declares the part ``toy``, whose class has this name."""
+    """A distribution that declares a part, whose class has this name and interface."""
     target = f"{distribution.replace('-', '_')}.part:{attribute}"
     text = PART.format(name=name, interface=interface)
     files = {"__init__.py": "", "part.py": text}
-    install(site, distribution, {"retinue.parts": {"toy": target}}, files)
+    install(site, distribution, {"retinue.parts": {declared: target}}, files)
 
 
 def reason_of(name: str) -> InvalidSettingError:
@@ -100,6 +102,25 @@ def test_a_part_whose_class_has_another_name_is_refused(site: Path) -> None:
     assert "its part has another name" in reason.message
 
 
+def test_the_names_of_the_settings_are_no_names_of_parts() -> None:
+    assert Settings.model_fields.keys() == RESERVED
+
+
+@pytest.mark.parametrize("name", ["mcp", "hub"])
+def test_a_part_that_has_the_name_of_a_table_of_retinue_is_refused(
+    site: Path, tmp_path: Path, name: str
+) -> None:
+    install_part(site, name=name, declared=name)
+    (tmp_path / "retinue.toml").write_text("[hub]\nport = 9107\n")
+    settings = load_settings(start=tmp_path)
+    assert settings.hub.port == 9107
+    reason = find_missing_parts(settings)[name]
+    assert reason.message == (f"part {name} of toy-tools: its name is that of a setting of Retinue, [{name}]")
+    assert reason.remedy == "uninstall toy-tools"
+    assert find_part(name) is None
+    assert "toy_tools" not in sys.modules
+
+
 def test_of_two_parts_of_one_name_the_second_is_refused(site: Path) -> None:
     install_part(site, "toy-games")
     install_part(site, "toy-tools")
@@ -126,7 +147,9 @@ def test_a_known_part_that_is_not_installed_is_explained_by_its_extra(site: Path
     assert find_part("koi") is None
     reason = explain_missing("koi")
     assert reason is not None
-    assert reason.remedy == "pip install 'retinue[koi]'"
+    assert reason.remedy == (
+        "pip install 'retinue[koi]'; from a checkout: pip install . ./packages/retinue-koi"
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,6 +187,34 @@ def test_an_option_of_a_part_that_is_switched_off_is_refused(site: Path, tmp_pat
     assert caught.value.remedy == "leave out its options, or remove toy from parts.off"
 
 
+@pytest.mark.parametrize("place", ["file", "environment", "flags"])
+def test_a_part_that_is_switched_off_is_not_imported(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    install_part(site)
+    text = '[parts]\noff = ["toy"]\n' if place == "file" else ""
+    # its table is accepted unread
+    (tmp_path / "retinue.toml").write_text(f"{text}[toy]\nwheels = 4\n")
+    if place == "environment":
+        monkeypatch.setenv("RETINUE_PARTS__OFF", '["toy"]')
+    settings = load_settings({"parts": {"off": ("toy",)}} if place == "flags" else None, start=tmp_path)
+    assert find_missing_parts(settings) == {}
+    assert list_parts_of("worker", settings.parts.off) == []
+    assert explain_missing("koi") is None
+    with pytest.raises(InvalidSettingError, match="unknown key"):
+        load_settings({"hub": {"prot": 1}, "parts": {"off": ("toy",)}}, start=tmp_path)
+    assert "toy_tools" not in sys.modules
+    assert [part.name for part in list_parts_of("worker")] == ["toy"]
+    assert "toy_tools" in sys.modules
+
+
+def test_a_wrong_list_of_parts_that_are_off_is_refused(site: Path, tmp_path: Path) -> None:
+    install_part(site)
+    (tmp_path / "retinue.toml").write_text("[parts]\noff = 4\n")
+    with pytest.raises(InvalidSettingError, match=r"parts\.off: Input should be a list"):
+        load_settings(start=tmp_path)
+
+
 def add_option(site: Path, flag: str) -> None:
     """Let the part of `install_part` declare an option."""
     file = site / "toy_tools" / "part.py"
@@ -194,9 +245,31 @@ def test_options_stay_where_a_second_distribution_has_a_part_of_a_known_name(sit
     assert flags.count("--koi") == 1
 
 
-def test_a_process_misses_no_part_that_is_of_other_kinds(site: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "kinds"),
+    [
+        ("enabled = true", ["hub"]),
+        ('join = "http://127.0.0.1:9/koi-net"', ["hub"]),
+        ('member_join = "http://127.0.0.1:9/koi-net"', ["agent"]),
+        ("enabled = false", []),
+        ('trust = "open"', []),
+    ],
+)
+def test_only_the_kinds_that_would_open_a_part_miss_it(
+    site: Path, tmp_path: Path, line: str, kinds: list[str]
+) -> None:
     install(site, "retinue-koi", {}, {})
-    (tmp_path / "retinue.toml").write_text("[koi]\nenabled = true\n")
+    (tmp_path / "retinue.toml").write_text(f"[koi]\n{line}\n")
     settings = load_settings(start=tmp_path)
-    assert [*find_missing_parts(settings)] == [*find_missing_parts(settings, "hub")] == ["koi"]
-    assert find_missing_parts(settings, "worker") == {}
+    assert [*find_missing_parts(settings)] == ["koi"]
+    missing = {kind: [*find_missing_parts(settings, kind)] for kind in ("hub", "agent", "worker")}
+    assert missing == {kind: ["koi"] if kind in kinds else [] for kind in missing}
+
+
+def test_the_fields_of_a_known_part_are_those_of_its_options() -> None:
+    (koi,) = [part for part in list_parts_of("hub") if part.name == "koi"]
+    declared = {
+        kind: {option.flag: option.field for option in koi.options if kind in option.kinds}
+        for kind in koi.kinds
+    }
+    assert declared == KNOWN_PARTS["koi"].flags

@@ -12,6 +12,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from structlog.testing import capture_logs
 
 from retinue.authoring.agent import Agent
 from retinue.cli.failures import describe
@@ -102,18 +103,59 @@ def test_parts_without_needs_keep_the_order_of_their_list() -> None:
     assert in_order(parts, lambda part: part.needs) == parts
 
 
-@pytest.mark.parametrize("edges", ["needs", "runs_after", "ready_after"])
-async def test_parts_that_wait_for_each_other_are_named(process: Process, edges: str) -> None:
-    parts = [
-        make_part("radio", []),
-        make_part("driver", [], **{edges: (Wheels,)}),
-        make_part("wheels", [], gives=Wheels, **{edges: (Engine,)}),
-        make_part("engine", [], gives=Engine, **{edges: (Wheels,)}),
+EDGES = pytest.mark.parametrize("edges", ["needs", "runs_after", "ready_after"])
+
+
+def make_circle(notes: list[str], edges: str, required: Sequence[str]) -> list[Part]:
+    """A part that waits for two parts that wait for each other, and a part that waits for none."""
+
+    def make(name: str, **attributes: object) -> Part:
+        return make_part(name, notes, is_required=name in required, **attributes)
+
+    return [
+        make("radio"),
+        make("driver", **{edges: (Wheels,)}),
+        make("wheels", gives=Wheels, **{edges: (Engine,)}),
+        make("engine", gives=Engine, **{edges: (Wheels,)}),
     ]
+
+
+@EDGES
+async def test_required_parts_that_wait_for_each_other_stop_the_process(process: Process, edges: str) -> None:
+    notes: list[str] = []
     with pytest.raises(InvalidSettingError) as caught:
-        await live(process, parts)
-    assert caught.value.field == "part wheels"
-    assert "parts wait for each other: wheels → engine → wheels" in caught.value.message
+        await live(process, make_circle(notes, edges, ["wheels", "engine"]))
+    assert caught.value.message == "part wheels: parts wait for each other: wheels → engine → wheels"
+    assert caught.value.remedy == "uninstall one of them, or switch it off: [parts] off"
+    assert notes == []
+
+
+@EDGES
+async def test_other_parts_that_wait_for_each_other_are_left_out(
+    process: Process, lines: list[str], edges: str
+) -> None:
+    notes: list[str] = []
+    problems = await live(process, make_circle(notes, edges, []))
+    left_out = ["wheels", "engine", "driver"] if edges == "needs" else ["wheels", "engine"]
+    assert [problem.name for problem in problems] == left_out
+    for problem in problems[:2]:
+        assert (problem.what, problem.is_fatal) == ("part", False)
+        assert "parts wait for each other: wheels → engine → wheels" in problem.reason
+    assert lines == [f"{problem.name} is not available: {problem.reason}" for problem in problems]
+    assert {note.partition(":")[0] for note in notes} == {"radio", "driver"} - {*left_out}
+
+
+async def test_a_required_part_loses_a_part_that_waits_for_it_too(process: Process) -> None:
+    notes: list[str] = []
+    (problem,) = await live(process, make_circle(notes, "runs_after", ["wheels"]))
+    assert problem.name == "engine"
+    assert {note.partition(":")[0] for note in notes} == {"radio", "driver", "wheels"}
+
+
+async def test_a_required_part_that_needs_a_part_of_a_circle_stops_the_process(process: Process) -> None:
+    with pytest.raises(InvalidSettingError) as caught:
+        await live(process, make_circle([], "needs", ["wheels"]))
+    assert caught.value.message == "part wheels: it needs Engine, which no part of this process gives"
 
 
 async def test_a_required_part_without_what_it_needs_stops_the_process(process: Process) -> None:
@@ -130,7 +172,11 @@ async def test_a_required_part_without_what_it_needs_stops_the_process(process: 
 async def test_another_part_without_what_it_needs_is_left_out(process: Process, lines: list[str]) -> None:
     notes: list[str] = []
     parts = [make_part("driver", notes, needs=(Roof,)), make_part("radio", notes)]
-    (problem,) = await live(process, parts)
+    with capture_logs() as logged:
+        (problem,) = await live(process, parts)
+    (warning,) = [entry for entry in logged if entry["event"] == "part not opened"]
+    assert "it needs Roof" in warning["reason"]
+    assert "exc_info" not in warning
     assert (problem.what, problem.name, problem.is_fatal) == ("part", "driver", False)
     assert "it needs Roof" in problem.reason
     assert lines == [f"driver is not available: {problem.reason}"]

@@ -86,11 +86,15 @@ def test_no_orphan_stays_when_the_hub_is_killed_and_a_new_hub_can_start(
 def test_a_killed_agent_is_started_again_by_its_supervisor(tmp_path: Path, port: int) -> None:
     agent = write_agent(tmp_path, "one-agent", "1.0.0", "who", "one")
     (tmp_path / "retinue.toml").write_text(f"[[agents]]\ntarget = {str(agent)!r}\n")
-    with program("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
+    keys = {"GITHUB_TOKEN": "gh-secret", "RETINUE_DATABASE": f"sqlite:///{tmp_path}/runs.db"}
+    with program("hub", "--bare", "--port", str(port), cwd=tmp_path, environment=keys) as hub:
         url = hub.url_in("hub at")
         hub.wait_for("one-agent")
         hub.wait_for("1 agents")
         (child,) = descendants(hub.process.pid)
+        inherited = Path(f"/proc/{child}/environ").read_text()
+        assert "PATH=" in inherited
+        assert not [name for name in keys if f"{name}=" in inherited]
 
         os.kill(child, signal.SIGKILL)
         hub.wait_for("ended; starting it again")

@@ -121,9 +121,9 @@ class Upstreams:
 
     async def _search_catalog(self, url: str, search: Search) -> list[CatalogEntry]:
         entries = await self._read_catalog(url)
-        wanted = [one for one in entries if matches(one, search.filter)]
+        matching = [one for one in entries if matches(one, search.filter)]
         return [
-            {**entry, "score": score, "source": url} for entry, score in rank_entries(search.text, wanted)
+            {**entry, "score": score, "source": url} for entry, score in rank_entries(search.text, matching)
         ]
 
     async def _read_catalog(self, url: str) -> list[CatalogEntry]:
@@ -155,9 +155,10 @@ def rank_entries(text: str, entries: Sequence[CatalogEntry]) -> list[tuple[Catal
     held = {(listing := as_listing(entry)).id: (listing, entry) for entry in entries}
     index = MemoryTextIndex([render_text(listing) for listing, _ in held.values()])
     search = SkillSearch(index, lambda key: held[key][0] if key in held else None)
-    found = search.find_skills(text, _MESH, limit=max(1, len(held)))
+    ranking = search.find_skills(text, _MESH, limit=max(1, len(held)))
     return [
-        (held[hit.entry.id][1], scale(hit.score, found.hits[0].score, found.fit.score)) for hit in found.hits
+        (held[hit.entry.id][1], scale(hit.score, ranking.hits[0].score, ranking.fit.score))
+        for hit in ranking.hits
     ]
 
 

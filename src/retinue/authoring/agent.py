@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, overload
 
@@ -331,11 +331,13 @@ class Agent(Offering):
         if declared is None:
             raise UnknownSkillError(skill_id)
         function, signature = declared
-        bound = signature.bind(params, current_context())
+        context = current_context()
+        bound = signature.bind(params, context)
         if signature.is_async:
             value = await function(**bound)
         else:
-            value = await asyncio.to_thread(_run, function, bound)
+            running = asyncio.to_thread(_run, function, bound)
+            value = await (running if context.idempotency_key is None else _run_to_its_end(running))
             if inspect.isawaitable(value):  # a decorator hides that the function is asynchronous
                 value = await value
         return signature.encode(value)
@@ -393,6 +395,20 @@ class Agent(Offering):
             deadline=deadline,
         )
         return await local_dispatcher(self, *peers).dispatch(call, channel or NullChannel())
+
+
+async def _run_to_its_end(in_thread: Coroutine[Any, Any, Any]) -> Any:
+    """Wait for a function in a thread, which cannot be stopped, even if this task is cancelled.
+
+    So a repetition of a call with an idempotency key never runs beside the call itself.
+    """
+    pending = asyncio.create_task(in_thread)
+    while not pending.done():
+        try:
+            await asyncio.wait((pending,))
+        except asyncio.CancelledError:
+            continue
+    return pending.result()
 
 
 def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -58,6 +58,8 @@ class Context:
     _task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
     _cancelled: bool = False
     _failures: list[RetinueError] = field(default_factory=list)
+    _outlives_s: float = 0.0
+    """How long the call may go on after its deadline, for a repetition of it."""
 
     @property
     def trace(self) -> TraceContext:
@@ -80,6 +82,12 @@ class Context:
         return self._call.deadline
 
     @property
+    def _until(self) -> float | None:
+        """When the further calls of this one must end."""
+        deadline = self._call.deadline
+        return None if deadline is None else deadline + self._outlives_s
+
+    @property
     def calls_left(self) -> int:
         """How many further calls this call may cause."""
         return self._admitted.budget.left
@@ -95,6 +103,10 @@ class Context:
     def set_cancelled(self) -> None:
         """Record that the call was cancelled; the task itself does not show it after it has ended."""
         self._cancelled = True
+
+    def outlive(self, seconds: float) -> None:
+        """Let further calls go on after the deadline, because a repetition of this call may wait for it."""
+        self._outlives_s = seconds
 
     def comes_from_further_call(self, error: RetinueError) -> bool:
         """Whether a call made by this skill failed with this error, so that it is not the skill's own."""
@@ -170,13 +182,13 @@ class Context:
         loop_time = asyncio.get_running_loop().time()
         limit_s = self._agent_call_s if timeout_s is None else timeout_s
         setting = "timeouts.agent_call_s" if timeout_s is None else "the timeout_s of this ctx.call"
-        if self._call.deadline is not None and self._call.deadline - loop_time < limit_s:
-            limit_s = self._call.deadline - loop_time
+        if self._until is not None and self._until - loop_time < limit_s:
+            limit_s = self._until - loop_time
             setting = ""
         if limit_s <= 0:
             raise CallTimedOutError(skill, 0, layer="caller", setting="the caller's timeout")
         # A person answers in minutes: where one can be asked, the limit is kept here, and pauses meanwhile.
-        is_pausable = self._call.deadline is None and not ASKABLE.isdisjoint(self._channel.capabilities)
+        is_pausable = self._until is None and not ASKABLE.isdisjoint(self._channel.capabilities)
         call_id = new_id()
         try:
             outgoing = self._admitted.further_call(None if is_pausable else limit_s)
@@ -257,8 +269,8 @@ class Context:
         what = f"{request.kind} {request.name}".rstrip() + f" of {server}"
         limit_s = self._agent_call_s if timeout_s is None else timeout_s
         setting = "timeouts.agent_call_s" if timeout_s is None else "the timeout_s of this ctx.mcp"
-        if self._call.deadline is not None:
-            left_s = self._call.deadline - asyncio.get_running_loop().time()
+        if self._until is not None:
+            left_s = self._until - asyncio.get_running_loop().time()
             if left_s < limit_s:
                 limit_s, setting = left_s, "the caller's timeout"
         if limit_s <= 0:
@@ -290,7 +302,7 @@ class Context:
 
         ``deadline`` is a time of the event loop; the caller's own one holds as well.
         """
-        known = [limit for limit in (deadline, self._call.deadline) if limit is not None]
+        known = [limit for limit in (deadline, self._until) if limit is not None]
         with self._admitted.relay() as outgoing:
             call = replace(
                 self._call,
@@ -308,7 +320,7 @@ class Context:
     async def query(self, query: Query, agent: str, *, timeout_s: float) -> Outcome:
         """Ask one agent of many about its capabilities, with the rights of this call's caller."""
         ends_at = asyncio.get_running_loop().time() + timeout_s
-        deadline = ends_at if self._call.deadline is None else min(ends_at, self._call.deadline)
+        deadline = ends_at if self._until is None else min(ends_at, self._until)
         call_id = new_id()
         try:
             outgoing = self._admitted.relay_one_of_many(_CALLS_OF_A_QUESTION)

@@ -23,18 +23,25 @@ from retinue.core.errors import (
     UnknownSkillError,
     VersionConflictError,
 )
-from retinue.core.record import QUERY_CAPABILITIES, Candidate, Listing, ListingKey, Skill, is_visible
+from retinue.core.record import (
+    LOCAL_SOURCE,
+    QUERY_CAPABILITIES,
+    Candidate,
+    Listing,
+    ListingKey,
+    Skill,
+    is_visible,
+)
 from retinue.mesh.asking.query import QUERY_SKILL
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.directory.routing import select_candidates
 from retinue.mesh.dispatch import Calls, Dispatcher, Invoker, Lookup, TimeoutSettings
 from retinue.mesh.guard.trace_guard import AdmittedCall
-from retinue.mesh.idempotency import OutcomeCache
+from retinue.mesh.idempotency import AFTER_TIME_OUT_S, OutcomeCache
 from retinue.mesh.permissions import AgentView, is_seen
 from retinue.mesh.reading import Read, Reader, ReadRequest
 from retinue.mesh.servers import Servers
-
-LOCAL_SOURCE = "local"
+from retinue.mesh.time_limit import TimeLimit
 
 PROPAGATED = (GuardError, BusyError, CallTimedOutError, CallCancelledError, InputRequiredError)
 """Errors of a skill's own calls that its caller gets unchanged."""
@@ -65,14 +72,40 @@ class LocalInvoker:
     ) -> Answer:
         agent = self._agents[listing.record.name]
         admitted.set_agent(agent.name)
+        if skill is QUERY_SKILL or call.idempotency_key is None:
+            return await self._run(agent, skill, call, admitted, channel)
+        return await self._outcomes.run_once(
+            agent.name, call, lambda: self._run_within(agent, skill, call, admitted, channel)
+        )
+
+    async def _run_within(
+        self, agent: Offering, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
+    ) -> Answer:
+        """Run a call that outlives its request within the skill's own time, if nobody can be asked in it."""
+        if skill.timeout_s is None or channel.capabilities:
+            return await self._run(agent, skill, call, admitted, channel)
+        limit = TimeLimit(skill.timeout_s)
+        try:
+            with limit:
+                return await self._run(agent, skill, call, admitted, channel)
+        except TimeoutError as error:
+            if not limit.expired:
+                raise
+            raise CallTimedOutError(
+                skill.id, skill.timeout_s, layer=f"skill {skill.id}", setting="timeout_s of the skill"
+            ) from error
+
+    async def _run(
+        self, agent: Offering, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
+    ) -> Answer:
         limit_s = self._timeouts.agent_call_s
         context = Context(call, agent.name, limit_s, admitted, channel, self._mesh, self._servers)
+        if skill is not QUERY_SKILL and call.idempotency_key is not None:
+            context.outlive(AFTER_TIME_OUT_S)
         try:
             if skill is QUERY_SKILL:
                 return await agent.answer_query(call, context)
-            if call.idempotency_key is None:
-                return await agent.run(call, context, channel)
-            return await self._outcomes.run_once(agent.name, call, lambda: agent.run(call, context, channel))
+            return await agent.run(call, context, channel)
         except PROPAGATED as error:
             if isinstance(error, BusyError) and context.comes_from_further_call(error):
                 error.is_nested = True

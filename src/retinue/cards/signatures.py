@@ -142,7 +142,8 @@ class TrustedKeys:
             for signature in _first(signatures)
         ]
         order: tuple[SignatureState, ...] = ("valid", "invalid", "unknown_key")
-        return min(verdicts, key=lambda verdict: order.index(verdict.state))
+        # before a malformed signature the one that names a trusted key
+        return min(verdicts, key=lambda verdict: (order.index(verdict.state), not verdict.owner))
 
     def _verify(self, signature: Any, payloads: Sequence[bytes], now: float) -> Verdict:
         try:
@@ -176,8 +177,9 @@ class TrustedKeys:
 class CardVerifier:
     """Decides what cards are taken in: ``policy`` over the keys that ``read_keys`` gives now.
 
-    ``require`` refuses a card without a valid signature, ``warn`` takes it and tells its state, ``off`` does
-    not look. ``revision`` of the keys changes with them.
+    ``require`` refuses a card without a valid signature. ``warn`` takes it and tells its state, unless the
+    signature names a trusted key and is invalid: such a card was changed, or has expired, and is refused.
+    ``off`` does not look. ``revision`` of the keys changes with them.
     """
 
     def __init__(
@@ -194,7 +196,8 @@ class CardVerifier:
         verdict = (
             self._trusted().verify(signatures, payloads) if signatures else Verdict("none", reason=_NONE)
         )
-        if self.policy == "require" and verdict.state != "valid":
+        is_forged = verdict.state == "invalid" and verdict.owner
+        if verdict.state != "valid" and (self.policy == "require" or is_forged):
             raise CardSignatureError(reference, verdict.state, verdict.reason)
         return verdict
 

@@ -19,7 +19,7 @@ import click
 
 from retinue.cli.failures import describe, show
 from retinue.core.errors import InvalidSettingError, StateError
-from retinue.plugins import COMMANDS, Plugin, find_plugin, list_plugins
+from retinue.plugins import COMMANDS, Plugin, find_plugin, how_to_install, list_plugins
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -199,8 +199,7 @@ def _load_plugin(name: str, requirement: str, *, complete: bool) -> click.Comman
         return command
     if not requirement or complete:
         return None
-    package = _PACKAGES[requirement]
-    remedy = f"pip install '{requirement}'; from a checkout: pip install . ./packages/{package}"
+    remedy = how_to_install(requirement, _PACKAGES[requirement])
     raise InvalidSettingError(name, "it is not installed", remedy=remedy)
 
 

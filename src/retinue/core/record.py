@@ -12,6 +12,9 @@ from retinue.core.trust import Trust
 HUB_NAME = "retinue"
 """The name of the hub's agent."""
 
+LOCAL_SOURCE = "local"
+"""The source of the agents of this process."""
+
 QUERY_CAPABILITIES = "query_capabilities"
 """The id of the reserved skill by which every agent tells what it can do; no agent declares it."""
 

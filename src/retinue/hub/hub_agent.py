@@ -107,28 +107,41 @@ def _rank(skill_id: str) -> int:
     return SKILLS.index(skill_id) if skill_id in SKILLS else len(SKILLS)
 
 
-def hub_agent(
-    directory: Directory,
-    search: SkillSearch,
-    orchestrator: Orchestrator,
-    library: Library,
-    *,
-    version: str,
-    caller: Caller,
-    track: TrackRecord,
-    conversations: NamedConversations,
-    clear_steps: Callable[[], int],
-    access: Access = _NO_ACCESS_LISTS,
-    spending_of: SpendingOf = lambda agent: None,
-    store_workflow: StoreWorkflow | None = None,
-) -> HubAgent:
-    """The agent ``retinue`` over a directory and an orchestrator.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshView:
+    """The mesh that the hub's agent shows: its agents, their figures, and who may see them.
 
-    ``caller`` chooses agents as runs do, ``track`` holds the figures of their calls. ``clear_steps`` forgets
-    the cached results of steps and gives their number. ``access`` decides which agents a caller sees,
-    ``spending_of`` tells the spending of a model agent. ``store_workflow`` stores a definition. Parts of the
-    process add further skills; `SKILLS` is the order of all.
+    ``caller`` chooses agents as runs do. ``spending_of`` tells the spending of a model agent.
     """
+
+    directory: Directory
+    search: SkillSearch
+    caller: Caller
+    track: TrackRecord
+    access: Access = _NO_ACCESS_LISTS
+    spending_of: SpendingOf = lambda agent: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workflows:
+    """The workflows that the hub's agent lists, stores and runs.
+
+    ``clear_steps`` forgets the cached results of steps and returns their number. ``store`` stores a
+    definition.
+    """
+
+    orchestrator: Orchestrator
+    library: Library
+    clear_steps: Callable[[], int]
+    store: StoreWorkflow | None = None
+
+
+def hub_agent(
+    mesh: MeshView, workflows: Workflows, conversations: NamedConversations, *, version: str
+) -> HubAgent:
+    """The agent ``retinue``; parts of the process add further skills, and `SKILLS` is the order of all."""
+    directory, search, track, access = mesh.directory, mesh.search, mesh.track, mesh.access
+    orchestrator, library = workflows.orchestrator, workflows.library
 
     def stats_of(listing: Listing) -> Stats:
         return track.figures.find(listing.name)
@@ -147,7 +160,7 @@ def hub_agent(
     cache = AnswerCache()
     orchestration = Orchestration(
         starter,
-        caller,
+        mesh.caller,
         directory,
         roster,
         run_access,
@@ -155,13 +168,13 @@ def hub_agent(
         cache=cache,
         conversations=conversations,
     )
-    add_orchestration_skills(agent, orchestration, cache, clear_steps)
+    add_orchestration_skills(agent, orchestration, cache, workflows.clear_steps)
     add_workflow_list(agent, library, roster)
     agent_search = AgentSearch(search)
-    add_capability_skills(agent, directory, agent_search, roster, access, spending_of)
+    add_capability_skills(agent, directory, agent_search, roster, access, mesh.spending_of)
     add_search_skills(agent, directory, search, access)
     add_query_skill(agent, directory, agent_search, track, access)
-    add_draft_skills(agent, directory, library, access, store_workflow)
+    add_draft_skills(agent, directory, library, access, workflows.store)
     add_start_skill(agent, starter)
     add_run_skills(agent, orchestrator.runs, run_access)
     add_agent_resources(agent, directory, stats_of, access)

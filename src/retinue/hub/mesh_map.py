@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from retinue.authoring.agent import Agent
@@ -13,11 +13,16 @@ from retinue.cards.rows import status_of
 from retinue.core.record import HUB_NAME
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.permissions import Access, is_seen
+from retinue.parts.network_links import NetworkLinks
 
 Json = dict[str, Any]
 
 MAX_LISTED = 200
 """Nodes of one kind; beyond that only their number is told."""
+
+
+_KOI = "koi"
+"""The part whose links have a key of their own, as before other parts could tell theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +32,6 @@ class RunNode:
     name: str
     running: int
     is_own: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class KoiLink:
-    """A node of the KOI network that shares an edge with the hub's.
-
-    ``direction`` is "in" where the hub has subscribed there, "out" where it has subscribed at the hub.
-    """
-
-    name: str
-    url: str
-    direction: str
-    status: str
 
 
 async def _no_nodes() -> Sequence[RunNode]:
@@ -58,13 +50,13 @@ class MeshParts:
     registries: Sequence[str] = ()
     peers: Sequence[str] = ()
     read_nodes: Callable[[], Awaitable[Sequence[RunNode]]] = _no_nodes
-    list_links: Callable[[], Sequence[KoiLink]] = tuple
+    links: NetworkLinks = field(default_factory=NetworkLinks)
 
 
 def add_mesh_skill(agent: Agent, directory: Directory, access: Access, parts: MeshParts) -> None:
     """Add ``show_mesh``; agents that the caller does not see are not counted.
 
-    A caller that is limited to some agents is told no nodes, KOI edges, peers and other sources, whose
+    A caller that is limited to some agents is told no nodes, links, peers and other sources, whose
     addresses may be internal.
     """
 
@@ -86,12 +78,14 @@ def add_mesh_skill(agent: Agent, directory: Directory, access: Access, parts: Me
             row |= {"connected": error is None, "agents": dict(health.get(name, {}))}
             sources.append(row if error is None else {**row, "reason": error.message})
         nodes: Sequence[RunNode] = () if is_limited else await parts.read_nodes()
-        links = () if is_limited else parts.list_links()
-        return {
+        links = {} if is_limited else parts.links.list_all()
+        shown = {part: [asdict(link) for link in listed[:MAX_LISTED]] for part, listed in links.items()}
+        mesh: Json = {
             "hub": {"name": HUB_NAME, "url": parts.url},
             "sources": sources,
             "nodes": [asdict(node) for node in nodes[:MAX_LISTED]],
-            "koi": [asdict(link) for link in links[:MAX_LISTED]],
+            "koi": shown.pop(_KOI, []),
             "peers": [] if is_limited else list(parts.peers),
-            "more": max(0, len(nodes) - MAX_LISTED) + max(0, len(links) - MAX_LISTED),
+            "more": sum(max(0, len(listed) - MAX_LISTED) for listed in (nodes, *links.values())),
         }
+        return {**mesh, "networks": shown} if shown else mesh

@@ -15,6 +15,7 @@ from retinue.cards.rows import render_agent_row
 from retinue.core.record import Listing, Stats
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.permissions import Access, is_seen
+from retinue.workflows.definitions.loading import list_broken
 from retinue.workflows.library import Library, StoredWorkflow
 
 Json = dict[str, Any]
@@ -62,13 +63,21 @@ class WorkflowPrompts:
         self._agent = agent
         self._library = library
         self._held: dict[str, StoredWorkflow] = {}
+        self._named: set[str] = set()
 
     def list_custom(self) -> list[str]:
         """The names of the stored workflows that are not built in, as of the last refresh."""
         return [name for name, one in self._held.items() if one.origin == "custom"]
 
     async def refresh(self) -> None:
-        """Add, replace and remove prompts to match the stored workflows."""
+        """Add, replace and remove prompts to match the stored workflows.
+
+        A distribution whose workflows cannot be read is logged at the first refresh only.
+        """
+        for distribution, error in list_broken():
+            if distribution not in self._named:
+                self._named.add(distribution)
+                _log.warning("workflows cannot be read", distribution=distribution, reason=error.message)
         stored = {one.name: one for one in await self._library.list_all() if one.definition is not None}
         for name in [held for held, was in self._held.items() if stored.get(held) != was]:
             del self._held[name]

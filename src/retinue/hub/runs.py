@@ -111,7 +111,10 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
 def _add_run_changes(agent: Agent, runs: Runs, access: RunAccess) -> None:
     @agent.skill
     async def cancel_run(run: str, ctx: Context) -> Json:
-        """Cancels a run, its branches and the calls in flight; lists the effects that already happened."""
+        """Cancels a run, its branches and the calls in flight; lists the effects that already happened.
+
+        A run that failed half undone is given up: its remaining steps stay as they are.
+        """
         record = await runs.cancel((await access.get(run, ctx.principal)).id)
         effects = list_effects(await runs.list_events(record.id))
         return {"run": run, "status": record.status, "effects": effects}
@@ -139,8 +142,8 @@ def _add_run_changes(agent: Agent, runs: Runs, access: RunAccess) -> None:
             stored = access.stored_id_of_rerun(check_run_id(new_run), old, ctx.principal)
         try:
             record = await runs.fork(old.id, from_step=from_step, new_run_id=stored)
-        except RunConflictError:
-            raise RunConflictError(new_run or stored) from None
+        except RunConflictError as error:
+            raise error.named(new_run or stored) from None
         shown = access.shown_id(record.id, ctx.principal)
         return {"run": shown, "workflow": record.request.name, "from": run}
 

@@ -133,8 +133,8 @@ class RunStarter:
                 origin=origin,
                 nested=bundled.nested,
             )
-        except RunConflictError:
-            raise RunConflictError(run or "") from None
+        except RunConflictError as error:
+            raise error.named(run or "") from None
         if not self._access.may_access(replace(ctx.principal, scopes=origin.scopes), record):
             # the id belongs to a run that the caller may not access, such as one of an earlier release
             raise RunConflictError(run or record.id)

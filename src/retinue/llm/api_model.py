@@ -25,6 +25,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import Model as VendorModel
+from pydantic_ai.models import StreamedResponse
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.models.openai import OpenAIChatModel
@@ -34,7 +35,16 @@ from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from retinue.core.errors import BusyError, CallTimedOutError, ModelError, RetinueError
-from retinue.llm.completion import MAX_ANSWER_BYTES, ModelPrompt, ModelReply, OnText, Redactor, Usage
+from retinue.llm.completion import (
+    MAX_ANSWER_BYTES,
+    ModelPrompt,
+    ModelReply,
+    OnText,
+    OnUsage,
+    Redactor,
+    Usage,
+    ignore_usage,
+)
 from retinue.llm.spec import ModelSpec
 
 NO_KEY = "none"
@@ -67,7 +77,9 @@ class ApiModel:
         self._model = _open_model(spec, key or NO_KEY, self._http)
         self._redact = Redactor([key] if key else [])
 
-    async def complete(self, prompt: ModelPrompt, on_text: OnText) -> ModelReply:
+    async def complete(
+        self, prompt: ModelPrompt, on_text: OnText, on_usage: OnUsage = ignore_usage
+    ) -> ModelReply:
         parts: list[ModelRequestPart] = [SystemPromptPart(prompt.instructions), UserPromptPart(prompt.task)]
         try:
             async with model_request_stream(
@@ -76,23 +88,31 @@ class ApiModel:
                 model_settings={"max_tokens": prompt.max_tokens, "timeout": self._spec.timeout_s},
                 instrument=False,
             ) as stream:
-                size = 0
-                async for event in stream:
-                    if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
-                        piece = event.part.content
-                    elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
-                        piece = event.delta.content_delta
-                    else:
-                        continue
-                    size += len(piece)
-                    if size > MAX_ANSWER_BYTES:
-                        raise ModelError.too_large(self._spec.name, MAX_ANSWER_BYTES)
-                    await on_text(piece)
-                response = stream.get()
+                try:
+                    await self._read_stream(stream, on_text)
+                    return self._read(stream.get())
+                except BaseException:
+                    usage = _usage_of(stream.get())
+                    if usage.tokens:
+                        on_usage(usage)
+                    raise
         except _FAILURES as error:
             # without its cause: the text of the libraries' exceptions may hold the key
             raise self._explain(error) from None
-        return self._read(response)
+
+    async def _read_stream(self, stream: StreamedResponse, on_text: OnText) -> None:
+        size = 0
+        async for event in stream:
+            if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
+                piece = event.part.content
+            elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
+                piece = event.delta.content_delta
+            else:
+                continue
+            size += len(piece)
+            if size > MAX_ANSWER_BYTES:
+                raise ModelError.too_large(self._spec.name, MAX_ANSWER_BYTES)
+            await on_text(piece)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -107,9 +127,11 @@ class ApiModel:
             raise ModelError(name, "unavailable", "the provider ended the answer with an error")
         if not text.strip():
             raise ModelError.empty(name)
-        usage = Usage(response.usage.input_tokens, response.usage.output_tokens)
         return ModelReply(
-            text, usage, response.model_name or self._spec.asks_model, response.finish_reason == "length"
+            text,
+            _usage_of(response),
+            response.model_name or self._spec.asks_model,
+            response.finish_reason == "length",
         )
 
     def _explain(self, error: Exception) -> RetinueError:
@@ -155,6 +177,10 @@ class ApiModel:
             case failures.ModelRequestRejectedError() | failures.ModelHTTPError():
                 return ModelError(name, "rejected", f"the provider rejected the request{status}: {text}")
         return ModelError(name, "malformed", f"the provider's answer cannot be read: {text}")
+
+
+def _usage_of(response: ModelResponse) -> Usage:
+    return Usage(response.usage.input_tokens, response.usage.output_tokens)
 
 
 def _open_model(spec: ModelSpec, key: str, http: httpx2.AsyncClient) -> VendorModel[Any]:

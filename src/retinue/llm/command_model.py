@@ -15,7 +15,15 @@ from pathlib import Path
 
 from retinue.core.errors import CallTimedOutError, ModelError
 from retinue.llm.command_output import CommandAnswer, OutputReader, read_errors
-from retinue.llm.completion import MAX_ANSWER_BYTES, ModelPrompt, ModelReply, OnText, Redactor
+from retinue.llm.completion import (
+    MAX_ANSWER_BYTES,
+    ModelPrompt,
+    ModelReply,
+    OnText,
+    OnUsage,
+    Redactor,
+    ignore_usage,
+)
 from retinue.llm.spec import KEY_VARIABLES, ModelSpec
 from retinue.llm.spending import Ledger
 from retinue.processes.limited import CommandResult, ProgramLimits, run_command
@@ -75,7 +83,9 @@ class CommandModel:
         variables = [name for names in KEY_VARIABLES.values() for name in names]
         self._redact = Redactor(environ.get(name, "") for name in (*variables, spec.api_key_env or ""))
 
-    async def complete(self, prompt: ModelPrompt, on_text: OnText) -> ModelReply:
+    async def complete(
+        self, prompt: ModelPrompt, on_text: OnText, on_usage: OnUsage = ignore_usage
+    ) -> ModelReply:
         spec = self._spec
         reader = OutputReader()
 
@@ -96,6 +106,9 @@ class CommandModel:
                 on_stdout=read,
             )
         answer = reader.finish()
+        is_answer = done.ok and not answer.problem and bool(answer.text.strip())
+        if answer.usage is not None and not is_answer:
+            on_usage(answer.usage)
         if done.limit == "wall":
             raise CallTimedOutError(
                 f"the command of {spec.name}",

@@ -85,12 +85,23 @@ class ModelReply:
     is_cut: bool = False
 
 
+OnUsage = Callable[[Usage], None]
+"""Receives the usage that the provider reports of an attempt that fails."""
+
+
+def ignore_usage(usage: Usage) -> None:
+    """An ``on_usage`` that ignores it."""
+
+
 class Model(Protocol):
     """A language model behind one back-end; a call is one attempt, without retries."""
 
-    async def complete(self, prompt: ModelPrompt, on_text: OnText) -> ModelReply:
+    async def complete(
+        self, prompt: ModelPrompt, on_text: OnText, on_usage: OnUsage = ignore_usage
+    ) -> ModelReply:
         """The answer to one prompt; ``on_text`` receives it while it is written.
 
+        An attempt that fails, or is cancelled, calls ``on_usage`` if the provider has reported its usage.
         Raises ModelError, BusyError for a rate limit, and CallTimedOutError. Cancellation ends the request.
         """
 

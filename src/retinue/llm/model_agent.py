@@ -19,10 +19,19 @@ from pydantic import Field
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Answer
-from retinue.core.errors import CallTimedOutError, ModelError
+from retinue.core.errors import CallTimedOutError, ModelError, RetinueError
 from retinue.core.record import AgentRecord
 from retinue.llm import prompts
-from retinue.llm.completion import Model, ModelPrompt, ModelReply, Usage, complete_with_retries
+from retinue.llm.completion import (
+    Model,
+    ModelPrompt,
+    ModelReply,
+    OnText,
+    OnUsage,
+    Usage,
+    complete_with_retries,
+    ignore_usage,
+)
 from retinue.llm.spec import ModelSpec
 from retinue.llm.spending import Ledger, Reservation
 from retinue.llm.structured import UnreadableAnswerError, read_code, read_object
@@ -156,7 +165,11 @@ class ModelCalls:
 
 
 class _Attempts:
-    """The model, with what its failed attempts used recorded: the provider has read their prompt."""
+    """The model, with what its failed attempts used recorded.
+
+    That is what the provider reports, and what has come of the answer. An attempt without either counts
+    nothing, so that an outage does not use up the budget.
+    """
 
     def __init__(
         self, model: Model, progress: _Progress, prompt: ModelPrompt, reservation: Reservation, ledger: Ledger
@@ -167,21 +180,29 @@ class _Attempts:
         self._reservation = reservation
         self._ledger = ledger
 
-    async def complete(self, prompt: ModelPrompt, on_text: Callable[[str], Awaitable[None]]) -> ModelReply:
+    async def complete(
+        self, prompt: ModelPrompt, on_text: OnText, on_usage: OnUsage = ignore_usage
+    ) -> ModelReply:
         before = self._progress.size_bytes
+        reported: list[Usage] = []
         try:
-            return await self._model.complete(prompt, on_text)
-        except (asyncio.CancelledError, CallTimedOutError):
-            self._settle(before)
-            raise
-        except ModelError as error:
-            if error.reason in ("empty", "refused", "malformed") or self._progress.size_bytes > before:
-                self._settle(before)
+            return await self._model.complete(prompt, on_text, reported.append)
+        except (asyncio.CancelledError, RetinueError):
+            self._settle(sum(reported, Usage()), self._progress.size_bytes - before)
             raise
 
-    def _settle(self, before: int) -> None:
-        written = self._progress.size_bytes - before
-        self._reservation.settle(self._ledger.estimate(self._prompt, written))
+    def _settle(self, reported: Usage, written_bytes: int) -> None:
+        if written_bytes:
+            # a provider may report the usage at the end only
+            estimated = self._ledger.estimate(self._prompt, written_bytes)
+            reported = Usage(
+                reported.input_tokens or estimated.input_tokens,
+                max(reported.output_tokens, estimated.output_tokens),
+                reported.cost_usd,
+                is_estimated=True,
+            )
+        if reported.tokens:
+            self._reservation.settle(self._ledger.price(reported))
 
 
 class _Progress:

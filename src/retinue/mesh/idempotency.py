@@ -1,7 +1,8 @@
 """Keeps outcomes by idempotency key, so that a repeated request gets the first outcome.
 
-A caller whose node died sends its request again with the same key. A call that has ended is not run twice;
-one that is still running is awaited.
+A caller sends its request again with the same key when it does not know the outcome: its time was over, its
+connection was lost, or its node died. A call that has ended is not run twice; one that is still running is
+awaited. So a call with a key is run in a task of its own, which outlives the request that began it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,30 @@ KEPT_BYTES = 64 * 1024 * 1024
 Run = Callable[[], Awaitable[Answer]]
 
 
-@dataclass(slots=True)
+AFTER_TIME_OUT_S = 60.0
+"""How long an execution goes on at most after the time of its last caller was over."""
+
+PATIENCE = 10.0
+"""How many times as long as that caller waited: the waits between attempts grow."""
+
+AFTER_DISCONNECT_S = 1.0
+"""How long it goes on after its last caller went away before that: to cancel it, or because it was lost."""
+
+_ALMOST_S = 0.1
+"""A caller that leaves this close to its deadline has run out of time."""
+
+Key = tuple[str, str, str, str]
+"""Principal, agent, skill and idempotency key."""
+
+
+@dataclass(slots=True, eq=False)
 class _Entry:
+    """An execution or its outcome; ``waiting`` is the number of its callers."""
+
     arguments: bytes
-    outcome: asyncio.Future[Answer]
+    execution: asyncio.Task[Answer] | None = None
+    waiting: int = 0
+    given_up: asyncio.TimerHandle | None = None
     size_bytes: int = 0
     done_at: float | None = None
 
@@ -37,7 +58,8 @@ class OutcomeCache:
     """Runs a call with an idempotency key once, and gives its outcome to repetitions.
 
     Bounded in time, number and bytes; the oldest outcomes go first. It keeps answers and failures of skills
-    that ran to their end. A call that was cancelled, rejected or timed out is run again.
+    that ran to their end. A call that was cancelled, rejected or timed out is run again. An execution without
+    callers goes on for ``after_time_out_s`` or ``after_disconnect_s``, in which a repetition joins it.
     """
 
     def __init__(
@@ -47,18 +69,23 @@ class OutcomeCache:
         count: int = KEPT_COUNT,
         size_bytes: int = KEPT_BYTES,
         clock: Callable[[], float] = time.monotonic,
+        after_time_out_s: float = AFTER_TIME_OUT_S,
+        after_disconnect_s: float = AFTER_DISCONNECT_S,
     ) -> None:
         self._kept_s = kept_s
         self._count = count
         self._limit_bytes = size_bytes
         self._clock = clock
+        self._after_time_out_s = after_time_out_s
+        self._after_disconnect_s = after_disconnect_s
         self._used_bytes = 0
-        self._entries: OrderedDict[tuple[str, str, str, str], _Entry] = OrderedDict()
+        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
 
     async def run_once(self, agent: str, call: Call, run: Run) -> Answer:
         """The answer, or the first one where the key was used before; raises what ``run`` raised.
 
-        Raises KeyConflictError where the key was used with other arguments.
+        An exception of ``run`` that is no RetinueError becomes an ExecutionFailedError. Raises
+        KeyConflictError where the key was used with other arguments.
         """
         if call.idempotency_key is None:
             return await run()
@@ -66,40 +93,74 @@ class OutcomeCache:
         arguments = _encode(call.arguments)
         while True:
             self._drop_old()
-            known = self._entries.get(key)
-            if known is None:
-                return await self._run_first(key, arguments, run)
-            if known.arguments != arguments:
+            entry = self._entries.get(key)
+            if entry is None:
+                entry = self._entries[key] = _Entry(arguments)
+                entry.execution = asyncio.create_task(self._execute(key, entry, run))
+            elif entry.arguments != arguments:
                 raise KeyConflictError(call.idempotency_key)
-            try:
-                return await asyncio.shield(known.outcome)
-            except asyncio.CancelledError:
-                if not known.outcome.cancelled():
-                    raise
-                # The first call was cancelled before it ended, so this one runs.
+            assert entry.execution is not None
+            await self._wait_for(entry, entry.execution, call)
+            if not entry.execution.cancelled():
+                return entry.execution.result()
+            # It was given up before this caller came, so this one runs.
+            self._forget(key, entry)
 
-    async def _run_first(self, key: tuple[str, str, str, str], arguments: bytes, run: Run) -> Answer:
-        entry = self._entries[key] = _Entry(arguments, asyncio.get_running_loop().create_future())
+    async def _wait_for(self, entry: _Entry, execution: asyncio.Task[Answer], call: Call) -> None:
+        """Wait for the end of an execution; the last caller to leave starts the time of its end."""
+        if execution.done():
+            return
+        if entry.given_up is not None:
+            entry.given_up.cancel()
+            entry.given_up = None
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        entry.waiting += 1
+        try:
+            await asyncio.wait((execution,))
+        finally:
+            entry.waiting -= 1
+            if not entry.waiting and not execution.done():
+                left_s = self._after_disconnect_s
+                if call.deadline is not None and loop.time() >= call.deadline - _ALMOST_S:
+                    left_s = max(left_s, PATIENCE * (call.deadline - began))
+                    left_s = min(left_s, self._after_time_out_s)
+                entry.given_up = loop.call_later(left_s, execution.cancel)
+
+    async def _execute(self, key: Key, entry: _Entry, run: Run) -> Answer:
         try:
             answer = await run()
         except RetinueError as error:
-            if isinstance(error, ExecutionFailedError):
-                entry.outcome.set_exception(error)
-                entry.outcome.exception()  # marks it as retrieved; perhaps no repetition ever reads it
-                self._keep(key, entry, len(error.message))
-            else:
-                self._forget(key, entry)
+            self._end_failed(key, entry, error)
             raise
-        except BaseException:
+        except GeneratorExit:
             self._forget(key, entry)
             raise
-        entry.outcome.set_result(answer)
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                self._forget(key, entry)
+                raise
+            failure = ExecutionFailedError.from_exception(error, key[2])
+            self._end_failed(key, entry, failure)
+            raise failure from error
+        finally:
+            if entry.given_up is not None:
+                entry.given_up.cancel()
         self._keep(key, entry, len(_encode([answer.value, [part.value for part in answer.parts]])))
         return answer
 
-    def _keep(self, key: tuple[str, str, str, str], entry: _Entry, size_bytes: int) -> None:
+    def _end_failed(self, key: Key, entry: _Entry, error: RetinueError) -> None:
+        execution = entry.execution
+        if execution is not None:
+            execution.add_done_callback(_retrieve)  # perhaps no caller reads it
+        if isinstance(error, ExecutionFailedError) and not isinstance(error.__cause__, RetinueError):
+            self._keep(key, entry, len(error.message))
+        else:
+            self._forget(key, entry)
+
+    def _keep(self, key: Key, entry: _Entry, size_bytes: int) -> None:
         if size_bytes > self._limit_bytes:
-            del self._entries[key]
+            self._forget(key, entry)
             return
         entry.size_bytes = size_bytes + len(entry.arguments)
         entry.done_at = self._clock()
@@ -107,9 +168,9 @@ class OutcomeCache:
         self._entries.move_to_end(key)
         self._drop_old()
 
-    def _forget(self, key: tuple[str, str, str, str], entry: _Entry) -> None:
-        del self._entries[key]
-        entry.outcome.cancel()
+    def _forget(self, key: Key, entry: _Entry) -> None:
+        if self._entries.get(key) is entry:
+            del self._entries[key]
 
     def _drop_old(self) -> None:
         """Drop what ended longest ago first; keep running calls."""
@@ -132,6 +193,17 @@ class OutcomeCache:
             or self._used_bytes > self._limit_bytes
             or (entry.done_at is not None and entry.done_at < oldest)
         )
+
+
+def _is_cancelled() -> bool:
+    """Whether this task is being cancelled, rather than something that a skill awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _retrieve(execution: asyncio.Task[Answer]) -> None:
+    if not execution.cancelled():
+        execution.exception()
 
 
 def _encode(value: Any) -> bytes:

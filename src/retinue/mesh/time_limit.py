@@ -16,6 +16,12 @@ from typing import Any, Self
 TICK_S = 0.025
 """An alarm that rings within this time gets its own timer at once."""
 
+LATE_S = 0.25
+"""A limit that rings so much too late belongs to a process that stood still: stopped, or busy."""
+
+GRACE_S = 1.0
+"""What such a limit leaves for data that arrived meanwhile and nobody could read."""
+
 
 class RecentAlarms:
     """The alarms of one event loop that were set since its last tick, each with its time."""
@@ -89,14 +95,16 @@ class Alarm(ABC):
 class TimeLimit(Alarm):
     """A block that is cancelled when its time is over and then raises TimeoutError, like ``asyncio.timeout``.
 
-    ``when`` is a time of the loop's clock; None = no limit.
+    ``when`` is a time of the loop's clock; None = no limit. An answer that arrived while this process stood
+    still is taken first: the limit of a process that is woken up waits for `GRACE_S` once.
     """
 
-    __slots__ = ("_cancelling", "_task", "expired", "when")
+    __slots__ = ("_cancelling", "_had_grace", "_task", "expired", "when")
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__()
         self.when: float | None = self._loop.time() + timeout_s
+        self._had_grace = False
         self.expired = False
 
     def __enter__(self) -> Self:
@@ -124,5 +132,10 @@ class TimeLimit(Alarm):
             self.set(when)
 
     def ring(self) -> None:
+        now = self._loop.time()
+        if not self._had_grace and self.when is not None and now - self.when > LATE_S:
+            self._had_grace = True
+            self.start(now + GRACE_S)
+            return
         self.expired = True
         self._task.cancel()

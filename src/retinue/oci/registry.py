@@ -321,10 +321,10 @@ async def index_change(
         return
     for _ in range(INDEX_ATTEMPTS):
         names = set(await _read_index(registry) or ())
-        wanted = (names | added) - gone
-        if wanted == names:
+        indexed = (names | added) - gone
+        if indexed == names:
             return
-        index = index_artifact(wanted, created=datetime.now(UTC))
+        index = index_artifact(indexed, created=datetime.now(UTC))
         await registry.push(INDEX.repository, INDEX_TAG, index)
 
 

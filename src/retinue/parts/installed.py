@@ -13,21 +13,73 @@ from functools import cache
 from retinue.core.errors import InvalidSettingError
 from retinue.parts.part import INTERFACE, Part
 from retinue.parts.process import Kind
-from retinue.plugins import PARTS, Plugin, list_plugins
+from retinue.plugins import PARTS, Plugin, how_to_install, list_plugins
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPart:
-    """A part that is known by name only: the extra that installs it, and its options by kind of process."""
+    """A part that is known by name only: its extra and distribution, and its options by kind of process.
+
+    Each option has the field of the part's table that it writes; a process of the kind has the part if one of
+    the fields is set.
+    """
 
     extra: str
-    flags: Mapping[Kind, Sequence[str]]
+    distribution: str
+    flags: Mapping[Kind, Mapping[str, str]]
+
+    def is_wanted(self, table: Mapping[str, object], kind: Kind) -> bool:
+        """Whether a process of this kind would have the part; ``table`` is unchecked."""
+        return any(table.get(field) for field in self.flags.get(kind, {}).values())
 
 
 KNOWN_PARTS: Mapping[str, KnownPart] = {
-    "koi": KnownPart("koi", {"hub": ("--koi", "--koi-join"), "agent": ("--koi-join",)})
+    "koi": KnownPart(
+        "koi",
+        "retinue-koi",
+        {
+            "hub": {"--koi": "enabled", "--koi-join": "join"},
+            "agent": {"--koi-join": "member_join"},
+        },
+    )
 }
 """By name, so that a table or an option of a part that is not installed names the extra."""
+
+
+RESERVED = frozenset(
+    {
+        "a2a",
+        "access",
+        "agents",
+        "allow_private_urls",
+        "auth",
+        "database",
+        "directory",
+        "discovery",
+        "doors",
+        "execute",
+        "hooks",
+        "hub",
+        "imports",
+        "limits",
+        "llm",
+        "logs",
+        "mcp",
+        "messages",
+        "metrics",
+        "parts",
+        "registries",
+        "registry",
+        "routing",
+        "runs",
+        "signatures",
+        "timeouts",
+        "trace",
+        "worker",
+        "workflows",
+    }
+)
+"""The names of Retinue's own settings; a part of another distribution has none of these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,47 +90,72 @@ class InstalledParts:
     refused: Mapping[str, InvalidSettingError]
 
 
-@cache
-def find_installed_parts() -> InstalledParts:
-    """The parts of all distributions; the result is kept for the life of the process.
+def find_installed_parts(off: Collection[str] = ()) -> InstalledParts:
+    """The parts of all distributions but those in ``off``; each is imported once in the life of the process.
 
-    Refused are parts that cannot be imported, that were made for another interface, and the second of a name.
+    Refused are parts that cannot be imported, that were made for another interface, that have the name of a
+    setting of Retinue, and the second of a name.
     """
     parts: dict[str, Part] = {}
     refused: dict[str, InvalidSettingError] = {}
     for plugin in list_plugins(PARTS):
-        try:
-            parts[plugin.name] = _load(plugin, parts)
-        except InvalidSettingError as error:
-            refused[plugin.name] = error
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - what a distribution raises stops no command
-            reason = f"{plugin.target} cannot be made: {type(error).__name__}: {error}"
-            refused[plugin.name] = _refuse(plugin, reason, f"upgrade {plugin.distribution}, or uninstall it")
+        if plugin.name in off:
+            continue
+        if plugin.name in parts:
+            reason = "another distribution has a part of this name"
+            refused[plugin.name] = _refuse(plugin, reason, f"uninstall {plugin.distribution}")
+            continue
+        part = load_part(plugin)
+        if isinstance(part, Part):
+            parts[plugin.name] = part
+        else:
+            refused[plugin.name] = part
     return InstalledParts(tuple(parts.values()), refused)
+
+
+@cache
+def load_part(plugin: Plugin) -> Part | InvalidSettingError:
+    """The part of an entry point, or the reason why it cannot be used; kept for the life of the process."""
+    try:
+        return _load(plugin)
+    except InvalidSettingError as error:
+        return error
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - what a distribution raises stops no command
+        reason = f"{plugin.target} cannot be made: {type(error).__name__}: {error}"
+        return _refuse(plugin, reason, f"upgrade {plugin.distribution}, or uninstall it")
 
 
 def list_parts_of(kind: Kind, off: Collection[str] = ()) -> Sequence[Part]:
     """The parts that this kind of process has from distributions, without those named in ``off``."""
-    return [part for part in find_installed_parts().parts if kind in part.kinds and part.name not in off]
+    return [part for part in find_installed_parts(off).parts if kind in part.kinds]
 
 
 def find_part(name: str) -> Part | None:
     """The installed part of this name."""
-    return next((part for part in find_installed_parts().parts if part.name == name), None)
+    return next((part for part in find_installed_parts(_others(name)).parts), None)
 
 
 def explain_missing(name: str) -> InvalidSettingError | None:
     """Why a part that Retinue knows by name cannot be used; None for an installed or unknown one."""
-    installed = find_installed_parts()
+    installed = find_installed_parts(_others(name))
     if name in installed.refused:
         return installed.refused[name]
-    if name not in KNOWN_PARTS or find_part(name) is not None:
+    if name not in KNOWN_PARTS or installed.parts:
         return None
-    remedy = f"pip install 'retinue[{KNOWN_PARTS[name].extra}]'"
+    known = KNOWN_PARTS[name]
+    remedy = how_to_install(f"retinue[{known.extra}]", known.distribution)
     return InvalidSettingError(f"part {name}", "its distribution is not installed", remedy=remedy)
 
 
-def _load(plugin: Plugin, loaded: Mapping[str, Part]) -> Part:
+def _others(name: str) -> Collection[str]:
+    """The names of the other parts, which are not imported for a question about this one."""
+    return {plugin.name for plugin in list_plugins(PARTS)} - {name}
+
+
+def _load(plugin: Plugin) -> Part:
+    if plugin.name in RESERVED:
+        reason = f"its name is that of a setting of Retinue, [{plugin.name}]"
+        raise _refuse(plugin, reason, f"uninstall {plugin.distribution}")
     part_class = plugin.load(PARTS)
     if not (isinstance(part_class, type) and issubclass(part_class, Part)):
         raise _refuse(plugin, f"{plugin.target} is no class of a part", f"uninstall {plugin.distribution}")
@@ -89,13 +166,8 @@ def _load(plugin: Plugin, loaded: Mapping[str, Part]) -> Part:
             f"version {INTERFACE}",
             f"upgrade {plugin.distribution}, or uninstall it",
         )
-    if part_class.name != plugin.name or plugin.name in loaded:
-        what = (
-            "another distribution has a part of this name"
-            if plugin.name in loaded
-            else "its part has another name"
-        )
-        raise _refuse(plugin, what, f"uninstall {plugin.distribution}")
+    if part_class.name != plugin.name:
+        raise _refuse(plugin, "its part has another name", f"uninstall {plugin.distribution}")
     if not part_class.kinds:
         raise _refuse(plugin, "its part is of no kind of process", f"uninstall {plugin.distribution}")
     own = f"--{part_class.name}"

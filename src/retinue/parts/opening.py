@@ -28,10 +28,23 @@ Edges = Callable[[Part], Sequence[type]]
 """The products whose parts come before a part."""
 
 
+class CircleError(InvalidSettingError):
+    """Parts wait for each other; ``circle`` holds each of them once."""
+
+    def __init__(self, circle: Sequence[Part]) -> None:
+        names = " → ".join(part.name for part in [*circle, circle[0]])
+        super().__init__(
+            f"part {circle[0].name}",
+            f"parts wait for each other: {names}",
+            remedy="uninstall one of them, or switch it off: [parts] off",
+        )
+        self.circle = tuple(circle)
+
+
 def in_order(parts: Sequence[Part], edges: Edges) -> list[Part]:
     """The parts, each after the parts that give its ``edges``; otherwise in the order of the list.
 
-    Raises InvalidSettingError for parts that wait for each other.
+    Raises CircleError for parts that wait for each other.
     """
     givers = {part.gives: part for part in parts if part.gives is not None}
     ordered: list[Part] = []
@@ -41,10 +54,7 @@ def in_order(parts: Sequence[Part], edges: Edges) -> list[Part]:
         if part in ordered:
             return
         if part in waiting:
-            circle = " → ".join(step.name for step in [*waiting[waiting.index(part) :], part])
-            raise InvalidSettingError(
-                f"part {part.name}", f"parts wait for each other: {circle}", remedy="uninstall one of them"
-            )
+            raise CircleError(waiting[waiting.index(part) :])
         waiting.append(part)
         for product in edges(part):
             if product in givers:
@@ -55,6 +65,22 @@ def in_order(parts: Sequence[Part], edges: Edges) -> list[Part]:
     for part in parts:
         visit(part)
     return ordered
+
+
+_ORDERS: Sequence[Edges] = (
+    lambda part: part.needs,
+    lambda part: part.runs_after,
+    lambda part: part.ready_after,
+)
+"""The orders in which parts open, run and get ready."""
+
+
+def _find_circle(parts: Sequence[Part], edges: Edges) -> CircleError | None:
+    try:
+        in_order(parts, edges)
+    except CircleError as circle:
+        return circle
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +236,10 @@ class OpenParts:
             if part.is_required:
                 error.add_note(f"part {part.name}")
                 raise
-            _log.warning(event, part=part.name, exc_info=error)
+            if isinstance(error, RetinueError):  # it says all that a person can use
+                _log.warning(event, part=part.name, reason=error.message)
+            else:
+                _log.warning(event, part=part.name, exc_info=error)
             self.note_failure(part.name, error)
 
     def _list(self, edges: Edges) -> Iterator[tuple[Part, Opened]]:
@@ -233,6 +262,23 @@ class OpenParts:
         with self.excusing(part, "part not opened"):
             return kind in part.kinds and part.is_wanted(tables, kind)
         return False
+
+    def leave_out_circles(self, parts: Sequence[Part]) -> list[Part]:
+        """The parts without those that wait for each other and are not required; each of these is noted.
+
+        Raises CircleError if only required parts wait for each other.
+        """
+        kept = [*parts]
+        for edges in _ORDERS:
+            while (circle := _find_circle(kept, edges)) is not None:
+                optional = [part for part in circle.circle if not part.is_required]
+                if not optional:
+                    raise circle
+                for part in optional:
+                    kept.remove(part)
+                    _log.warning("part not opened", part=part.name, reason=circle.message)
+                    self.note_failure(part.name, circle)
+        return kept
 
     async def open(self, part: Part, stack: AsyncExitStack) -> None:
         """Open one part, which ends with ``stack``, or at once if the process cannot take what it gives."""
@@ -273,7 +319,7 @@ async def open_parts(
     Raises RetinueError for a required part that cannot open. Another one is left out and noted.
     """
     opened = OpenParts(process, slow_s)
-    chosen = [part for part in parts if opened.wants(part)]
+    chosen = opened.leave_out_circles([part for part in parts if opened.wants(part)])
     async with AsyncExitStack() as stack:
         for part in in_order(chosen, lambda part: part.needs):
             with opened.excusing(part, "part not opened"):

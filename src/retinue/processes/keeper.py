@@ -1,8 +1,9 @@
 """Supervises one confined program: ``python -I -S keeper.py LIMITS -- PROGRAM ARGUMENT…``.
 
 It forks the program under resource limits and becomes the reaper of all its descendants
-(PR_SET_CHILD_SUBREAPER), because RLIMIT_NPROC does not apply to uid 0 and a process can leave its group with
-``setsid``. When the parent dies or terminates the keeper, or a limit is exceeded, it kills every descendant.
+(PR_SET_CHILD_SUBREAPER), because a process can leave its group with ``setsid``. When the parent dies or
+terminates the keeper, or a limit is exceeded, it stops every descendant, and then kills them. The number of
+processes is counted every 50 ms; `bounds` keeps it small in between.
 
 A descendant can stop the keeper with SIGSTOP. Nothing prevents that, so the keeper is continued from outside:
 by its parent (SIGCONT, see ``limited.py``), and when that dies by the kernel. The keeper has a process group
@@ -12,8 +13,11 @@ link to its session has died.
 Standard library only: this file runs as a separate process.
 
 LIMITS is a JSON object: ``parent`` (pid of the process that started the keeper), ``report`` (file descriptor
-for the result), ``cpu_s``, ``memory_bytes``, ``processes``, ``open_files``, ``file_bytes``.
-The result is one JSON object: ``status`` (as from ``os.waitpid``) and ``limit`` (name or null).
+for the result), ``cpu_s``, ``memory_bytes``, ``processes``, ``tasks``, ``open_files``, ``file_bytes``,
+``bounds`` (names of those to try), ``must_bind`` (as root, try another user as well) and ``may_refuse`` (do
+not start such a program of root without a bound).
+The result is one JSON object: ``status`` (as from ``os.waitpid``), ``limit`` (name or null) and ``bound``
+(name, "" for none, "refused" if the program was not started for that reason).
 """
 
 from __future__ import annotations
@@ -25,6 +29,23 @@ import resource
 import signal
 import sys
 import time
+from typing import Any
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+
+from bounds import (  # type: ignore[import-not-found]
+    bind_uid,
+    bind_user,
+    close_group,
+    enter_group,
+    make_group,
+    remove_groups,
+)
+from descendants import (  # type: ignore[import-not-found]
+    list_descendants,
+    send_signal,
+    stop_descendants,
+)
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36
@@ -44,32 +65,6 @@ def tie_to_parent(parent: int, signal_number: int) -> None:
         os._exit(1)
 
 
-def list_descendants(root: int) -> list[int]:
-    """List all running descendants of ``root`` from /proc; empty without /proc."""
-    children: dict[int, list[int]] = {}
-    try:
-        entries = os.listdir("/proc")  # noqa: PTH208  (importing pathlib is slow for so short a process)
-    except OSError:
-        return []
-    for entry in entries:
-        if not entry.isdigit():
-            continue
-        try:
-            with open(f"/proc/{entry}/stat", "rb") as stat:  # noqa: PTH123
-                # The process name, in parentheses, may contain spaces and parentheses.
-                parent = int(stat.read().rpartition(b")")[2].split()[1])
-        except (OSError, IndexError, ValueError):
-            continue  # it has just ended
-        children.setdefault(parent, []).append(int(entry))
-    found: list[int] = []
-    waiting = [root]
-    while waiting:
-        for child in children.get(waiting.pop(), []):
-            found.append(child)
-            waiting.append(child)
-    return found
-
-
 def resident_bytes(pids: list[int]) -> int:
     """Sum of the resident memory of these processes."""
     total = 0
@@ -82,15 +77,14 @@ def resident_bytes(pids: list[int]) -> int:
     return total
 
 
-def kill_descendants() -> None:
-    """Kill and reap descendants until none is left, because a fork bomb may outrun one pass."""
+def kill_descendants(group: str | None) -> None:
+    """Kill and reap descendants until none is left; before that none can fork any more."""
+    if group is not None:
+        close_group(group)
+    stop_descendants(os.getpid())
     for _ in range(200):
-        pids = list_descendants(os.getpid())
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        for pid in list_descendants(os.getpid()):
+            send_signal(pid, signal.SIGKILL)
         while True:
             try:
                 reaped, _status = os.waitpid(-1, os.WNOHANG)
@@ -101,12 +95,35 @@ def kill_descendants() -> None:
         time.sleep(0.005)
 
 
-def exec_limited(arguments: list[str], limits: dict[str, int], keeper: int) -> None:
-    """In the child: apply the limits and exec the program."""
+def bind_tasks(limits: dict[str, Any], group: str | None, keeper: int) -> str | None:
+    """In the child: bound the number of its tasks; returns the name of the bound."""
+    tasks = limits["tasks"]
+    if group is not None and enter_group(group):
+        return "group"
+    if "user" in limits["bounds"] and bind_user(tasks):
+        return "user"
+    # the program of the user has no name under another id, so only the program of others gets one
+    if "uid" in limits["bounds"] and limits["must_bind"] and bind_uid(tasks, keeper):
+        return "uid"
+    return None
+
+
+def exec_limited(
+    arguments: list[str], limits: dict[str, Any], keeper: int, group: str | None, answer: int
+) -> None:
+    """In the child: apply the limits, write the name of the bound to ``answer``, and exec the program."""
     try:
-        tie_to_parent(keeper, signal.SIGKILL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        is_root = os.getuid() == 0
+        bound = bind_tasks(limits, group, keeper)
+        # after a change of the user, which unties it
+        tie_to_parent(keeper, signal.SIGKILL)
+        is_changed = is_root and os.getuid() != 0  # to a user id under which it did not bind
+        if bound is None and (is_changed or (is_root and limits["must_bind"] and limits["may_refuse"])):
+            os.write(answer, b"refused")
+            os._exit(127)
+        os.write(answer, (bound or "").encode())
         for kind, value, slack in (
             (resource.RLIMIT_CPU, limits["cpu_s"], 1),
             (resource.RLIMIT_AS, limits["memory_bytes"], 0),
@@ -126,7 +143,21 @@ def exec_limited(arguments: list[str], limits: dict[str, int], keeper: int) -> N
         os._exit(127)
 
 
-def watch(program: int, limits: dict[str, int]) -> tuple[int, str | None]:
+def start(arguments: list[str], limits: dict[str, Any], group: str | None) -> tuple[int, str]:
+    """Start the program; returns its pid and the name of its bound, "" for none, "refused" without."""
+    keeper = os.getpid()
+    answer, child_end = os.pipe()  # closed by exec
+    program = os.fork()
+    if program == 0:
+        exec_limited(arguments, limits, keeper, group, child_end)
+    os.close(child_end)
+    try:
+        return program, os.read(answer, 64).decode()
+    finally:
+        os.close(answer)
+
+
+def watch(program: int, limits: dict[str, Any]) -> tuple[int, str | None]:
     """Wait for the program while checking its descendants; returns (wait status, limit exceeded)."""
     while True:
         pause_until = time.monotonic() + WATCH_INTERVAL_S
@@ -164,19 +195,20 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     os.set_inheritable(report, False)
-    status, limit = int(signal.SIGKILL), None
+    status, limit, bound = int(signal.SIGKILL), None, ""
+    group = None
     try:
-        keeper = os.getpid()
-        program = os.fork()
-        if program == 0:
-            exec_limited(sys.argv[3:], limits, keeper)
+        if "group" in limits["bounds"]:
+            group = make_group(os.getpid(), limits["tasks"])
+        program, bound = start(sys.argv[3:], limits, group)
         status, limit = watch(program, limits)
     except Dismissed:
         limit = "dismissed"
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    kill_descendants()
-    os.write(report, json.dumps({"status": int(status), "limit": limit}).encode())
+    kill_descendants(group)
+    remove_groups(os.getpid())
+    os.write(report, json.dumps({"status": int(status), "limit": limit, "bound": bound}).encode())
 
 
 if __name__ == "__main__":

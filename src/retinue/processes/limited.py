@@ -20,14 +20,20 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from retinue.processes.keeper import list_descendants
+from retinue.core.errors import ExecutionFailedError
+from retinue.processes.bounds import BOUNDS, close_groups, remove_groups
+from retinue.processes.descendants import list_descendants, send_signal, stop_descendants
 
 LimitName = Literal["wall", "cpu", "memory", "processes", "file_size", "output"]
+
+ALLOWING_VARIABLE = "RETINUE_UNBOUNDED_PROGRAMS"
+"""With the value 1, programs of others run as root even if the number of their processes has no limit."""
 
 _CHUNK_BYTES = 65536
 _KEEPER_GRACE_S = 5.0
 _KILL_PASSES = 200
-"""A fork bomb may outrun one pass."""
+_TASKS_PER_PROCESS = 16
+"""Programs such as Node start a dozen threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,10 @@ class ProgramLimits:
     ``cpu_s``, ``memory_bytes`` (address space), ``open_files`` and ``file_bytes`` (size of one file) apply to
     each process; ``memory_bytes`` (resident) and ``processes`` to all descendants together;
     ``output_bytes`` to stdout and stderr separately.
+
+    ``tasks`` is a number of processes and threads that the kernel does not exceed (default: 16 a process),
+    where something can bound it (`bounds`). As root that is not always so. A program with ``must_bind`` is
+    then refused, unless ``RETINUE_UNBOUNDED_PROGRAMS`` allows it; before that it is tried under another user.
     """
 
     wall_s: float = 60.0
@@ -46,13 +56,16 @@ class ProgramLimits:
     open_files: int = 256
     file_bytes: int = 64 * 1024**2
     output_bytes: int = 8 * 1024**2
+    tasks: int | None = None
+    must_bind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
     """Result of a program; exactly one of ``exit_code`` and ``signal`` is set.
 
-    ``limit`` names the limit that ended the program, None when it ended by itself.
+    ``limit`` names the limit that ended the program, None when it ended by itself. ``bound`` is the bound of
+    its tasks, as `bounds` names them; "" for none.
     """
 
     exit_code: int | None
@@ -61,6 +74,7 @@ class CommandResult:
     stderr: bytes
     duration_s: float
     limit: LimitName | None = None
+    bound: str = ""
 
     @property
     def ok(self) -> bool:
@@ -86,12 +100,14 @@ async def run_command(
     environment: Mapping[str, str] | None = None,
     stdin: bytes = b"",
     on_stdout: Callable[[bytes], Awaitable[None]] | None = None,
+    bounds: Sequence[str] = BOUNDS,
 ) -> CommandResult:
     """Run ``arguments`` in ``folder`` and wait until the program ends.
 
     ``on_stdout`` receives the output while the program runs. ``environment`` is added to `clean_environment`.
     A program that cannot be started yields exit code 127 and the reason on stderr. On cancellation, every
-    descendant is dead before CancelledError propagates.
+    descendant is dead before CancelledError propagates. ``bounds`` are the bounds of tasks that may be used.
+    Raises ExecutionFailedError where ``limits`` asks for one of them and none works for root.
     """
     limits = limits or ProgramLimits()
     started = time.monotonic()
@@ -103,7 +119,7 @@ async def run_command(
                 "-I",
                 "-S",
                 str(keeper_script),
-                _describe_limits(limits, write_end),
+                _describe_limits(limits, write_end, bounds),
                 "--",
                 *arguments,
                 cwd=folder,
@@ -123,10 +139,16 @@ async def run_command(
         finally:
             await asyncio.shield(_end(keeper))
             report = _read_report(read_end)
+    if report and report["bound"] == "refused":
+        raise ExecutionFailedError(
+            "as root, nothing on this machine limits the number of processes that a program may start",
+            remedy="run this process as another user, or in a control group that is delegated to it; "
+            f"{ALLOWING_VARIABLE}=1 runs programs without that limit",
+        )
     return _to_result(report, stdout, stderr, exceeded, time.monotonic() - started)
 
 
-def _describe_limits(limits: ProgramLimits, report: int) -> str:
+def _describe_limits(limits: ProgramLimits, report: int, bounds: Sequence[str]) -> str:
     return json.dumps(
         {
             "parent": os.getpid(),
@@ -134,6 +156,10 @@ def _describe_limits(limits: ProgramLimits, report: int) -> str:
             "cpu_s": limits.cpu_s,
             "memory_bytes": limits.memory_bytes,
             "processes": limits.processes,
+            "tasks": limits.tasks or limits.processes * _TASKS_PER_PROCESS,
+            "bounds": list(bounds),
+            "must_bind": limits.must_bind,
+            "may_refuse": os.environ.get(ALLOWING_VARIABLE) != "1",
             "open_files": limits.open_files,
             "file_bytes": limits.file_bytes,
         }
@@ -210,6 +236,7 @@ async def _end(keeper: asyncio.subprocess.Process) -> None:
         await _drain_and_wait(keeper)
     if keeper.returncode and keeper.returncode < 0:
         _kill_group(keeper.pid)
+        remove_groups(keeper.pid)
 
 
 async def _drain_and_wait(keeper: asyncio.subprocess.Process) -> None:
@@ -224,11 +251,12 @@ def _kill_tree(keeper: int) -> None:
     """Kill a keeper that does not end, and before it, while it still holds them, its descendants."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(keeper, signal.SIGSTOP)  # it must not reap, or pids could be taken by other processes
+    close_groups(keeper)
+    stop_descendants(keeper)
     for _ in range(_KILL_PASSES):
         alive = [pid for pid in list_descendants(keeper) if not _is_zombie(pid)]
         for pid in alive:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
         if not alive:
             break
     _kill_group(keeper)
@@ -283,4 +311,5 @@ def _to_result(
         stderr=stderr,
         duration_s=duration_s,
         limit=limit,
+        bound=report["bound"] if report else "",
     )

@@ -12,7 +12,7 @@ from retinue.parts.part import Part
 from retinue.parts.process import Echo
 from retinue.runtime.access import agent_rule
 from retinue.runtime.agent_core import attach_model, open_agent
-from retinue.runtime.launch import Address, Launch
+from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.parts.agent_publication import AgentLinesPart, ListWatchPart, PublicationPart
 from retinue.runtime.parts.mcp import AgentMcpPart
@@ -68,17 +68,16 @@ async def serve_agent(
 
     return await run_process(
         Launch(
-            kind="agent",
-            name=agent.name,
-            service=agent.name,
-            settings=settings,
+            identity=ProcessIdentity("agent", agent.name, agent.name),
+            source=SettingsSource(settings, reread),
             state=state,
             echo=echo,
+            core=Core(
+                hold_state=partial(prepared_state, state, echo),
+                open=partial(open_agent, "agent", target, options.hub_url),
+                access_of=own_access,
+            ),
             parts=agent_parts(target, options, settings),
-            hold_state=partial(prepared_state, state, echo),
-            open_core=partial(open_agent, "agent", target, options.hub_url),
-            access_of=own_access,
-            reread=reread,
             address=options.address,
         )
     )

@@ -11,10 +11,11 @@ from functools import partial
 from retinue.core.record import HUB_NAME
 from retinue.hub.mesh_map import MeshParts
 from retinue.parts.installed import list_parts_of
+from retinue.parts.network_links import NetworkLinks
 from retinue.parts.part import Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import hub_access
-from retinue.runtime.launch import Address, Launch, Start
+from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource, Start
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.models import spending_reader
@@ -61,17 +62,12 @@ async def run_hub(
     """
     return await run_process(
         Launch(
-            kind="hub",
-            name="hub",
-            service=HUB_NAME,
-            settings=settings,
+            identity=ProcessIdentity("hub", "hub", HUB_NAME),
+            source=SettingsSource(settings, reread),
             state=state,
             echo=echo,
+            core=Core(hold_state=partial(own_state, state, echo), open=open_hub, access_of=hub_access),
             parts=hub_parts(options, settings),
-            hold_state=partial(own_state, state, echo),
-            open_core=open_hub,
-            access_of=hub_access,
-            reread=reread,
             address=replace(options.address, tells_port=True),
         )
     )
@@ -135,6 +131,8 @@ async def open_hub(start: Start) -> AsyncIterator[Process]:
         process = mesh.as_process("hub", start)
         process.add(LazyRuns, runs)
         process.add(SqliteAudit, audit)
+        links = NetworkLinks()
+        process.add(NetworkLinks, links)
         process.add(
             MeshParts,
             MeshParts(
@@ -142,6 +140,7 @@ async def open_hub(start: Start) -> AsyncIterator[Process]:
                 tuple(mesh.registries.by_name),
                 settings.discovery.upstreams,
                 read_nodes=runs.list_nodes,
+                links=links,
             ),
         )
         yield process

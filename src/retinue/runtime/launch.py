@@ -83,27 +83,50 @@ class Start:
         return process
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """One process to run: what the kinds of processes differ in.
-
-    The supervisor gets ``name``, ``service`` is the name in OpenTelemetry. ``hold_state`` prepares or
-    locks the state folder, ``open_core`` makes what the parts share. ``access_of`` reads the access lists
-    from settings. ``reread`` reads the settings again at SIGHUP. A process without an ``address`` serves
-    nothing. Parts that open or start longer than ``hang_s`` after a request to stop are cut off.
-    """
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """What a process is called: the supervisor gets ``name``, ``service`` is the name in OpenTelemetry."""
 
     kind: Kind
     name: str
     service: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsSource:
+    """The settings of a process; ``reread`` reads them again at SIGHUP, which stops a process without it."""
+
     settings: Settings
+    reread: Callable[[], Settings] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """How a kind of process opens what its parts share.
+
+    ``hold_state`` prepares or locks the state folder first. ``access_of`` reads the access lists from
+    settings.
+    """
+
+    hold_state: Callable[[], AbstractContextManager[None]]
+    open: Callable[[Start], AbstractAsyncContextManager[Process]]
+    access_of: Callable[[Settings], Access]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """One process to run: the differences between the kinds of processes.
+
+    A process without an ``address`` serves nothing. Parts that open or start longer than ``hang_s`` after a
+    request to stop are cut off.
+    """
+
+    identity: ProcessIdentity
+    source: SettingsSource
     state: State
     echo: Echo
+    core: Core
     parts: Sequence[Part]
-    hold_state: Callable[[], AbstractContextManager[None]]
-    open_core: Callable[[Start], AbstractAsyncContextManager[Process]]
-    access_of: Callable[[Settings], Access]
-    reread: Callable[[], Settings] | None = None
     address: Address | None = None
     hang_s: float = 3.0
 

@@ -123,6 +123,7 @@ class LazyRuns:
                 concurrency=self._options.concurrency,
                 keep=self._options.keep,
                 keep_days=self._options.keep_days,
+                keep_ids_days=self._options.keep_ids_days,
             ),
         )
         # what the import made lives as long as the process; each full collection would take 0.1 s

@@ -14,7 +14,7 @@ from importlib.metadata import version
 
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import HUB_NAME
-from retinue.hub.hub_agent import HubAgent, hub_agent
+from retinue.hub.hub_agent import HubAgent, MeshView, Workflows, hub_agent
 from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.skills import SpendingOf
 from retinue.mesh.admission import Admission, ProcessLimits
@@ -166,18 +166,22 @@ async def open_mesh(
             return f"{published.repository}:{published.tag}"
 
         hub = hub_agent(
-            directory,
-            search,
-            Orchestrator(runs),
-            Library(open_shelves(settings, state, named, own=HOME_SOURCE)),
+            MeshView(
+                directory=directory,
+                search=search,
+                caller=caller,
+                track=track,
+                access=dispatcher.access,
+                spending_of=spending_of,
+            ),
+            Workflows(
+                orchestrator=Orchestrator(runs),
+                library=Library(open_shelves(settings, state, named, own=HOME_SOURCE)),
+                clear_steps=step_cache.clear,
+                store=store_workflow,
+            ),
+            NamedConversations(state.read_session, state.write_session),
             version=version("retinue"),
-            caller=caller,
-            track=track,
-            conversations=NamedConversations(state.read_session, state.write_session),
-            clear_steps=step_cache.clear,
-            access=dispatcher.access,
-            spending_of=spending_of,
-            store_workflow=store_workflow,
         )
         agent = hub.agent
         if RunStore(settings.database, state.runs).exists():

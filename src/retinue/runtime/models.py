@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -42,9 +42,9 @@ FIRST_MODEL_PORT = 8021
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The models of a hub: startable ones, with their back-ends, and the others."""
+    """The models of a hub: startable ones, with the variables that may hold their keys, and the others."""
 
-    available: Mapping[str, Available]
+    key_variables: Mapping[str, Sequence[str]]
     not_started: ModelsNotStarted
 
 
@@ -64,7 +64,7 @@ def read_models(settings: Settings, *, seeds: bool = True) -> dict[str, ModelSpe
 def find_models(settings: Settings, environ: Mapping[str, str], *, seeds: bool = True) -> Models:
     """The configured models that this machine can run, and the others. Raises InvalidSettingError."""
     own = version("retinue")
-    available: dict[str, Available] = {}
+    available: dict[str, Sequence[str]] = {}
     missing = {}
     specs = read_models(settings, seeds=seeds)
     if settings.hub.models is not None:
@@ -74,7 +74,7 @@ def find_models(settings: Settings, environ: Mapping[str, str], *, seeds: bool =
         if isinstance(backend, Unavailable):
             missing[name] = describe_model(spec, own), backend
         else:
-            available[name] = backend
+            available[name] = spec.key_variables
     return Models(available, ModelsNotStarted(missing))
 
 

@@ -46,36 +46,38 @@ async def run_process(launch: Launch) -> int:
     """
     async with AsyncExitStack() as stack:
         if launch.address is not None:
-            check_address(launch.address.host, launch.settings.auth, insecure_ok=launch.address.insecure_bind)
-        stack.enter_context(launch.hold_state())
+            check_address(
+                launch.address.host, launch.source.settings.auth, insecure_ok=launch.address.insecure_bind
+            )
+        stack.enter_context(launch.core.hold_state())
         listener = None if launch.address is None else _listen(launch.address, launch.echo)
         if listener is not None:
             stack.callback(listener.close)
         stop = Stop()
         stop.on_signals()
         supervisor = stop.with_supervisor()
-        process = await stack.enter_async_context(launch.open_core(_start(launch, listener, stop)))
+        process = await stack.enter_async_context(launch.core.open(_start(launch, listener, stop)))
         own = ProcessState.observing(
-            launch.kind, process.dispatcher.access, process.dispatcher.admission, lambda: stop.asked
+            launch.identity.kind, process.dispatcher.access, process.dispatcher.admission, lambda: stop.asked
         )
         process.add(ProcessState, own)
         reload = ConfigurationReload(
-            launch.settings,
-            launch.reread or (lambda: launch.settings),
-            dispatcher_parts(process.dispatcher, launch.access_of),
+            launch.source.settings,
+            launch.source.reread or (lambda: launch.source.settings),
+            dispatcher_parts(process.dispatcher, launch.core.access_of),
             launch.echo,
         )
-        if launch.reread is not None:
+        if launch.source.reread is not None:
             stop.on_hangup = reload
         parts = await _enter(stack, open_parts(process, launch.parts), stop, launch.hang_s)
         if parts is None:
             return _end(launch, stop)
         own.parts = parts
-        for name, missing in find_missing_parts(launch.settings, launch.kind).items():
+        for name, missing in find_missing_parts(launch.source.settings, launch.identity.kind).items():
             parts.note_failure(name, missing)
         for live in parts.list_live():
             reload.add(live)
-        await stack.enter_async_context(own.exporting(launch.service, process.environ))
+        await stack.enter_async_context(own.exporting(launch.identity.service, process.environ))
         if listener is not None and launch.address is not None:
             checks = make_checks(process, parts, launch.address.host)
             reload.add(endpoint_part(checks, launch.address, parts.list_path_exceptions()))
@@ -86,7 +88,7 @@ async def run_process(launch: Launch) -> int:
         if await _is_ready(parts, stop):
             own.is_started = True
             url = {} if process.own_url is None else {"url": process.own_url}
-            report_ready(supervisor, {"name": launch.name, **url})
+            report_ready(supervisor, {"name": launch.identity.name, **url})
         await stop.wait()
         return _end(launch, stop)
 
@@ -160,12 +162,12 @@ def _listen(address: Address, echo: Echo) -> socket.socket:
 
 def _start(launch: Launch, listener: socket.socket | None, stop: Stop) -> Start:
     if listener is None or launch.address is None:
-        return Start(launch.settings, launch.state, launch.echo, stop)
+        return Start(launch.source.settings, launch.state, launch.echo, stop)
     warn_of_wildcard(launch.address.host, launch.address.advertise, launch.echo)
     # processes of this machine use its own address, others the advertised one
     own_url = url_of(listener)
     url = launch.address.advertise or own_url
-    settings = advertised(launch.settings, launch.address.advertise)
+    settings = advertised(launch.source.settings, launch.address.advertise)
     return Start(settings, launch.state, launch.echo, stop, url, own_url)
 
 

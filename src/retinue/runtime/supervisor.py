@@ -34,7 +34,7 @@ _LAST_BACK_OFF_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """A child to run: arguments of the ``retinue`` command, and additions to the environment.
+    """A child to run: arguments of the ``retinue`` command, and its whole environment.
 
     ``listener`` is a listening socket that the child takes over by `serving.take_listener`.
     """
@@ -108,7 +108,7 @@ class ChildProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-                env={**os.environ, **self.spec.environment, **descriptors},
+                env={**self.spec.environment, **descriptors},
                 pass_fds=tuple(passed.values()),
                 start_new_session=True,
             )

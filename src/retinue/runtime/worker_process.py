@@ -11,7 +11,7 @@ from retinue.parts.installed import list_parts_of
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Echo, Process
 from retinue.runtime.access import hub_access
-from retinue.runtime.launch import Address, Launch, Start
+from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource, Start
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.parts.hub_moments import FirstReadingPart
@@ -41,17 +41,12 @@ async def run_worker(
     """
     return await run_process(
         Launch(
-            kind="worker",
-            name="worker",
-            service=SERVICE,
-            settings=settings,
+            identity=ProcessIdentity("worker", "worker", SERVICE),
+            source=SettingsSource(settings, reread),
             state=state,
             echo=echo,
+            core=Core(hold_state=nullcontext, open=open_worker, access_of=hub_access),
             parts=worker_parts(settings),
-            hold_state=nullcontext,
-            open_core=open_worker,
-            access_of=hub_access,
-            reread=reread,
             address=address,
         )
     )

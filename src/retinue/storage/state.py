@@ -149,6 +149,11 @@ class State:
         return self.root / "hub.log"
 
     @property
+    def home(self) -> Path:
+        """The home folder of programs where that of this process cannot be written."""
+        return self.root / "home"
+
+    @property
     def agent_logs(self) -> Path:
         """The output of the agents that the hub starts, one file for each."""
         return self.root / "logs"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -78,7 +79,8 @@ class MemoryRuns:
             sleep=sleep, clock=clock, find=self._find, start=self._start, resume=self._resume, stop=self._stop
         )
 
-    async def start(self, request: RunRequest, *, run_id: str) -> RunRecord:
+    async def start(self, request: RunRequest, *, run_id: str | None = None) -> RunRecord:
+        run_id = run_id or uuid.uuid4().hex
         request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {run_id}"))
         return self._start(request, run_id, None).record
 
@@ -112,6 +114,10 @@ class MemoryRuns:
 
     async def cancel(self, run_id: str) -> RunRecord:
         run = self._find(run_id)
+        if run.record.is_half_undone:
+            # Should it be resumed, it undoes its remaining steps.
+            run.undo_requests += 1
+            run.record = replace(run.record, status="cancelled", fault=None)
         await self._stop(run)
         return run.record
 
@@ -291,7 +297,11 @@ class MemoryRuns:
             self._close(run, "cancelled")
 
     def _forget_oldest(self) -> None:
-        ended = [r for r in self._runs.values() if r.root is r and r.record.status != "running"]
+        ended = [
+            run
+            for run in self._runs.values()
+            if run.root is run and run.record.status != "running" and not run.record.is_half_undone
+        ]
         for old in ended[: max(0, len(ended) - self._kept)]:
             for run_id in [i for i, r in self._runs.items() if r.root is old]:
                 del self._runs[run_id]

@@ -32,6 +32,7 @@ from aiohttp.tracing import Trace
 from yarl import URL
 
 from retinue.core.errors import CallTimedOutError, InvalidSettingError
+from retinue.mesh.time_limit import TimeLimit
 from retinue.web.addresses import find_refusal, is_loopback
 from retinue.web.fast.plain_http_client import PlainHttpClient
 from retinue.web.transport import (
@@ -188,17 +189,19 @@ class HttpClient:
             )
         session, target = self._prepare(url)
         try:
-            async with session.request(
-                method,
-                target,
-                headers=headers,
-                data=_payload(body),
-                allow_redirects=False,
-                ssl=tls if tls is not None else True,
-                timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
-            ) as response:
-                content = await _read_capped(response, target, max_response_bytes)
-                return HttpResponse(response.status, response.headers, content)
+            # not aiohttp's own limit, which cuts off an answer that came while this process stood still
+            with TimeLimit(timeout_s):
+                async with session.request(
+                    method,
+                    target,
+                    headers=headers,
+                    data=_payload(body),
+                    allow_redirects=False,
+                    ssl=tls if tls is not None else True,
+                    timeout=_UNBOUNDED,
+                ) as response:
+                    content = await _read_capped(response, target, max_response_bytes)
+                    return HttpResponse(response.status, response.headers, content)
         except TimeoutError as error:
             if isinstance(error, aiohttp.ConnectionTimeoutError):
                 raise _to_transport_error(error, target) from None

@@ -29,6 +29,9 @@ from retinue.storage.files import replace_file, storage_errors
 
 SCOPES = ("exposed", "mesh", "runs_code")
 PREFIX = "rtn_"
+JOIN_CALLER = "join:"
+"""Beginning of the id of a caller that has joined with a token of kind "join"."""
+
 CHECK_EVERY_S = 0.5
 RECORD_USE_EVERY_S = 60.0
 
@@ -60,7 +63,7 @@ class IssuedToken:
         """The principal that this token identifies."""
         scopes = frozenset(self.scopes)
         if self.kind == "join":
-            return Principal(f"join:{self.name or self.id}", "mesh", scopes, self.agents)
+            return Principal(f"{JOIN_CALLER}{self.name or self.id}", "mesh", scopes, self.agents)
         return Principal(f"token:{self.name or self.id}", "token", scopes, self.agents)
 
     def is_expired(self, now: float) -> bool:
@@ -117,6 +120,14 @@ class TokenFile:
             return (self._keys / _USES / token_id).stat().st_mtime
         except OSError:
             return None
+
+    def identifies(self, caller: str) -> bool:
+        """Whether a token that is neither revoked nor expired identifies this caller.
+
+        Raises StateDamagedError.
+        """
+        now = time.time()
+        return any(one.principal.id == caller and not one.is_expired(now) for one in self.list_all())
 
     def revoke(self, token_id: str) -> IssuedToken:
         """Revoke a token. Raises UnknownTokenError with similar ids."""

@@ -27,7 +27,8 @@ class Choice:
     ``skill`` is the skill to call. ``score`` = its configured number for the role, where it was chosen by
     role; ``available`` is false for one that was asked for by name and does not answer; ``listing`` is its
     place in the directory of the process that chose it, None in the runs of earlier releases; ``warning`` is
-    what callers of a deprecated version are told.
+    what callers of a deprecated version are told. ``keeps_keys`` = the agent answers a repeated idempotency
+    key with its first outcome; ``is_repeatable`` = the skill may be executed twice, as its author says.
     """
 
     agent: str
@@ -40,6 +41,8 @@ class Choice:
     available: bool = True
     warning: str = ""
     listing: ListingKey | None = None
+    keeps_keys: bool = True
+    is_repeatable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

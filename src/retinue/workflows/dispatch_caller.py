@@ -18,7 +18,15 @@ from retinue.core.errors import (
     RoleNotOfferedError,
     UnknownAgentError,
 )
-from retinue.core.record import QUERY_CAPABILITIES, Candidate, Listing, ListingKey, render_deprecation
+from retinue.core.record import (
+    LOCAL_SOURCE,
+    QUERY_CAPABILITIES,
+    Candidate,
+    Listing,
+    ListingKey,
+    Skill,
+    render_deprecation,
+)
 from retinue.core.text import suggest
 from retinue.mesh.asking.fanout import Answers, ask_agents
 from retinue.mesh.asking.query import Query, make_query
@@ -121,7 +129,19 @@ def _choose(offer: RoleOffer, found: Iterable[Candidate]) -> Choice:
         available=offer.is_available,
         warning=render_deprecation(record),
         listing=offer.listing.id,
+        keeps_keys=_keeps_keys(offer.listing),
+        is_repeatable=_is_repeatable(offer.skill),
     )
+
+
+def _keeps_keys(listing: Listing | None) -> bool:
+    """Whether a repeated idempotency key reaches the agent, which then gives its first outcome."""
+    return listing is not None and (listing.record.url is not None or listing.source == LOCAL_SOURCE)
+
+
+def _is_repeatable(skill: Skill | None) -> bool:
+    """Whether its author says that the skill may be executed twice."""
+    return skill is not None and (skill.hints.idempotent or skill.hints.read_only)
 
 
 _CHANNEL = NullChannel()
@@ -188,6 +208,8 @@ class DispatchCaller:
             output_schema=None if offer is None else offer.output_schema,
             warning="" if listing is None else render_deprecation(listing.record),
             listing=chosen.id,
+            keeps_keys=_keeps_keys(listing),
+            is_repeatable=_is_repeatable(offer),
         )
 
     def _find_listing(self, candidate: Candidate) -> Listing | None:
@@ -239,6 +261,8 @@ class DispatchCaller:
                     output_schema=offer.output_schema,
                     warning="" if listing is None else render_deprecation(listing.record),
                     listing=one.id,
+                    keeps_keys=_keeps_keys(listing),
+                    is_repeatable=_is_repeatable(offer),
                 )
             )
         return choices

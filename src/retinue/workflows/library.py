@@ -17,7 +17,13 @@ from retinue.core.errors import DefinitionError, RetinueError, UnknownWorkflowEr
 from retinue.core.text import suggest
 from retinue.workflows.caller import cache_key
 from retinue.workflows.definitions.definition import Definition, iterate_steps
-from retinue.workflows.definitions.loading import Loaded, list_builtins, load, load_builtin
+from retinue.workflows.definitions.loading import (
+    Loaded,
+    list_broken,
+    list_builtins,
+    load,
+    load_builtin,
+)
 from retinue.workflows.definitions.run_forms import Bundled, BundledWorkflow
 from retinue.workflows.definitions.step_checks import iterate_places
 from retinue.workflows.expressions.expression import shorten
@@ -95,6 +101,7 @@ class Library:
     async def list_all(self) -> list[StoredWorkflow]:
         """Every stored workflow; an unreadable workflow is listed with its problem."""
         found = [self._read_builtin(name) for name in list_builtins()]
+        found += [StoredWorkflow(f"({name})", "built-in", None, error) for name, error in list_broken()]
         seen = {one.name for one in found}
         for shelf in self._shelves:
             try:

@@ -8,7 +8,6 @@ waits for it.
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -179,9 +178,7 @@ class Orchestrator:
         request = RunRequest(
             definition.name, render_form(WholeRun.of(definition, nested)), workflow_input, origin
         )
-        if run_id is None:
-            run_id = uuid.uuid4().hex
-        else:
+        if run_id is not None:
             check_run_id(run_id.partition(RUN_ID_MARK)[0])
         return await self.runs.start(request, run_id=run_id)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
 import pytest
 
+from retinue.cards.signatures import CardSigner, SigningKey
 from retinue.cli.calling.agents import describe_age
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.registry import publish_card
+from retinue.storage.state import State
 from tests.cli.conftest import Retinue, publish
 
 DEAD = "http://127.0.0.1:1"
@@ -52,6 +57,29 @@ def test_agents_as_json_are_json_and_nothing_else(retinue: Retinue, plan_card: b
     reply = orjson.loads(retinue("agents", "--json").stdout)
     assert [row["name"] for row in reply["agents"]] == ["plan-agent"]
     assert reply["missing"] == []
+
+
+def test_a_signature_that_is_not_valid_is_shown_beside_the_others(
+    retinue: Retinue, retinue_home: Path, plan_card: bytes
+) -> None:
+    card = {"name": "signed-agent", "url": DEAD, "skills": []}
+    content, signer = orjson.dumps(card), CardSigner(SigningKey.create())
+    asyncio.run(
+        publish_card(
+            LayoutRegistry(State(retinue_home).registry),
+            "signed-agent",
+            content,
+            version=None,
+            skills=[],
+            created=datetime.now(UTC),
+            signatures=[signer.sign(content)],
+        )
+    )
+    heading, plan, signed = retinue("agents").stdout.splitlines()
+    assert heading.split()[-1] == "SIGNATURE"
+    assert signed.split()[-1] == "unknown_key"
+    assert "unknown_key" not in plan
+    assert "signature:  unknown_key" in retinue("show", "signed-agent").stdout
 
 
 def test_a_registry_that_does_not_answer_is_named_beside_the_list(

@@ -14,6 +14,8 @@ from typing import Any
 import orjson
 import pytest
 
+from retinue.processes.bounds import BOUNDS
+from retinue.runtime.checks.machine import check_programs
 from retinue.storage.state import State
 from tests.cli.conftest import Retinue
 
@@ -196,6 +198,25 @@ def test_little_space_is_said_in_time(
     usage = SimpleNamespace(total=free_bytes, used=0, free=free_bytes)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     assert _examine(retinue)["disk"]["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("bounds", "allowed", "found"),
+    [
+        (BOUNDS, "", "limit"),
+        ((), "", "review_code is refused" if os.getuid() == 0 else "nothing limits their processes on this"),
+        ((), "1", "nothing limits their processes, and RETINUE_UNBOUNDED_PROGRAMS allows that"),
+    ],
+    ids=["bound", "unbound", "allowed"],
+)
+async def test_what_limits_programs_is_named(
+    monkeypatch: pytest.MonkeyPatch, bounds: tuple[str, ...], allowed: str, found: str
+) -> None:
+    monkeypatch.setenv("RETINUE_UNBOUNDED_PROGRAMS", allowed)
+    check = await check_programs(bounds)
+    assert check.status == ("ok" if bounds else "warn")
+    assert found in check.found
+    assert bool(check.remedy) == (not bounds)
 
 
 def test_a_part_that_is_switched_off_and_not_installed_is_named(

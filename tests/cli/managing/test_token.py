@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import stat
+from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
 import pytest
 
+from retinue.oci.codec.artifacts import card_artifact, render_artifact
+from retinue.oci.codec.manifest import MANIFEST_TYPE
+from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.storage.mesh_key import mesh_key, parse_join
 from retinue.storage.state import State
-from retinue.web.issued_tokens import TokenFile
+from retinue.web.issued_tokens import IssuedToken, TokenFile
 from tests.cli.conftest import Retinue
 from tests.requirements import requirement
 
@@ -85,6 +90,54 @@ def test_a_join_carries_the_mesh_key_and_a_token_that_is_known_here(
     assert issued.principal.id == "join:laptop"
     assert stat.S_IMODE((keys / "mesh.key").stat().st_mode) == 0o600
     assert "still has the key of the mesh" in retinue("token", "revoke", issued.id).stderr
+
+
+async def publish_as(publisher: str | None, state: State, name: str) -> None:
+    """Publish a card as the endpoint does for the token of ``publisher``."""
+    registry = LayoutRegistry(state.registry)
+    card = orjson.dumps({"name": f"{name}-agent", "url": "http://10.0.0.9:8001", "skills": []})
+    package = render_artifact(
+        card_artifact(f"{name}-agent", card, version="1", skills=[], created=datetime.now(UTC))
+    )
+    await registry.push_package(f"agents/{name}", "v9", package)
+    raw, kind = package.manifest_bytes, MANIFEST_TYPE
+    await registry.put_manifest(f"agents/{name}", "v1", raw, kind, publisher=publisher)
+    await registry.delete(f"agents/{name}", "v9")
+
+
+@pytest.fixture
+def published(retinue: Retinue, retinue_home: Path) -> IssuedToken:
+    """The join token of a laptop, which published the card ``plan-agent``."""
+    retinue("token", "new", "--join", "--name", "laptop")
+    asyncio.run(publish_as("join:laptop", State(retinue_home), "plan"))
+    asyncio.run(publish_as(None, State(retinue_home), "own"))
+    (issued,) = TokenFile(State(retinue_home).keys).list_all()
+    return issued
+
+
+def list_published(state_folder: Path) -> list[str]:
+    return asyncio.run(LayoutRegistry(State(state_folder).registry).list_repositories())
+
+
+def test_the_cards_of_a_revoked_join_token_are_removed(
+    retinue: Retinue, retinue_home: Path, published: IssuedToken
+) -> None:
+    revoked = retinue("token", "revoke", published.id)
+    assert "removed agents/plan:v1, which it published" in revoked.stderr
+    assert list_published(retinue_home) == ["agents/own"]
+
+
+def test_the_cards_stay_while_another_token_has_the_name(
+    retinue: Retinue, retinue_home: Path, published: IssuedToken
+) -> None:
+    retinue("token", "new", "--join", "--name", "laptop")
+    assert "removed" not in retinue("token", "revoke", published.id).stderr
+    assert list_published(retinue_home) == ["agents/own", "agents/plan"]
+
+
+def test_the_cards_stay_if_asked(retinue: Retinue, retinue_home: Path, published: IssuedToken) -> None:
+    retinue("token", "revoke", published.id, "--keep-published")
+    assert list_published(retinue_home) == ["agents/own", "agents/plan"]
 
 
 def test_a_damaged_list_is_said_and_left_alone(retinue: Retinue, retinue_home: Path) -> None:

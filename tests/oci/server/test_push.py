@@ -6,7 +6,7 @@ import asyncio
 import base64
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ import orjson
 import pytest
 from starlette.applications import Starlette
 
+from retinue.core.call import Principal
 from retinue.oci.codec.artifacts import card_artifact, render_artifact
 from retinue.oci.codec.manifest import EMPTY_CONFIG
 from retinue.oci.codec.reference import Reference, digest_of
@@ -89,11 +90,14 @@ async def endpoint(layout: LayoutRegistry) -> AsyncIterator[Endpoint]:
 
 
 @asynccontextmanager
-async def open_endpoint(layout: LayoutRegistry) -> AsyncIterator[Endpoint]:
+async def open_endpoint(
+    layout: LayoutRegistry, sender: Principal = LOCAL_TOKEN, members: Collection[str] = ()
+) -> AsyncIterator[Endpoint]:
+    """The endpoint for a sender with the token; ``members`` are the callers whose tokens are still valid."""
     app = SecurityMiddleware(
-        Starlette(routes=oci.routes(layout, layout)),
+        Starlette(routes=oci.routes(layout, layout, is_member=members.__contains__)),
         SecuritySettings(any_media_type=(REGISTRY_PATH,)),
-        Tokens({TOKEN: LOCAL_TOKEN}),
+        Tokens({TOKEN: sender}),
     )
     async with serve_app(app) as url, HttpClient() as client:
         yield Endpoint(url, client)
@@ -117,6 +121,51 @@ async def test_a_card_is_pushed_in_one_request_for_each_part(
     artifact = await layout.pull(Reference("agents/plan", "v1"))
     assert (artifact.manifest_bytes, artifact.content) == (PACKAGE.manifest_bytes, CARD)
     assert not list((Path(layout.name) / ".uploads").rglob("*.part"))
+
+
+async def test_what_a_machine_published_goes_with_its_token(layout: LayoutRegistry) -> None:
+    laptop = Principal("join:laptop", "mesh", frozenset({"exposed", "mesh", "runs_code"}))
+    await publish_card(layout, "other-agent", CARD, version="1", skills=[], created=NOON)
+    async with open_endpoint(layout) as endpoint:
+        await push(endpoint)
+        assert layout.remove_published_by("join:laptop") == []
+    async with open_endpoint(layout, laptop, ["join:laptop"]) as endpoint:
+        await push(endpoint, "v1")
+        await push(endpoint, "v2")
+        generation = layout.generation()
+        assert await layout.find_digest(Reference("agents/plan", "v1")) == PACKAGE.digest
+    assert layout.remove_published_by("join:desktop") == []
+    removed = layout.remove_published_by("join:laptop")
+    assert list(map(str, removed)) == ["agents/plan:v1", "agents/plan:v2"]
+    assert await layout.list_repositories() == ["agents/other"]
+    assert layout.generation() != generation
+
+
+async def test_the_card_that_another_publisher_replaced_stays(layout: LayoutRegistry) -> None:
+    laptop = Principal("join:laptop", "mesh", frozenset({"exposed", "mesh", "runs_code"}))
+    async with open_endpoint(layout, laptop, ["join:laptop"]) as endpoint:
+        await push(endpoint, "v1")
+        await push(endpoint, "v2")
+    async with open_endpoint(layout) as endpoint:
+        await push(endpoint, "v1")
+    assert list(map(str, layout.remove_published_by("join:laptop"))) == ["agents/plan:v2"]
+    assert await layout.list_tags("agents/plan") == ["v1"]
+    assert (await layout.pull(Reference("agents/plan", "v1"))).content == CARD
+
+
+async def test_a_card_that_arrives_while_its_token_is_revoked_does_not_stay(layout: LayoutRegistry) -> None:
+    laptop = Principal("join:laptop", "mesh", frozenset({"exposed", "mesh", "runs_code"}))
+    async with open_endpoint(layout, laptop, []) as endpoint:
+        for content in PACKAGE.blobs.values():
+            await endpoint.upload(content)
+        assert _error(await endpoint.put()) == (401, "UNAUTHORIZED")
+    assert await layout.list_repositories() == []
+
+
+async def push(endpoint: Endpoint, tag: str = "v1") -> None:
+    for content in PACKAGE.blobs.values():
+        await endpoint.upload(content)
+    assert (await endpoint.put(tag)).status == 201
 
 
 async def test_content_comes_in_chunks_and_is_asked_after_meanwhile(endpoint: Endpoint) -> None:

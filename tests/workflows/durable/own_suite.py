@@ -13,11 +13,21 @@ import orjson
 import pytest
 import sqlalchemy as sa
 from dbos import DBOS, _dbos
+from structlog.testing import capture_logs
 
 from retinue.core.call import TraceContext
-from retinue.core.errors import StateError, StorageFullError, UnknownRunError
+from retinue.core.errors import (
+    BusyError,
+    ExecutionFailedError,
+    RunConflictError,
+    StateError,
+    StorageFullError,
+    UnknownRunError,
+)
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.definitions.loading import load_definition
+from retinue.workflows.durable.database import RunDatabase
+from retinue.workflows.durable.retention import list_half_undone
 from retinue.workflows.durable.runs import DurableOptions, DurableRuns
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
@@ -61,6 +71,107 @@ async def test_the_oldest_ended_runs_are_deleted_with_all_below_them(tmp_path: P
         with pytest.raises(UnknownRunError):
             await runs.list_events(name)
     await runs.aclose()
+
+
+SAGA = """
+name: saga
+steps:
+- {id: a, skill: add, compensate: {skill: free, with: {}, retry: {attempts: 1}}}
+- {id: b, skill: fail}
+"""
+
+
+async def test_a_half_undone_run_is_kept_and_counted_until_it_is_resolved(tmp_path: Path) -> None:
+    """Beside runs that failed without anything to undo, and others that quote the word."""
+    caller, freed = MemoryCaller(), list[Any]()
+    refusals: list[Exception] = [BusyError("full", 0)] * 3
+
+    async def free(given: Any) -> None:
+        if refusals:
+            raise refusals.pop()
+        freed.append(given)
+
+    async def fail(given: Any) -> Any:
+        raise ExecutionFailedError(f'"undo": "incomplete" {given}')
+
+    async def add(given: Any) -> Any:
+        return {"n": 1}
+
+    caller.offer("add", add)
+    caller.offer("free", free)
+    caller.offer("fail", fail)
+    runs = open_at(tmp_path, body=Interpreter(caller).run, keep=1, prune_every_s=3600)
+    orchestrator = Orchestrator(runs)
+    alone = load_definition("name: alone\nsteps: [{id: b, skill: fail}]")
+    for name in ("resumed", "cancelled"):
+        assert (await orchestrator.run(load_definition(SAGA), {}, run_id=name)).is_half_undone
+        await orchestrator.run(alone, {}, run_id=f"after-{name}")
+    assert await runs.prune() == 1
+    assert {record.id for record in await runs.list_all()} >= {"resumed", "cancelled"}
+    assert (await runs.read_figures()).half_undone == 2
+
+    assert (await runs.cancel("cancelled")).status == "cancelled"
+    assert await _count_half_undone(tmp_path) == 1
+    await runs.resume("resumed")
+    assert (await runs.finish("resumed")).is_half_undone
+    await runs.resume("resumed")
+    assert not (await runs.finish("resumed")).is_half_undone
+    assert await _count_half_undone(tmp_path) == 0
+    # what was given up may be taken up again
+    await runs.resume("cancelled")
+    assert (await runs.finish("cancelled")).status == "failed"
+    assert len(freed) == 2
+    await orchestrator.run(alone, {}, run_id="newest")
+    await runs.prune()
+    assert len(await runs.list_all()) == 1
+    await runs.aclose()
+
+
+async def test_the_id_of_a_deleted_run_does_not_run_again(tmp_path: Path) -> None:
+    other = RunRequest("test", {}, "other")
+    runs = open_at(tmp_path, keep_days=1e-9, prune_every_s=3600)
+    await runs.start(ASKED, run_id="order-7")
+    await runs.finish("order-7")
+    await asyncio.sleep(0.001)
+    assert await runs.prune() == 1
+    with pytest.raises(RunConflictError, match="order-7 has ended and was deleted"):
+        await runs.start(ASKED, run_id="order-7")
+    with pytest.raises(RunConflictError, match="exists with another workflow or input"):
+        await runs.start(other, run_id="order-7")
+    kept = await runs.start(RunRequest("test", {}, "waits"))
+    with pytest.raises(UnknownRunError):
+        await runs.get("order-7")
+    await runs.signal(kept.id, "approved", {})
+    await runs.finish(kept.id)
+    await runs.aclose()
+
+    forgetful = open_at(tmp_path, keep_ids_days=1e-9, prune_every_s=3600)
+    await forgetful.launch()
+    await forgetful.prune()
+    assert (await forgetful.start(other, run_id="order-7")).id == "order-7"
+    await forgetful.finish("order-7")
+    await forgetful.aclose()
+
+
+async def test_runs_that_are_deleted_before_their_age_are_told_once(tmp_path: Path) -> None:
+    runs = open_at(tmp_path, keep=1, prune_every_s=3600)
+    with capture_logs() as lines:
+        for name in ("one", "two", "three"):
+            await runs.start(ASKED, run_id=name)
+            await runs.finish(name)
+            await runs.prune()
+    told = [line for line in lines if line["event"] == "runs deleted before runs.keep_days"]
+    assert [(line["runs"], line["keep"]) for line in told] == [(1, 1)]
+    await runs.aclose()
+
+
+async def _count_half_undone(folder: Path) -> int:
+    """As another process counts them."""
+    database = RunDatabase(f"sqlite:///{folder}/runs.db")
+    try:
+        return len(await database.read(list_half_undone, database.client))
+    finally:
+        database.close()
 
 
 async def test_a_process_that_runs_nothing_sees_follows_and_answers_runs(tmp_path: Path) -> None:

@@ -171,6 +171,26 @@ steps:
 """
 
 
+async def test_a_run_that_failed_half_undone_is_given_up_by_cancelling_it(open_runs: Open) -> None:
+    engine, freed = Interrupted(stop_at=0), list[Any]()
+    refusals = [BusyError("full", 0)]
+
+    async def free(given: Any) -> None:
+        if refusals:
+            raise refusals.pop()
+        freed.append(given)
+
+    engine.caller.offer("free", free, agent="adder")
+    async with open_runs(Interpreter(engine.caller).run) as runs:
+        assert (await Orchestrator(runs).run(load_definition(SAGA), {"n": 0}, run_id="r")).is_half_undone
+        for _ in range(2):
+            assert (await runs.cancel("r")).status == (await runs.get("r")).status == "cancelled"
+        assert freed == []
+        await runs.resume("r")
+        record = await runs.finish("r")
+    assert (record.status, record.is_half_undone, freed) == ("failed", False, [{"n": 1}])
+
+
 async def test_a_run_that_failed_half_undone_is_resumed_to_undo_the_rest_as_often_as_it_takes(
     open_runs: Open,
 ) -> None:

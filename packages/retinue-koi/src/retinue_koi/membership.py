@@ -20,10 +20,10 @@ from retinue.authoring.agent import Agent
 from retinue.cards.personality_profile import DEFAULT_VERSION
 from retinue.core.errors import InvalidSettingError, StateError
 from retinue.core.record import AgentRecord, Endpoint, Listing
-from retinue.hub.mesh_map import KoiLink
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.reading import Change
+from retinue.parts.network_links import NetworkLink
 from retinue.parts.process import Process
 from retinue.storage.state import State
 from retinue_koi.adapter import MCPAdapter
@@ -177,7 +177,7 @@ class KoiHub:
         known = len(self.adapter.agents)
         return f"KOI node at {self._url}{PREFIX}, {known} personalities known, RID {self._opened().rid}"
 
-    def list_links(self) -> list[KoiLink]:
+    def list_links(self) -> list[NetworkLink]:
         """The edges of the hub's node."""
         if self.node is None:
             return []
@@ -190,7 +190,7 @@ class KoiHub:
                 profile = graph.find_node(other)
                 url = "" if profile is None else profile.base_url or ""
                 name = KoiNetNode.from_string(other).name
-                found.append(KoiLink(name, url, direction, edge.status.value.lower()))
+                found.append(NetworkLink(name, url, direction, edge.status.value.lower()))
         return sorted(found, key=lambda link: (link.name, link.direction))
 
     def _opened(self) -> KoiNode:

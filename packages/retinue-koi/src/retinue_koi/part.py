@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
+from retinue.parts.network_links import NetworkLinks
 from retinue.parts.part import FirstReading, Opened, Option, Part
 from retinue.parts.process import Kind, Process, Tables
 from retinue_koi.table import KoiTable
@@ -56,7 +57,6 @@ class KoiPart(Part):
 
 @asynccontextmanager
 async def _open_hub(process: Process, hub: KoiHub, node_name: str) -> AsyncIterator[Opened]:
-    from retinue.hub.mesh_map import MeshParts
     from retinue_koi.client import TraitInvoker
     from retinue_koi.membership import make_node
     from retinue_koi.server import list_open_paths
@@ -67,7 +67,7 @@ async def _open_hub(process: Process, hub: KoiHub, node_name: str) -> AsyncItera
         node_name, url, process.state, table, table.join, allow_private=process.http.allow_private
     )
     routes = hub.open(node, url)
-    process.get(MeshParts).list_links = hub.list_links
+    process.get(NetworkLinks).add("koi", hub.list_links)
 
     @asynccontextmanager
     async def running() -> AsyncIterator[None]:

@@ -20,7 +20,7 @@ from retinue.processes.limited import CommandResult, ProgramLimits, run_command
 from retinue_testwriter.subject import Subject, Untestable
 from retinue_testwriter.targets import list_targets
 
-_LIMITS = ProgramLimits(wall_s=30, cpu_s=30, processes=4)
+_LIMITS = ProgramLimits(wall_s=30, cpu_s=30, processes=4, must_bind=True)
 _REMEDY = 'name an importable module ("textwrap", "tests for the json module") or a path to a .py file'
 
 _PATH = re.compile(r"(?:[A-Za-z]:)?[^\s'\"`]*\.py\b")

@@ -23,7 +23,7 @@ from retinue_testwriter.relations import Relation, list_relations
 from retinue_testwriter.strategies import PLAIN_DATA, UNTYPED, TypeReader, list_text_flavours
 from retinue_testwriter.subject import Parameter, Subject, Target, Untestable
 
-LIMITS = ProgramLimits(wall_s=60, cpu_s=60, memory_bytes=1536 * 1024**2, processes=8)
+LIMITS = ProgramLimits(wall_s=60, cpu_s=60, memory_bytes=1536 * 1024**2, processes=8, must_bind=True)
 _BUDGET_S = 9.0
 _RESTARTS = 6
 _PINS = 240

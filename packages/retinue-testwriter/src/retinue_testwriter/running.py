@@ -15,7 +15,7 @@ from retinue.core.errors import ExecutionFailedError
 from retinue.processes.limited import ProgramLimits, run_command
 from retinue_testwriter.inspection import describe_end
 
-LIMITS = ProgramLimits(wall_s=120, cpu_s=120, memory_bytes=1536 * 1024**2, processes=8)
+LIMITS = ProgramLimits(wall_s=120, cpu_s=120, memory_bytes=1536 * 1024**2, processes=8, must_bind=True)
 TEST_LIMIT_S = 10.0
 _RESTARTS = 4
 

@@ -30,6 +30,8 @@ except Exception as error:
 else:
     answer = "done"
 guard.raised = False
+if guard.refusal and not answer.startswith("refused"):
+    answer = "refused: " + guard.refusal + ", " + answer
 print(answer)
 """
 
@@ -94,6 +96,18 @@ def run(code: str, tmp_path: Path) -> str:
         "os.kill(os.getpid(), 0)",
         "signal.pidfd_send_signal(0, 0)",
         "__import__('syslog').syslog('x')",
+        "sqlite3.connect(':memory:').execute(f\"attach '{outside}/new.db' as new\")",
+        "sqlite3.connect(':memory:').execute('attach ? as new', (str(outside / 'new.db'),))",
+        "sqlite3.connect(':memory:').execute('attach ? as new', (f'file:{outside}/new.db',))",
+        "sqlite3.connect(':memory:').execute('vacuum into ?', (str(outside / 'new.db'),))",
+        "sqlite3.connect(':memory:').execute(f\"vacuum into '{outside}/new.db'\")",
+        "sqlite3.Connection(':memory:').execute(f\"vacuum into '{outside}/new.db'\")",
+        "__import__('_sqlite3').connect(':memory:').execute(f\"vacuum into '{outside}/new.db'\")",
+        "sqlite3.connect('own.db', factory=type('C', (sqlite3.Connection,), {}))"
+        ".execute(f\"vacuum into '{outside}/new.db'\")",
+        "__import__('readline').write_history_file(str(outside / 'new'))",
+        "__import__('readline').append_history_file(1, str(outside / 'theirs'))",
+        "__import__('inspect').unwrap(os.mkfifo)(outside / 'new')",
     ],
 )
 def test_what_reaches_outside_is_refused(code: str, tmp_path: Path) -> None:
@@ -114,6 +128,11 @@ def test_what_reaches_outside_is_refused(code: str, tmp_path: Path) -> None:
         "tempfile.TemporaryDirectory(dir='.').cleanup()",
         "os.makedirs('a/b'); shutil.rmtree('a')",
         "__import__('asyncio').run(__import__('asyncio').sleep(0))",
+        "sqlite3.connect('own.db').execute('attach \":memory:\" as other')",
+        "sqlite3.connect('own.db').execute(\"attach 'second.db' as other\")",
+        "sqlite3.connect('own.db').execute(\"vacuum into 'copy.db'\")",
+        "sqlite3.connect('own.db').execute('vacuum')",
+        "assert isinstance(sqlite3.connect(':memory:'), sqlite3.Connection)",
     ],
 )
 def test_what_stays_inside_is_done(code: str, tmp_path: Path) -> None:

@@ -138,12 +138,14 @@ def _describe(listing: Listing, skills: Sequence[Skill]) -> CatalogEntry:
 def _queries(skills: Sequence[Skill]) -> list[str]:
     """Two to five queries: texts of examples of different skills first, then what the skills say they do."""
     examples = [[one.text for one in skill.examples if one.text] for skill in skills]
-    found = [texts[turn] for turn in range(MAX_QUERIES) for texts in examples if turn < len(texts)]
-    found = list(dict.fromkeys(text[:MAX_TEXT] for text in found))
-    if len(found) < MIN_QUERIES:
-        said = [skill.description.strip().splitlines()[0] for skill in skills if skill.description.strip()]
-        found = list(dict.fromkeys([*found, *(line[:MAX_TEXT] for line in said)]))
-    return found[:MAX_QUERIES] if len(found) >= MIN_QUERIES else []
+    queries = [texts[turn] for turn in range(MAX_QUERIES) for texts in examples if turn < len(texts)]
+    queries = list(dict.fromkeys(text[:MAX_TEXT] for text in queries))
+    if len(queries) < MIN_QUERIES:
+        descriptions = [
+            skill.description.strip().splitlines()[0] for skill in skills if skill.description.strip()
+        ]
+        queries = list(dict.fromkeys([*queries, *(line[:MAX_TEXT] for line in descriptions)]))
+    return queries[:MAX_QUERIES] if len(queries) >= MIN_QUERIES else []
 
 
 def _server_card(record: AgentRecord, skills: Sequence[Skill], url: str) -> dict[str, Any]:
@@ -211,8 +213,8 @@ def iterate_catalog(document: Any, depth: int = 1) -> Iterator[CatalogEntry]:
 
 def publisher_of(entry: Mapping[str, Any]) -> str:
     """The publisher in the identifier of an entry."""
-    found = _IDENTIFIER.fullmatch(str(entry.get("identifier", "")))
-    return found["publisher"] if found else ""
+    parsed = _IDENTIFIER.fullmatch(str(entry.get("identifier", "")))
+    return parsed["publisher"] if parsed else ""
 
 
 def as_listing(entry: CatalogEntry) -> Listing:

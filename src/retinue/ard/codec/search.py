@@ -105,7 +105,7 @@ def parse_results(body: bytes, source: str) -> list[CatalogEntry]:
     results = document.get("results") if isinstance(document, dict) else None
     if not isinstance(results, list):
         raise ValueError("its reply has no results")
-    found = []
+    hits = []
     for value in results[:MAX_PAGE]:
         entry = parse_entry(value)
         if entry is not None:
@@ -113,28 +113,30 @@ def parse_results(body: bytes, source: str) -> list[CatalogEntry]:
             score = round(told) if isinstance(told, int | float) and not isinstance(told, bool) else 0
             origin = value.get("source")
             is_url = isinstance(origin, str) and origin.startswith(("http://", "https://"))
-            found.append({**entry, "score": max(0, min(100, score)), "source": origin if is_url else source})
-    return found
+            hits.append({**entry, "score": max(0, min(100, score)), "source": origin if is_url else source})
+    return hits
 
 
 def merge(parts: Iterable[Iterable[CatalogEntry]]) -> list[CatalogEntry]:
     """All results, best first; of one identifier the first part's, which is the own one."""
-    found: dict[str, CatalogEntry] = {}
+    by_identifier: dict[str, CatalogEntry] = {}
     for part in parts:
         for entry in part:
-            found.setdefault(entry["identifier"], entry)
-    return sorted(found.values(), key=lambda entry: (-entry["score"], entry["identifier"]))[:MAX_RESULTS]
+            by_identifier.setdefault(entry["identifier"], entry)
+    return sorted(by_identifier.values(), key=lambda entry: (-entry["score"], entry["identifier"]))[
+        :MAX_RESULTS
+    ]
 
 
-def matches(entry: CatalogEntry, wanted: Mapping[str, tuple[str, ...]]) -> bool:
+def matches(entry: CatalogEntry, required_values: Mapping[str, tuple[str, ...]]) -> bool:
     """Whether an entry satisfies every constraint: any of the values of a key, all keys."""
-    return all(bool(set(values) & set(_values_at(entry, path))) for path, values in wanted.items())
+    return all(bool(set(values) & set(_values_at(entry, path))) for path, values in required_values.items())
 
 
 def parse_visited(header: str | None) -> tuple[str, ...]:
     """The registries that a search has passed through."""
-    found = [one.strip() for one in (header or "").split(",")]
-    return tuple(one for one in found if _ID.fullmatch(one))[:MAX_VISITED]
+    ids = [one.strip() for one in (header or "").split(",")]
+    return tuple(one for one in ids if _ID.fullmatch(one))[:MAX_VISITED]
 
 
 def _values_at(entry: CatalogEntry, path: str) -> list[str]:
@@ -152,13 +154,13 @@ def _parse_filter(value: Any) -> dict[str, tuple[str, ...]]:
         return {}
     if not isinstance(value, dict) or len(value) > MAX_KEYS:
         raise _refuse("query.filter", f"it is no object with at most {MAX_KEYS} field paths")
-    found = {}
-    for path, wanted in value.items():
-        values = wanted if isinstance(wanted, list) else [wanted]
+    filters = {}
+    for path, accepted in value.items():
+        values = accepted if isinstance(accepted, list) else [accepted]
         if len(values) > MAX_VALUES or not all(isinstance(one, str | int | float) for one in values):
             raise _refuse(f"query.filter.{path[:60]}", f"it is no list of at most {MAX_VALUES} values")
-        found[path] = tuple(one if isinstance(one, str) else orjson.dumps(one).decode() for one in values)
-    return found
+        filters[path] = tuple(one if isinstance(one, str) else orjson.dumps(one).decode() for one in values)
+    return filters
 
 
 def _parse_token(value: Any) -> int:

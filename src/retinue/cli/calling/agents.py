@@ -33,9 +33,11 @@ def agents(text: str, as_json: bool) -> None:
         return
     rows = reply["agents"]
     has_owners = any(row.get("owner") for row in rows)
+    has_doubtful = any(row.get("signature", "valid") != "valid" for row in rows)
+    columns = (*(("FROM",) if has_owners else ()), *(("SIGNATURE",) if has_doubtful else ()))
     if rows:
         print_table(
-            ("NAME", "VERSION", "STATUS", "SKILLS", "URL", *(("FROM",) if has_owners else ())),
+            ("NAME", "VERSION", "STATUS", "SKILLS", "URL", *columns),
             [
                 (
                     row["name"],
@@ -44,6 +46,7 @@ def agents(text: str, as_json: bool) -> None:
                     _shorten(row.get("skills")),
                     row.get("url"),
                     *((_render_owner(row),) if has_owners else ()),
+                    *((row.get("signature"),) if has_doubtful else ()),
                 )
                 for row in rows
             ],
@@ -86,6 +89,7 @@ def show(name: str, markdown: bool, as_json: bool) -> None:
         "published": listing.get("reference"),
         "source": listing.get("source"),
         "digest": listing.get("digest"),
+        "signature": listing.get("signature"),
         "maintainer": card.get("maintainer"),
         "last error": listing.get("last_error"),
         "deprecated": listing.get("deprecated"),

@@ -100,12 +100,25 @@ def list_tokens(as_json: bool) -> None:
 
 @token.command()
 @click.argument("token_id", metavar="ID")
-def revoke(token_id: str) -> None:
-    """Revoke a token by its ID in the list."""
-    issued = _tokens().revoke(token_id)
+@click.option("--keep-published", is_flag=True, help="Leave the cards and workflows of a join token listed.")
+def revoke(token_id: str, keep_published: bool) -> None:
+    """Revoke a token by its ID in the list.
+
+    With a join token, the cards and workflows that its machine published in the registry of this state are
+    removed, so that no call goes there any more, unless another valid token has the same name.
+    """
+    from retinue.oci.layout.folder_registry import LayoutRegistry
+
+    tokens = _tokens()
+    issued = tokens.revoke(token_id)
     note(f"revoked: {issued.id}")
-    if issued.kind == "join":
-        note("that machine still has the key of the mesh; to change the key, see docs/security.md")
+    if issued.kind != "join":
+        return
+    if not keep_published and not tokens.identifies(issued.principal.id):
+        registry = LayoutRegistry(find_state().registry)
+        for reference in registry.remove_published_by(issued.principal.id):
+            note(f"removed {reference}, which it published")
+    note("that machine still has the key of the mesh; to change the key, see docs/security.md")
 
 
 def _tokens(*, prepare: bool = False) -> TokenFile:

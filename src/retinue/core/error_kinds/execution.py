@@ -411,14 +411,22 @@ class StepFailedError(ExecutionError):
 
 
 class RunConflictError(RetinueError):
-    """A run id, which is an idempotency key, was used again with other input."""
+    """A run id, which is an idempotency key, was used again with other input, or of a deleted run."""
 
     type = "run_conflict"
     kind = REQUEST
 
-    def __init__(self, run_id: str) -> None:
-        super().__init__(
-            f"Run {run_id} exists with another workflow or input",
-            remedy="leave the id out, or choose a new one",
+    def __init__(self, run_id: str, *, is_deleted: bool = False) -> None:
+        """``is_deleted`` = it was the same request, whose ended run is not stored any more."""
+        problem = (
+            "has ended and was deleted; its id does not run again"
+            if is_deleted
+            else "exists with another workflow or input"
         )
+        super().__init__(f"Run {run_id} {problem}", remedy="leave the id out, or choose a new one")
         self.run_id = run_id
+        self.is_deleted = is_deleted
+
+    def named(self, run_id: str) -> RunConflictError:
+        """The same error under the id that the caller chose."""
+        return RunConflictError(run_id, is_deleted=self.is_deleted)

@@ -24,6 +24,7 @@ from retinue.core.errors import AgentUnreachableError
 from retinue.mcp.codec.foreign import SUBSCRIPTION_KEY, ForeignServerFacts
 from retinue.mcp.codec.messages import Message
 from retinue.mcp.upstream.flood import FloodMeter
+from retinue.processes.environment import select_inherited
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
 STOP_WITHIN_S = 2.0
@@ -32,15 +33,6 @@ _CHUNK = 65536
 _SHOWN_CHARACTERS = 300
 _QUEUED = 1_000
 """Messages that belong to no request and wait to be read; further ones are dropped."""
-
-_INHERITED = frozenset(
-    {
-        *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"),
-        *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"),
-        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
-    }
-)
-"""Variables of this process that the program gets; others only where the import names them."""
 
 _NODE_VERSION = re.compile(r"Node\.js v\d")
 _ERROR = re.compile(r"(?:Uncaught )?[\w.]*(?:Error|Exception)\b[^:]{0,40}: ")
@@ -86,7 +78,7 @@ class ServerProgram:
         self.flood = flood or FloodMeter()
         self._name = name
         self._command = list(command)
-        self._environment = {key: own[key] for key in _INHERITED if key in own} | dict(environment)
+        self._environment = select_inherited(own) | dict(environment)
         self._folder = folder
         self._process: asyncio.subprocess.Process | None = None
         self._pipes: list[_Pipe] = []

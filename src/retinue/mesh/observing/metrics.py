@@ -61,6 +61,7 @@ METRICS: Mapping[str, Metric] = {
         "counter", "How often an agent that the hub started was started again", ("child",)
     ),
     "retinue_runs": Metric("gauge", "Outermost runs in the database, by status", ("status",)),
+    "retinue_runs_half_undone": Metric("gauge", "Failed runs in the database with steps left to undo"),
     "retinue_runs_executing": Metric("gauge", "Outermost runs that this process executes"),
     "retinue_run_steps_total": Metric(
         "counter", "Steps of runs that have ended in this process", ("outcome",)

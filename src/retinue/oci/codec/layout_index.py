@@ -25,6 +25,9 @@ from retinue.oci.codec.manifest import (
 LAYOUT_MARK = orjson.dumps({"imageLayoutVersion": "1.0.0"})
 """Content of the file ``oci-layout``."""
 
+PUBLISHER = "dev.retinue.publisher"
+"""Annotation of an entry: the caller whose token published it (``join:NAME``). No manifest contains it."""
+
 REVISIONS_KEPT = 10
 """Number of untagged revisions that stay readable by digest; older ones are removed to bound disk usage."""
 
@@ -60,6 +63,12 @@ class Index:
     def with_revision(self, manifest: Descriptor) -> Index:
         """The index with ``manifest`` added by digest; its existing tags are kept."""
         return replace(self, entries=_tidied([*self.entries, _untagged(manifest)]))
+
+    def without_publisher(self, publisher: str) -> Index:
+        """The index without the manifests that the tokens of this caller published."""
+        return replace(
+            self, entries=tuple(e for e in self.entries if e.annotations.get(PUBLISHER) != publisher)
+        )
 
     def without(self, target: str) -> Index:
         """The index without a tag, or without a digest and all its tags; unchanged if it has neither.

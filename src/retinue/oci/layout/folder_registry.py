@@ -199,7 +199,9 @@ class LayoutRegistry:
         await self._write(reference.repository, tag, stored, guard)
         return package.digest
 
-    async def put_manifest(self, repository: str, target: str, raw: bytes, media_type: str) -> str:
+    async def put_manifest(
+        self, repository: str, target: str, raw: bytes, media_type: str, *, publisher: str | None = None
+    ) -> str:
         """Store a manifest received by the endpoint under a tag or digest; returns the digest.
 
         Its blobs must have been uploaded. The ownership rule and `check_card` apply, as for
@@ -213,7 +215,7 @@ class LayoutRegistry:
             raise DigestMismatchError(str(reference), reference.digest, digest)
         needed = {blob.digest for blob in (manifest.config, *manifest.layers)}
         staged = {d: path for d in needed if (path := self.uploads.find(repository, d)) is not None}
-        stored = StoredPackage(manifest, raw, digest, media_type, staged)
+        stored = StoredPackage(manifest, raw, digest, media_type, staged, publisher)
         new = await asyncio.to_thread(self._read_new, reference, raw, staged)
         if new is not None and new.form == "card":
             _check_pushed(new, str(reference))
@@ -246,6 +248,20 @@ class LayoutRegistry:
 
         if not await asyncio.to_thread(remove):
             raise ReferenceNotFoundError(self.name, str(reference))
+
+    def remove_published_by(self, publisher: str) -> list[Reference]:
+        """Delete what the tokens of one caller published here; returns the deleted tags.
+
+        Raises BusyError. It blocks on disk I/O.
+        """
+        removed: list[Reference] = []
+        for repository in self._walk():
+            with suppress(StateDamagedError, InvalidReferenceError):  # no source reads a damaged repository
+                tags = self._layout(repository).remove_published_by(publisher)
+                removed += [Reference(repository, tag=tag) for tag in tags]
+        if removed:
+            self._mark_changed()
+        return removed
 
     async def _write(
         self, repository: str, tag: str | None, package: StoredPackage, guard: Guard | None

@@ -26,7 +26,7 @@ from retinue.core.errors import (
     StateDamagedError,
 )
 from retinue.oci.codec.artifacts import Artifact, Guard, parse_envelope
-from retinue.oci.codec.layout_index import LAYOUT_MARK, Index, parse_index, render_index
+from retinue.oci.codec.layout_index import LAYOUT_MARK, PUBLISHER, Index, parse_index, render_index
 from retinue.oci.codec.manifest import Descriptor, Manifest, StoredManifest, parse_manifest
 from retinue.oci.codec.reference import choose_tag, digest_of
 from retinue.storage.files import (
@@ -53,7 +53,8 @@ Stamp = tuple[int, int, int]
 class StoredPackage:
     """A manifest with blobs to store, as bytes or as files to link.
 
-    All other blobs of the manifest must already be in the layout.
+    All other blobs of the manifest must already be in the layout. ``publisher`` is the caller of another
+    machine that published it; None for programs of this machine.
     """
 
     manifest: Manifest
@@ -61,6 +62,7 @@ class StoredPackage:
     digest: str
     media_type: str
     blobs: Mapping[str, bytes | Path]
+    publisher: str | None = None
 
 
 class ImageLayout:
@@ -157,6 +159,7 @@ class ImageLayout:
                 package.media_type,
                 package.digest,
                 len(package.manifest_bytes),
+                annotations={} if package.publisher is None else {PUBLISHER: package.publisher},
                 artifact_type=package.manifest.artifact_type,
             )
             old = index or Index()
@@ -194,6 +197,21 @@ class ImageLayout:
             replace_file(self._index_path, render_index(after))
             self._sweep(after)
             return True
+
+    def remove_published_by(self, publisher: str) -> list[str]:
+        """Delete the manifests that the tokens of ``publisher`` published; returns the tags that they had."""
+        before = self.read_index()
+        if before is None or before.without_publisher(publisher) == before:
+            return []
+        with storage_errors(self._folder), self._locked():
+            index = self.read_index() or Index()
+            after = index.without_publisher(publisher)
+            if not after.tags:
+                self._dissolve()
+            else:
+                replace_file(self._index_path, render_index(after))
+                self._sweep(after)
+            return [tag for tag in index.tags if tag not in after.tags]
 
     def _stamp(self) -> Stamp | None:
         try:
@@ -291,14 +309,14 @@ class ImageLayout:
 
     def _sweep(self, index: Index) -> None:
         """Remove unreferenced blobs; removes none when a manifest cannot be read."""
-        wanted: set[str] = set()
+        referenced: set[str] = set()
         try:
             for entry in index.entries:
                 manifest = parse_manifest(self._blob_path(entry.digest).read_bytes(), where=entry.digest)
-                wanted.update({entry.digest, manifest.config.digest})
-                wanted.update(layer.digest for layer in manifest.layers)
+                referenced.update({entry.digest, manifest.config.digest})
+                referenced.update(layer.digest for layer in manifest.layers)
             for path in self._blobs.iterdir():
-                if f"sha256:{path.name}" not in wanted:
+                if f"sha256:{path.name}" not in referenced:
                     path.unlink(missing_ok=True)
         except (OSError, MalformedArtifactError):
             return  # the repository is consistent; a later write removes the surplus

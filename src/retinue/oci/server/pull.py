@@ -65,12 +65,14 @@ def routes(
     store: LayoutRegistry | None = None,
     find_shown: FindShown = show_all,
     *,
+    is_member: Callable[[str], bool] = lambda _publisher: True,
     max_manifests_bytes: int = MAX_MANIFESTS_BYTES,
 ) -> list[BaseRoute]:
     """Create the routes, with paths from ``/v2/`` on. With ``store``, mesh tokens may write.
 
     With ``store`` the routes must run behind `SecurityMiddleware`, and tokens limited to part of the mesh are
-    rejected. ``find_shown`` hides repositories from callers that may not write. A bulk answer has at most
+    rejected. ``find_shown`` hides repositories from callers that may not write. ``is_member`` tells
+    whether a caller on another machine still has a valid token. A bulk answer has at most
     ``max_manifests_bytes`` of manifests.
     """
     pull = _PullEndpoint(registry, find_shown, store is not None, max_manifests_bytes)
@@ -82,7 +84,7 @@ def routes(
     return [
         Route("/v2/_catalog", reading(pull.catalog), methods=["GET"]),
         Route(BULK_PATH, reading(pull.manifests), methods=["POST"]),
-        *(_push_routes(PushEndpoint(store)) if store is not None else ()),
+        *(_push_routes(PushEndpoint(store, is_member)) if store is not None else ()),
         Route("/v2/{name:path}/tags/list", reading(pull.tags), methods=["GET"]),
         Route("/v2/{name:path}/manifests/{target}", reading(pull.manifest), methods=["GET"]),
         Route("/v2/{name:path}/blobs/{digest}", reading(pull.blob), methods=["GET"]),

@@ -7,8 +7,9 @@ It works with docker, skopeo, oras and Retinue's own client. They send the token
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 
 from starlette.requests import Request
@@ -27,6 +28,7 @@ from retinue.oci.server.responses import (
     read_repository,
     read_target,
 )
+from retinue.web.issued_tokens import JOIN_CALLER
 from retinue.web.rejections import REGISTRY_CHALLENGE
 from retinue.web.security import identity_of
 
@@ -73,16 +75,17 @@ def require_write_access(handler: Handler) -> Handler:
 class PushEndpoint:
     """The handlers of write requests; the caller wraps each in `require_write_access`."""
 
-    def __init__(self, store: LayoutRegistry) -> None:
+    def __init__(self, store: LayoutRegistry, is_member: Callable[[str], bool]) -> None:
         self._store = store
+        self._is_member = is_member
         self._uploads = store.uploads
 
     async def begin_upload(self, request: Request) -> Response:
         """POST …/blobs/uploads/: mount from another repository, accept a whole blob, or begin an upload."""
         name, query = read_repository(request), request.query_params
-        wanted, source = query.get("mount", ""), query.get("from", "")
-        if is_digest(wanted) and is_repository(source) and await self._store.mount_blob(name, wanted, source):
-            return _stored(name, wanted)
+        digest, source = query.get("mount", ""), query.get("from", "")
+        if is_digest(digest) and is_repository(source) and await self._store.mount_blob(name, digest, source):
+            return _stored(name, digest)
         upload = await self._uploads.begin(name)
         if "digest" in query:
             return await self._complete(request, name, upload)
@@ -122,7 +125,12 @@ class PushEndpoint:
                 "MANIFEST_INVALID", f"this registry accepts only {' and '.join(_MANIFEST_TYPES)}"
             )
         raw = await read_body(request, MAX_MANIFEST_BYTES, "a manifest")
-        digest = await self._store.put_manifest(name, target, raw, media_type)
+        publisher = _publisher_of(request)
+        digest = await self._store.put_manifest(name, target, raw, media_type, publisher=publisher)
+        if publisher is not None and not await asyncio.to_thread(self._is_member, publisher):
+            # The token was revoked meanwhile. Its other manifests are deleted by whoever revoked it.
+            await asyncio.to_thread(self._store.remove_published_by, publisher)
+            raise RegistryErrorResponse("UNAUTHORIZED", "this token was revoked", _CHALLENGE)
         return _created(f"/v2/{name}/manifests/{digest}", digest)
 
     async def delete_manifest(self, request: Request) -> Response:
@@ -178,6 +186,12 @@ class PushEndpoint:
                 "DIGEST_INVALID", f"the uploaded content has digest {error.found}"
             ) from None
         return _stored(name, digest)
+
+
+def _publisher_of(request: Request) -> str | None:
+    """The caller on another machine whose token sent the request; None for programs of this state."""
+    principal = identity_of(request.scope).principal
+    return principal.id if principal.id.startswith(JOIN_CALLER) else None
 
 
 @contextmanager

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sqlite3
 import sys
-from collections.abc import Awaitable, Callable
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
-from retinue.core.errors import RetinueError
+from retinue.core.errors import ExecutionFailedError, RetinueError
 from retinue.parts.part import Check
+from retinue.processes.bounds import BOUNDS
+from retinue.processes.limited import ALLOWING_VARIABLE, ProgramLimits, run_command
 from retinue.runtime.serving import FIRST_AGENT_PORT, bind, check_loopback
 
 LIBRARIES = ("aiohttp", "click", "pydantic", "starlette", "uvicorn")
@@ -60,6 +65,32 @@ def _find_version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+_BOUNDS = {
+    "group": "a control group",
+    "user": "RLIMIT_NPROC of this user",
+    "uid": "a user id of its own for each program",
+}
+
+
+async def check_programs(bounds: Sequence[str] = BOUNDS) -> Check:
+    """What limits the number of processes that a program may start, such as a reviewed test file."""
+    command = [sys.executable, "-I", "-S", "-c", ""]
+    with tempfile.TemporaryDirectory(prefix="retinue-doctor-") as folder:
+        try:
+            result = await run_command(
+                command, folder=Path(folder), limits=ProgramLimits(must_bind=True), bounds=bounds
+            )
+        except ExecutionFailedError as error:
+            return Check("programs", "warn", f"{error.message}; review_code is refused", error.remedy)
+    if result.bound:
+        return Check("programs", "ok", f"{_BOUNDS[result.bound]} limits their processes")
+    if os.environ.get(ALLOWING_VARIABLE) == "1":
+        problem = f"nothing limits their processes, and {ALLOWING_VARIABLE} allows that"
+    else:
+        problem = "nothing limits their processes on this system"
+    return Check("programs", "warn", problem, "review no code of others on this machine")
 
 
 def check_own_network() -> Check:

@@ -15,6 +15,7 @@ from retinue.oci.registry import list_published
 from retinue.parts.installed import KNOWN_PARTS, find_installed_parts
 from retinue.parts.part import Check, Status
 from retinue.plugins import PARTS, list_plugins
+from retinue.runtime.checks.children import check_environment
 from retinue.runtime.checks.hub import check_hub, check_list, check_ready
 from retinue.runtime.checks.machine import (
     check_agent_port,
@@ -22,6 +23,7 @@ from retinue.runtime.checks.machine import (
     check_libraries,
     check_own_network,
     check_program,
+    check_programs,
     check_python,
     failed,
     guarded,
@@ -96,6 +98,8 @@ async def examine(
         checks += [check_own_network(), *check_hub_port(settings.hub.port, hub_url), check_agent_port()]
         checks += [await _check_registry(url, settings, http) for url in settings.registries]
     checks += [check_program(name) for name in OPTIONAL_PROGRAMS]
+    checks.append(await guarded("programs", check_programs))
+    checks += check_environment(settings, state, environ)
     checks += _check_parts(settings, state)
     return checks + _check_models(settings, state, environ)
 
@@ -103,21 +107,25 @@ async def examine(
 def _check_parts(settings: Settings, state: State) -> list[Check]:
     """The rows of installed parts, and the parts that are missing."""
     tables = tables_of(settings)
-    checks = [failed(f"part {name}", error) for name, error in find_missing_parts(settings).items()]
+    checks = [_describe_missing(name, error) for name, error in find_missing_parts(settings).items()]
     checks += [
         Check(f"part {name}", "warn", "parts.off names it, but it is not installed", "correct parts.off")
         for name in settings.parts.off
         if name not in {*KNOWN_PARTS, *(plugin.name for plugin in list_plugins(PARTS))}
     ]
-    for part in find_installed_parts().parts:
-        if part.name in settings.parts.off:
-            continue
+    for part in find_installed_parts(settings.parts.off).parts:
         try:
             checks += part.checks(tables, state)
         except Exception as error:  # noqa: BLE001 - a failing check does not stop the others
             reason = error.message if isinstance(error, RetinueError) else f"{type(error).__name__}: {error}"
             checks.append(Check(f"part {part.name}", "fail", f"its check failed: {reason}"))
     return checks
+
+
+def _describe_missing(name: str, error: RetinueError) -> Check:
+    """The row of a part that is missing; the name of the check is not repeated."""
+    check = f"part {name}"
+    return Check(check, "fail", error.message.removeprefix(f"{check}: "), error.remedy)
 
 
 async def _check_imports(settings: Settings, state: State) -> list[Check]:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
-from string import Template
 
 import structlog
 
@@ -27,6 +26,7 @@ from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Invoker
 from retinue.mesh.health.agent_stats import HealthSink
 from retinue.openapi.imports import ApiSpec, ImportedApis
+from retinue.processes.environment import fill_variables, find_missing, with_home
 from retinue.runtime.factories import card_verifier
 from retinue.runtime.imports.files import find_own_url, open_pins, read_imports, read_pins
 from retinue.runtime.imports.logins import ImportLogin, LoginFile, logins_folder
@@ -71,8 +71,7 @@ def _spec_of(
     own_url: str | None,
     new_meter: Callable[[], FloodMeter],
 ) -> ImportSpec:
-    headers = {key: Template(value).safe_substitute(own) for key, value in table.headers.items()}
-    environ = {key: Template(value).safe_substitute(own) for key, value in table.env.items()}
+    headers, environ = fill_variables(table.headers, own), fill_variables(table.env, own)
     command = (table.command, *table.args) if table.command else ()
 
     problem = _find_missing("headers", table.headers, own) or _find_missing("env", table.env, own)
@@ -99,15 +98,14 @@ def _spec_of(
 
 def _find_missing(key: str, texts: Mapping[str, str], own: Mapping[str, str]) -> str:
     """The problem if a text names a variable as ``${NAME}`` that ``own`` lacks; "" if none does."""
-    for name, text in texts.items():
-        for placeholder in Template.pattern.finditer(text):
-            variable = placeholder["braced"]
-            if variable is not None and variable not in own:
-                return (
-                    f"the variable {variable} for its {key} {name} is not set in the hub's environment: "
-                    "set it and start the hub again"
-                )
-    return ""
+    missing = find_missing(texts, own)
+    if missing is None:
+        return ""
+    name, variable = missing
+    return (
+        f"the variable {variable} for its {key} {name} is not set in the hub's environment: "
+        "set it and start the hub again"
+    )
 
 
 class Imports:
@@ -211,7 +209,8 @@ class Imports:
             await asyncio.gather(self._servers.aclose(), self._apis.aclose(), self._agents.aclose())
 
     async def _configure(self, http: HttpClient) -> None:
-        tables, own = read_imports(self._settings, self._state), environment()
+        tables = read_imports(self._settings, self._state)
+        own = with_home(environment(), self._state.home)
         apis = {name: table for name, table in tables.items() if table.openapi is not None}
         agents = {name: _agent_of(name, table, own) for name, table in tables.items() if table.a2a}
         servers = {name: table for name, table in tables.items() if name not in apis and name not in agents}
@@ -243,7 +242,7 @@ class Imports:
 
 
 def _agent_of(name: str, table: ImportTable, own: Mapping[str, str]) -> AgentSpec:
-    headers = {key: Template(value).safe_substitute(own) for key, value in table.headers.items()}
+    headers = fill_variables(table.headers, own)
     return AgentSpec(
         name,
         table.a2a or "",

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
-from retinue.core.errors import ChildFailedError
+from retinue.core.errors import ChildFailedError, InvalidSettingError
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, LivePart, Opened, Part, Problem
 from retinue.parts.process import Echo, Process, Tables
 from retinue.plugins import AGENTS, list_unique_plugins
+from retinue.processes.environment import (
+    fill_variables,
+    find_missing,
+    select_for_agent,
+    with_home,
+)
 from retinue.rpc.probe import answers, probe
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models
 from retinue.runtime.observing.log_files import AgentLogs, keep_small, writes_to
 from retinue.runtime.serving import end_task
 from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor
 from retinue.settings import Settings
-from retinue.settings_tables import LogTable, TimeoutTable
+from retinue.settings_tables import LlmTable, LogTable, TimeoutTable
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 
@@ -107,8 +113,9 @@ class SupervisorPart(Part):
 
         def list_specs(tables: Tables) -> list[ChildSpec]:
             settings = tables.get(Settings)
-            own = child_specs(settings, process.state, url, self._bare)
-            return [*own, *model_children(models, process.state, url)]
+            environ = with_home(process.environ, process.state.home)
+            own = child_specs(settings, process.state, url, self._bare, environ)
+            return [*own, *model_children(models, settings, process.state, url, environ)]
 
         def prepare(tables: Tables) -> Callable[[], None]:
             """Agents that the settings no longer name are stopped, new ones are started."""
@@ -155,32 +162,63 @@ async def probe_all(process: Process, timeout_s: float) -> None:
     await probe(directory, process.dispatcher.agent_stats, agents, process.http, timeout_s=timeout_s)
 
 
-def child_specs(settings: Settings, state: State, hub_url: str, bare: bool) -> Sequence[ChildSpec]:
+def child_specs(
+    settings: Settings, state: State, hub_url: str, bare: bool, environ: Mapping[str, str]
+) -> Sequence[ChildSpec]:
     """The configured agents and, unless the hub is bare, those of installed distributions.
 
-    Raises InvalidSettingError when two distributions declare the same agent.
+    ``environ`` is the environment of the hub. Raises InvalidSettingError when two distributions declare the
+    same agent, and when ``env`` of an agent names a variable that is not set.
     """
-    environment = {"RETINUE_HOME": str(state.root), "RETINUE_HUB": hub_url}
+    common = _own_variables(state, hub_url)
+    inherited = select_for_agent(environ)
     specs = []
     for table in settings.agents:
         port = () if table.port is None else ("--port", str(table.port))
         arguments = ("serve", table.target, "--host", table.host, *port)
         if table.advertise is not None:
             arguments = (*arguments, "--advertise", table.advertise)
-        specs.append(ChildSpec(table.target, arguments, environment))
+        environment = dict(environ)
+        if table.env != "inherit":
+            environment = inherited | _fill(f"agents: {table.target}", table.env, environ)
+        specs.append(ChildSpec(table.target, arguments, environment | common))
     if not (bare or settings.hub.bare):
         for plugin in list_unique_plugins(AGENTS):
             preferred = ("--port", plugin.qualifier, "--port-may-move") if plugin.qualifier else ()
-            specs.append(ChildSpec(plugin.name, ("serve", plugin.target, *preferred), environment))
+            specs.append(ChildSpec(plugin.name, ("serve", plugin.target, *preferred), inherited | common))
     return specs
 
 
-def model_children(models: Models, state: State, hub_url: str) -> Sequence[ChildSpec]:
-    """The model agents that this machine can run."""
-    environment = {"RETINUE_HOME": str(state.root), "RETINUE_HUB": hub_url}
+def model_children(
+    models: Models, settings: Settings, state: State, hub_url: str, environ: Mapping[str, str]
+) -> Sequence[ChildSpec]:
+    """The model agents that this machine can run. Each gets the variable of its key and of no other's."""
     # the ports below FIRST_MODEL_PORT are for agents that are not models
     port = ("--port", str(FIRST_MODEL_PORT), "--port-may-move")
-    return [ChildSpec(name, ("serve", "--llm", name, *port), environment) for name in models.available]
+    specs = []
+    for name, variables in models.key_variables.items():
+        keys = {variable: environ[variable] for variable in variables if variable in environ}
+        table = settings.llm.get(name, LlmTable())
+        own = _fill(f"llm.{name}", table.env, environ)
+        environment = select_for_agent(environ) | keys | own | _own_variables(state, hub_url)
+        specs.append(ChildSpec(name, ("serve", "--llm", name, *port), environment))
+    return specs
+
+
+def _own_variables(state: State, hub_url: str) -> dict[str, str]:
+    return {"RETINUE_HOME": str(state.root), "RETINUE_HUB": hub_url}
+
+
+def _fill(place: str, texts: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    missing = find_missing(texts, environ)
+    if missing is not None:
+        key, variable = missing
+        raise InvalidSettingError(
+            f"{place}: env.{key}",
+            f"the variable {variable} is not set in the hub's environment",
+            remedy="set it and start the hub again",
+        )
+    return fill_variables(texts, environ)
 
 
 def _card_probe(http: HttpClient, timeout_s: float) -> Probe:

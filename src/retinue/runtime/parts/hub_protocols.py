@@ -25,6 +25,7 @@ from retinue.runtime.mesh import Registries
 from retinue.runtime.parts.mcp import MCP_RANK
 from retinue.settings_tables import DiscoveryTable, HookTable
 from retinue.storage.run_store import RunStore
+from retinue.web.issued_tokens import TokenFile
 from retinue.web.rejections import REGISTRY_PATH
 
 
@@ -83,10 +84,11 @@ class RegistryPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         registries = process.get(Registries)
         shown = shown_repositories(process.get(Directory), process.dispatcher.access)
+        is_member = TokenFile(process.state.keys).identifies
         yield Opened(
             routes=(
                 hook_route(registries.notifications.take),
-                *oci.routes(registries.home, registries.home, shown),
+                *oci.routes(registries.home, registries.home, shown, is_member=is_member),
             ),
             any_media_type=(REGISTRY_PATH, HOOK_PATH),
             tokens=hook_tokens(process.tables.get(HookTable), process.environ),

@@ -80,6 +80,8 @@ def put_run_figures(figures: Figures, runs: RunFigures) -> None:
         figures.put("retinue_database_query_seconds", runs.query_s)
     for status, count in runs.statuses.items():
         figures.put("retinue_runs", count, status)
+    if runs.half_undone is not None:
+        figures.put("retinue_runs_half_undone", runs.half_undone)
     for state, count in runs.connections.items():
         figures.put("retinue_database_connections", count, state)
     for outcome, count in runs.steps.items():

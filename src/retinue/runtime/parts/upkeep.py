@@ -83,7 +83,7 @@ def _put_breakers(figures: Figures, agent_stats: AgentStatsTable) -> None:
 
 
 class MeshMapPart(Part):
-    """Offers ``show_mesh``; other parts add what they know to `MeshParts`."""
+    """Offers ``show_mesh``; other parts tell their links by `NetworkLinks`."""
 
     name = "mesh-map"
     kinds = frozenset({"hub"})

@@ -17,7 +17,7 @@ import anyio.streams.memory
 from mcp.shared.message import SessionMessage
 
 from retinue.mcp.server.endpoint import McpServer
-from retinue.mcp.stdio.server_wire import StandardStreams, read_messages, write_messages
+from retinue.mcp.stdio.server_wire import OpenRequests, StandardStreams, read_messages, write_messages
 from retinue.parts.opening import open_parts
 from retinue.parts.part import Part
 from retinue.parts.process import Echo
@@ -66,12 +66,12 @@ async def _serve(server: McpServer, wire: StandardStreams) -> None:
     """Serve one client until the end of its input."""
     incoming, reading = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     writing, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-    loop = asyncio.get_running_loop()
+    requests, loop = OpenRequests(), asyncio.get_running_loop()
     reader = threading.Thread(
-        target=read_messages, args=(wire.reading, incoming, loop), name="stdin", daemon=True
+        target=read_messages, args=(wire.reading, incoming, requests, loop), name="stdin", daemon=True
     )
     reader.start()
     async with asyncio.TaskGroup() as group:
-        group.create_task(write_messages(wire.writing, outgoing))
+        group.create_task(write_messages(wire.writing, outgoing, requests))
         await server.serve_streams(reading, writing)
         await writing.aclose()

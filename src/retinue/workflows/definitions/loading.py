@@ -5,16 +5,16 @@ A step without an id gets the name of its role, ``execute``, ``execute-2``, … 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from retinue.core.errors import DefinitionError, UnknownWorkflowError
+from retinue.core.errors import DefinitionError, InvalidSettingError, UnknownWorkflowError
 from retinue.mesh.directory.routing import CAPABILITIES
-from retinue.plugins import WORKFLOWS, conflict, list_plugins
+from retinue.plugins import WORKFLOWS, Plugin, conflict, list_plugins
 from retinue.workflows.definitions.checks import check_document, inspect_document, suggest
 from retinue.workflows.definitions.definition import DEFAULT_ROLE, STEP_ID, Definition
 from retinue.workflows.definitions.documents import Document, document_of, read_text
@@ -147,7 +147,7 @@ def load_builtin(name: str) -> Loaded:
 
     Raises UnknownWorkflowError, and InvalidSettingError when two distributions have one of this name.
     """
-    sources = list_installed_sources().get(name)
+    sources = list_installed_sources().files.get(name)
     if sources is None:
         near = suggest(name, list_builtins())
         raise UnknownWorkflowError(name, near=[near] if near else ())
@@ -159,21 +159,56 @@ def load_builtin(name: str) -> Loaded:
 
 def list_builtins() -> tuple[str, ...]:
     """The names of the workflows of Retinue and of installed distributions, sorted."""
-    return tuple(sorted(list_installed_sources()))
+    return tuple(sorted(list_installed_sources().files))
+
+
+def list_broken() -> Sequence[tuple[str, InvalidSettingError]]:
+    """The installed distributions whose workflows cannot be read, each with the reason."""
+    return list_installed_sources().broken
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledSources:
+    """The files of each installed workflow, by distribution, and the distributions that cannot be read."""
+
+    files: Mapping[str, Mapping[str, Traversable]]
+    broken: Sequence[tuple[str, InvalidSettingError]]
 
 
 @cache
-def list_installed_sources() -> Mapping[str, Mapping[str, Traversable]]:
-    """The files of each installed workflow, by distribution."""
+def list_installed_sources() -> InstalledSources:
+    """Read the installed distributions, once in the life of the process."""
     folders = [("retinue", resources.files("retinue.workflows").joinpath("builtin"))]
-    plugins = list_plugins(WORKFLOWS)
-    folders += [(plugin.distribution, resources.files(plugin.load(WORKFLOWS))) for plugin in plugins]
-    found: dict[str, dict[str, Traversable]] = {}
+    broken = []
+    for plugin in list_plugins(WORKFLOWS):
+        try:
+            folders.append((plugin.distribution, _open_package(plugin)))
+        except InvalidSettingError as error:
+            broken.append((plugin.distribution, error))
+    files: dict[str, dict[str, Traversable]] = {}
     for distribution, folder in folders:
         for file in folder.iterdir():
             if file.name.endswith(".yaml"):
-                found.setdefault(file.name.removesuffix(".yaml"), {})[distribution] = file
-    return found
+                files.setdefault(file.name.removesuffix(".yaml"), {})[distribution] = file
+    return InstalledSources(files, tuple(broken))
+
+
+def _open_package(plugin: Plugin) -> Traversable:
+    """The package of a distribution; raises InvalidSettingError whatever keeps it from being read."""
+    try:
+        package = plugin.load(WORKFLOWS)
+        if hasattr(package, "__path__"):
+            return resources.files(package)
+        problem = "is no package"
+    except InvalidSettingError:
+        raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - importing runs the distribution's own code
+        problem = f"cannot be imported: {type(error).__name__}: {error}"
+    raise InvalidSettingError(
+        f"{WORKFLOWS}: {plugin.name}",
+        f"{plugin.distribution} declares {plugin.target}, which {problem}",
+        remedy=f"reinstall or uninstall {plugin.distribution}",
+    )
 
 
 def _to_canonical(document: Document) -> Document:

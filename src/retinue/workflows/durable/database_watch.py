@@ -18,11 +18,15 @@ from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.events import EventTable
 from retinue.workflows.durable.executions import Executions
 from retinue.workflows.durable.nodes import Node
+from retinue.workflows.durable.retention import list_half_undone
 from retinue.workflows.runs.records import RunStatus
 
 TIMEOUT_S = 2.0
 FRESH_S = 1.0
 """How long an answer serves."""
+
+COUNT_EVERY_S = 15.0
+"""How long the number of half-undone runs serves, because all failures are read for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class RunFigures:
     problem: RetinueError | None = None
     query_s: float | None = None
     statuses: Mapping[RunStatus, int] = field(default_factory=dict)
+    half_undone: int | None = None
     connections: Mapping[str, int] = field(default_factory=dict)
     steps: Mapping[str, int] = field(default_factory=dict)
     executing: int = 0
@@ -54,6 +59,8 @@ class DatabaseWatch:
         self._asking: asyncio.Task[RunFigures] | None = None
         self._answer = RunFigures()
         self._answered_at = -FRESH_S
+        self._half_undone = 0
+        self._counted_at = -COUNT_EVERY_S
 
     async def read(self, executions: Executions | None) -> RunFigures:
         """The figures, at most `FRESH_S` old, within `TIMEOUT_S`."""
@@ -83,8 +90,13 @@ class DatabaseWatch:
         began_at = time.monotonic()
         try:
             await self._database.prepare()
-            statuses = await self._database.read(self._database.client.count_by_status, retry_s=0.0)
-            answer = RunFigures(query_s=time.monotonic() - began_at, statuses=statuses)
+            client = self._database.client
+            statuses = await self._database.read(client.count_by_status, retry_s=0.0)
+            query_s = time.monotonic() - began_at
+            if time.monotonic() - self._counted_at >= COUNT_EVERY_S:
+                self._half_undone = len(await self._database.read(list_half_undone, client, retry_s=0.0))
+                self._counted_at = time.monotonic()
+            answer = RunFigures(query_s=query_s, statuses=statuses, half_undone=self._half_undone)
         except RetinueError as error:
             answer = RunFigures(error)
         except sa.exc.SQLAlchemyError as error:

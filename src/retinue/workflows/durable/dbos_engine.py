@@ -27,7 +27,7 @@ from dbos import (
 from dbos import error as dbos_errors
 from dbos._context import get_local_dbos_context
 from dbos._core import WorkflowHandleAsyncTask
-from dbos._serialization import deserialize_value
+from dbos._serialization import deserialize_exception, deserialize_value
 
 from retinue.core.errors import StateError
 from retinue.workflows.runs.records import RunStatus
@@ -126,15 +126,41 @@ class EngineClient:
             offset=offset,
         )
 
-    def list_ended(self) -> list[StoredRun]:
-        """Ended outermost runs, newest first, without their inputs and outputs."""
-        return self._client.list_workflows(
-            status=[row for row, status in STATUS_OF.items() if status != "running"],
-            has_parent=False,
-            sort_desc=True,
-            load_input=False,
-            load_output=False,
+    def list_ended(
+        self, connection: sa.Connection, before: float, keep: int, limit: int
+    ) -> list[tuple[str, float]]:
+        """Ended outermost runs that ended before a time or are not among the newest ``keep``, oldest first.
+
+        With the time of the end, in seconds since 1970.
+        """
+        rows = [row for row, status in STATUS_OF.items() if status != "running"]
+        ended = (
+            f"SELECT workflow_uuid AS id, coalesce(completed_at, created_at) AS at FROM {self._table} "  # noqa: S608
+            "WHERE parent_workflow_id IS NULL AND status IN :rows"
         )
+        numbered = f"SELECT id, at, row_number() OVER (ORDER BY at DESC, id) AS place FROM ({ended}) AS ended"  # noqa: S608
+        query = sa.text(
+            f"SELECT id, at FROM ({numbered}) AS numbered WHERE at < :before OR place > :keep "  # noqa: S608
+            "ORDER BY at, id LIMIT :limit"
+        ).bindparams(sa.bindparam("rows", expanding=True))
+        parameters = {"rows": rows, "before": before * 1000, "keep": keep, "limit": limit}
+        return [(row.id, row.at / 1000) for row in connection.execute(query, parameters)]
+
+    def list_faults(self, connection: sa.Connection, word: str) -> list[tuple[str, StoredFailure]]:
+        """The failures of outermost runs whose stored form holds a word, with the ids of the runs."""
+        outputs = f"{self._table.removesuffix('workflow_status')}workflow_output"
+        query = sa.text(
+            "SELECT runs.workflow_uuid AS id, coalesce(ends.error, runs.error) AS error, serialization "  # noqa: S608
+            f"FROM {self._table} AS runs "
+            f"LEFT JOIN {outputs} AS ends ON ends.workflow_uuid = runs.workflow_uuid "
+            "WHERE runs.status = 'ERROR' AND runs.parent_workflow_id IS NULL "
+            "AND coalesce(ends.error, runs.error) LIKE :pattern"
+        )
+        failures = (
+            (row.id, deserialize_exception(row.error, row.serialization, self._serializer))
+            for row in connection.execute(query, {"pattern": f"%{word}%"})
+        )
+        return [(run_id, failure) for run_id, failure in failures if isinstance(failure, StoredFailure)]
 
     def count_by_status(self, connection: sa.Connection) -> dict[RunStatus, int]:
         """How many outermost runs are stored, by status."""
@@ -206,6 +232,14 @@ class EngineClient:
         )
         parameters = {"queue": queue_of(executor), "run_id": run_id}
         return connection.execute(statement, parameters).rowcount == 1
+
+    def give_up(self, connection: sa.Connection, run_id: str) -> bool:
+        """Mark a failed run as cancelled; False for others."""
+        statement = sa.text(
+            f"UPDATE {self._table} SET status = 'CANCELLED' "  # noqa: S608
+            "WHERE workflow_uuid = :run_id AND status = 'ERROR'"
+        )
+        return connection.execute(statement, {"run_id": run_id}).rowcount == 1
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Mark runs and all below them as cancelled."""

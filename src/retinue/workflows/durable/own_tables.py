@@ -28,6 +28,11 @@ CREATE TABLE IF NOT EXISTS {nodes} (
     executor TEXT PRIMARY KEY, version TEXT NOT NULL, expires DOUBLE PRECISION NOT NULL,
     running BIGINT NOT NULL)
 """,
+    """
+CREATE TABLE IF NOT EXISTS {used_ids} (
+    id TEXT PRIMARY KEY, request TEXT NOT NULL, ended DOUBLE PRECISION NOT NULL);
+CREATE INDEX IF NOT EXISTS retinue_used_ids_ended ON {used_ids} (ended)
+""",
 )
 """One script for each version. Append new ones; never change a released one.
 
@@ -52,7 +57,7 @@ class TableFacts:
 
 
 class OwnTables:
-    """The tables in the database of ``engine``; ``events``, ``signals`` and ``nodes`` are their names.
+    """The tables in the database of ``engine``, with their names.
 
     ``scripts`` and ``usable_from`` are what this release knows. All methods block: call them in a thread.
     """
@@ -66,6 +71,7 @@ class OwnTables:
         self._is_sqlite = engine.dialect.name == "sqlite"
         own = "retinue_" if self._is_sqlite else "retinue."
         self.events, self.signals, self.nodes = f"{own}events", f"{own}signals", f"{own}nodes"
+        self.used_ids = f"{own}used_ids"
         self._versions = f"{own}schema_version"
 
     def check(self) -> None:
@@ -87,7 +93,13 @@ class OwnTables:
             stored = self._read(connection)
             self._check(stored)
             serial = "INTEGER PRIMARY KEY AUTOINCREMENT" if self._is_sqlite else "BIGSERIAL PRIMARY KEY"
-            names = {"events": self.events, "signals": self.signals, "nodes": self.nodes, "serial": serial}
+            names = {
+                "events": self.events,
+                "signals": self.signals,
+                "nodes": self.nodes,
+                "used_ids": self.used_ids,
+                "serial": serial,
+            }
             for script in self._scripts[stored.version :]:
                 for statement in script.format(**names).split(";"):
                     connection.exec_driver_sql(statement)

@@ -118,11 +118,6 @@ class RunRows:
         records.sort(key=lambda record: record.started_at, reverse=True)
         return records if limit is None else records[:limit]
 
-    async def list_ended(self) -> list[tuple[str, float]]:
-        """Ended outermost runs, newest first, with the time of their end."""
-        rows = await self._database.ask(self._client.list_ended)
-        return [(row.workflow_id, (row.completed_at or row.created_at or 0) / 1000) for row in rows]
-
     async def list_steps(self, run_id: str, root: str) -> tuple[StepRecord, ...]:
         """The outcomes of a run and of all below it, as `Runs.list_steps`; none for an unknown run."""
         return tuple(_iterate_steps(run_id, root, await self._read_calls_below(run_id)))

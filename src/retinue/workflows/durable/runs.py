@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -23,6 +24,7 @@ from retinue.workflows.durable.dbos_engine import Engine, EngineError
 from retinue.workflows.durable.events import EventTable
 from retinue.workflows.durable.executions import UNDO_REQUEST, Executions, end_of
 from retinue.workflows.durable.nodes import Lease, take_slot
+from retinue.workflows.durable.retention import Retention
 from retinue.workflows.durable.run_rows import (
     RunRow,
     RunRows,
@@ -59,14 +61,16 @@ SPREAD_RUNS = 8
 class DurableOptions:
     """How a process executes runs: at most ``concurrency`` steps at once.
 
-    ``keep`` ended runs are kept, none for longer than ``keep_days``. ``run_bytes`` = what one may store.
+    Ended runs are kept for ``keep_days``, at most ``keep`` of them, half-undone ones until they are resolved;
+    the ids of deleted runs for ``keep_ids_days``. ``run_bytes`` = what one run may store.
     """
 
     lease_s: float = 15.0
     concurrency: int = 100
     poll_s: float = 0.5
-    keep: int = 1_000
+    keep: int = 100_000
     keep_days: float = 30.0
+    keep_ids_days: float = 365.0
     prune_every_s: float = 60.0
     run_bytes: int = MAX_RUN_BYTES
 
@@ -87,6 +91,15 @@ class DurableRuns:
         self._rows = RunRows(self._database)
         self._events = EventTable(self._database)
         self._signals = SignalTable(self._database)
+        self._retention = Retention(
+            self._database,
+            self._rows,
+            self._events,
+            self._signals,
+            keep=self._options.keep,
+            keep_days=self._options.keep_days,
+            keep_ids_days=self._options.keep_ids_days,
+        )
         self._stack = AsyncExitStack()
         self._launching = asyncio.Lock()
         self._executions: Executions | None = None
@@ -141,12 +154,16 @@ class DurableRuns:
         stack.callback(pruning.cancel)
         return executions
 
-    async def start(self, request: RunRequest, *, run_id: str) -> RunRecord:
+    async def start(self, request: RunRequest, *, run_id: str | None = None) -> RunRecord:
+        is_own_id = run_id is not None
+        run_id = run_id or uuid.uuid4().hex
         request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {run_id}"))
         executions = await self.launch()
         with self._database.brief():
             # nothing is started yet, so a database that is away is reported soon
             known = (await self._rows.find([run_id])).get(run_id)
+            if known is None and is_own_id:
+                await self._retention.refuse_used(run_id, request)
         if known is None:
             other = self._placement.find_other(executions.lease, executions.here.outermost)
             if other is None:
@@ -194,6 +211,9 @@ class DurableRuns:
 
     async def cancel(self, run_id: str) -> RunRecord:
         found = await self._get(run_id)
+        if found.record.is_half_undone:
+            await self._database.write(self._give_up_undo, run_id)
+            return await self.get(run_id)
         if found.ended:
             return found.record
         if self._executions is not None:
@@ -225,6 +245,7 @@ class DurableRuns:
         executor = (await self.launch()).lease.executor
         if new_run_id in await self._rows.find([new_run_id]):
             raise RunConflictError(new_run_id)
+        await self._retention.refuse_used(new_run_id)
         fork = self._database.client.fork
         if not await self._database.ask(fork, run_id, first, new_run_id, executor):
             raise RunConflictError(new_run_id)
@@ -273,17 +294,8 @@ class DurableRuns:
             await _await_any(changed, FOLLOW_S)
 
     async def prune(self) -> int:
-        """Delete ended runs beyond the limits, with their child runs; returns the number of runs."""
-        oldest = time.time() - self._options.keep_days * 86_400
-        ended = await self._rows.list_ended()
-        gone = [
-            run_id for number, (run_id, at) in enumerate(ended) if number >= self._options.keep or at < oldest
-        ]
-        if gone:
-            await self._database.ask(self._database.client.delete, gone)
-            await self._events.forget(gone)
-            await self._signals.forget(gone)
-        return len(gone)
+        """Delete the ended runs that need not be kept, with their child runs; returns the number of runs."""
+        return await self._retention.prune()
 
     async def read_figures(self) -> RunFigures:
         """The figures of this process about the database and its runs, within a few seconds."""
@@ -307,6 +319,11 @@ class DurableRuns:
     def _request_undo(self, connection: sa.Connection, run_id: str, executor: str) -> None:
         """Queue a failed run, and count the request; nothing if another process has just done so."""
         if self._database.client.reopen(connection, run_id, executor):
+            self._signals.insert(connection, run_id, UNDO_REQUEST, None)
+
+    def _give_up_undo(self, connection: sa.Connection, run_id: str) -> None:
+        """Cancel a half-undone run; should it be resumed, it undoes its remaining steps."""
+        if self._database.client.give_up(connection, run_id):
             self._signals.insert(connection, run_id, UNDO_REQUEST, None)
 
     async def _get(self, run_id: str) -> RunRow:

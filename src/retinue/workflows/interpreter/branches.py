@@ -197,8 +197,10 @@ def hide_undo(outcome: Mapping[str, Any]) -> dict[str, Any]:
 def _relocate(outcome: Mapping[str, Any], below: str) -> dict[str, Any]:
     """The outcome of a compensation in a child run, with paths relative to its parent."""
     found = {**outcome, "step": f"{below}/{outcome['step']}"}
+    if "attempt" in outcome:
+        found["attempt"] = f"{below}/{outcome['attempt']}"
     if AGAIN in outcome:
-        found[AGAIN] = {**outcome[AGAIN], "path": f"{below}/{outcome[AGAIN]['path']}"}
+        found[AGAIN] = read_json(Undo, outcome[AGAIN]).moved_below(below).to_json()
     return found
 
 
@@ -230,9 +232,7 @@ def adopt_undo(frame: Frame, outcome: ChildOutcome, *, as_mesh: bool = False) ->
     """
     result = BranchResult.of(outcome)
     below = outcome.child.path
-    frame.undo += [
-        replace(one, path=f"{below}/{one.path}", as_mesh=as_mesh or one.as_mesh) for one in result.undo
-    ]
+    frame.undo += [one.moved_below(below, as_mesh=as_mesh) for one in result.undo]
     return result
 
 

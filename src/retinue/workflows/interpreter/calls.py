@@ -1,18 +1,22 @@
 """Makes one call of a step: chooses an agent, calls it, waits for it, retries.
 
 The choice is recorded on its own, so that a repeated call goes to the same agent. Only if that agent is
-unreachable, another one is chosen, once per attempt, with the same idempotency key ``<run>/<path>``. Each
-attempt of a ``retry`` has a key of its own, because the work is to be done again.
+unreachable, another one is chosen, once per attempt, with the same idempotency key ``<run>/<path>``. An
+attempt of a ``retry`` has a key of its own (``@2``) after an answered failure, because the work is to be done
+again, and the key of the attempt before it as long as the outcome of that one is unknown (decision 0065). A
+call that is to be undone then goes to no other agent, unless its skill may be executed twice.
 
 An agent that certainly did not get the call (it is away or unreachable, or its circuit is open) is waited
-for, which uses no attempt: for a step with ``retry``, a compensation, and a step of a run that was taken up.
+for, which uses no attempt: for a step with ``retry`` as long as its attempts could last together, for a
+compensation, and for a step of a run that was taken up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 import orjson
@@ -37,7 +41,15 @@ from retinue.core.errors import (
 from retinue.workflows.caller import Choice, Wanted, cache_key
 from retinue.workflows.definitions.definition import AskFirst, Retry
 from retinue.workflows.interpreter.call_budget import StepBudget
-from retinue.workflows.interpreter.frame import Frame, StepResult, add_note, below, overdue, record_failure
+from retinue.workflows.interpreter.frame import (
+    Frame,
+    StepResult,
+    Trial,
+    add_note,
+    below,
+    overdue,
+    record_failure,
+)
 from retinue.workflows.runs.records import Fault, Origin, StepOutcome, as_json, read_json
 from retinue.workflows.runs.replay_rules import is_step_time_out, step_timed_out
 
@@ -55,6 +67,12 @@ SHOWN_INPUT_BYTES = 64 * 1024
 SHOWN_BEGINNING = 200
 """How many bytes of them are."""
 
+_WITHOUT_RESULT = (OutputInvalidError.type, EmptyOutputError.type)
+"""Failures of a skill that came to its end."""
+
+SETTLE = "settle"
+"""The kind of a call that asks again for the outcome of an attempt."""
+
 Accept = Callable[[Any], Awaitable[str | None]]
 """The problem of a value, None if it is accepted."""
 
@@ -69,7 +87,9 @@ class Ask:
     is waited for; None = ``timeout_s`` for a call with further attempts, else not at all. ``first`` is the
     number of the first attempt, more than 1 where earlier ones were made before; ``undo`` the skill that
     compensates the step. ``as_mesh`` = called with the scopes of the mesh. With ``ask_first`` an agent is
-    chosen among the agents that say yes.
+    chosen among the agents that say yes. ``key_path`` is the key of an earlier attempt whose outcome is
+    unknown, ``choice`` the agent that had it. ``once`` = only one that
+    was lost is followed by another.
     """
 
     step_id: str
@@ -91,6 +111,9 @@ class Ask:
     first: int = 1
     undo: str | None = None
     ask_first: AskFirst | None = None
+    key_path: str | None = None
+    choice: Choice | None = None
+    once: bool = False
 
     @property
     def target(self) -> str:
@@ -101,6 +124,26 @@ class Ask:
         """The numbers of the attempts."""
         return range(self.first, self.first + (self.retry.attempts if self.retry else 1))
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether each effect of the call counts, because it is undone or undoes."""
+        return self.undo is not None or self.kind in ("undo", SETTLE)
+
+    def lasts_s(self, number: int, timeout_s: float) -> float:
+        """How long the attempts from the ``number``-th on could last together, with the waits between."""
+        if self.retry is None:
+            return timeout_s
+        later = range(number + 1, self.retry.attempts + 1)
+        return timeout_s * (1 + len(later)) + sum(self.retry.delay_before(each) for each in later)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A call that was made: its recorded outcome, and the attempt as one that may have had its effect."""
+
+    outcome: StepOutcome
+    trial: Trial
+
 
 class CallSteps:
     """Makes the calls of one body."""
@@ -108,27 +151,52 @@ class CallSteps:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
 
-    async def run(self, ask: Ask, path: str) -> StepResult:
-        """Make a call with its retries; raises StepFailedError."""
-        choice: Choice | None = None
+    async def run(self, ask: Ask, path: str, base: str | None = None) -> StepResult:
+        """Make a call with its retries; raises StepFailedError.
+
+        The paths of the attempts begin with ``base``, by default the path of the step. Afterwards
+        ``trials`` of the frame are the attempts that may have had an effect besides that of the result.
+        """
+        base = base or path
+        choice = ask.choice
+        unknown: list[Trial] = []
+        trials = self._frame.trials = []
+        key_path = ask.key_path
         for number, attempt in enumerate(ask.attempts, 1):
-            here = path if attempt == 1 else f"{path}@{attempt}"
+            here = base if attempt == 1 else f"{base}@{attempt}"
             if number > 1 and ask.retry:
                 await self._frame.sleep(f"{here}/wait", ask.retry.delay_before(number), step=path)
-            trial = _Attempt(self._frame, ask, path, here, attempt)
-            choice, outcome = await trial.run(choice)
+            key_path = key_path or here
+            trial = _Attempt(self._frame, ask, path, here, attempt, key_path, bool(unknown))
+            try:
+                choice, outcome = await trial.run(choice, number)
+            except StepFailedError:
+                trials += _still_unknown([*unknown, *trial.list_unknown()])
+                raise
+            unknown += trial.list_unknown()
+            last = trial.sent[-1].trial if trial.sent else None
             fault = outcome.fault
             if fault is None:
-                fault = await self._refuse(ask, path, here, outcome.value["value"])
+                assert last is not None
+                last = replace(last, value=outcome.value["value"], is_answered=True)
+                fault = await self._refuse(ask, path, here, last.value)
             if fault is None:
+                assert last is not None
+                trials += [one for one in unknown if not _is_settled(one, last)]
                 given = outcome.value
                 facts = {"agent": given["agent"], "cached": bool(given.get("cached"))}
-                return StepResult(given["value"], facts, trial.sent)
+                return StepResult(given["value"], facts, last.sent)
             is_last = number == len(ask.attempts) or "limit_of" in fault.data or "waited_s" in fault.data
-            if not fault.retryable or is_last:
+            is_last = is_last or not fault.retryable or (ask.once and fault.on_error != "unreachable")
+            if last is not None and not (_is_unknown(fault) or _did_not_arrive(fault)):
+                # Answered: the work is to be done again, and what is known of this key will not change.
+                trials += _answered(last, fault, unknown)
+                unknown, key_path = [], None
+            if is_last:
+                trials += _still_unknown(unknown)
                 raise StepFailedError(path, choice.agent if choice else ask.agent, as_json(fault))
-            if fault.on_error == "unreachable":
-                choice = None
+            if fault.on_error == "unreachable" and not (ask.is_counted and unknown):
+                choice = ask.choice
         raise AssertionError("a retry has at least one attempt")
 
     async def _refuse(self, ask: Ask, path: str, here: str, value: Any) -> Fault | None:
@@ -149,19 +217,31 @@ class CallSteps:
 
 
 class _Attempt:
-    """One attempt: a call to one agent, and to another one if the first is unreachable."""
+    """One attempt: a call to one agent, and to another one if the first is unreachable.
 
-    def __init__(self, frame: Frame, ask: Ask, path: str, here: str, attempt: int) -> None:
+    ``is_bound`` = an earlier attempt with the key of ``key_path`` may have had its effect. ``sent`` are the
+    calls that were made.
+    """
+
+    def __init__(
+        self, frame: Frame, ask: Ask, path: str, here: str, attempt: int, key_path: str, is_bound: bool
+    ) -> None:
         self._frame = frame
         self._ask = ask
         self._path = path
         self._here = here
         self._attempt = attempt
-        self.sent: Any = None
+        self._key_path = key_path
+        self._is_bound = is_bound
+        self._left_s = inf
+        self.sent: list[_Sent] = []
 
-    async def run(self, choice: Choice | None) -> tuple[Choice | None, StepOutcome]:
-        timeout_s, limit = await self._frame.bound(self._here, self._ask.timeout_s, step=self._path)
-        wait_s = self._wait_s(timeout_s)
+    async def run(self, choice: Choice | None, number: int) -> tuple[Choice | None, StepOutcome]:
+        """Make the ``number``-th attempt of this call."""
+        left_s, nearest = await self._frame.time_left(self._here, step=self._path)
+        timeout_s = min(self._ask.timeout_s, left_s)
+        wait_s = min(self._wait_s(number, timeout_s), left_s)
+        self._left_s = left_s
         if choice is None:
             outcome = await self._choose(f"{self._here}/choose", wait_s)
             if outcome.fault is not None:
@@ -169,23 +249,39 @@ class _Attempt:
             choice = read_json(Choice, outcome.value)
         outcome = await self._call(self._here, choice, timeout_s)
         if outcome.fault is not None and _did_not_arrive(outcome.fault):
-            other = None if self._ask.agent else await self._find_other(choice)
+            may_move = self._may_move(choice, outcome.fault)
+            other = await self._find_other(choice) if may_move else None
             # A call that was not sent may be made once more, even to the same agent.
             if other is not None or not outcome.fault.data.get("sent"):
                 choice = other or choice
                 outcome = await self._call(f"{self._here}/again", choice, timeout_s, wait_s)
-        if limit is not None and outcome.fault is not None and is_step_time_out(outcome.fault):
-            outcome = StepOutcome(fault=read_json(Fault, overdue(self._path, limit)))
+        fault = outcome.fault
+        is_cut_off = fault is not None and is_step_time_out(fault) and fault.data["timeout_s"] >= left_s
+        if nearest is not None and is_cut_off:
+            outcome = StepOutcome(fault=read_json(Fault, overdue(self._path, nearest)))
         return choice, outcome
 
-    def _wait_s(self, timeout_s: float) -> float:
+    def list_unknown(self) -> list[Trial]:
+        """The calls whose outcome is unknown."""
+        return [
+            one.trial for one in self.sent if one.outcome.fault is not None and _is_unknown(one.outcome.fault)
+        ]
+
+    def _may_move(self, choice: Choice, fault: Fault) -> bool:
+        """Whether another agent may take the call."""
+        is_bound = self._is_bound or _is_unknown(fault)
+        return not (self._ask.agent or (self._ask.is_counted and is_bound and not choice.is_repeatable))
+
+    def _wait_s(self, number: int, timeout_s: float) -> float:
         """How long to wait for an agent that is known and not there now."""
         ask = self._ask
         if not ask.is_expected:
             return 0.0
         if ask.wait_s is not None:
             return ask.wait_s
-        return timeout_s if len(ask.attempts) > 1 or self._frame.context.agent_wait_s else 0.0
+        if len(ask.attempts) > 1:
+            return ask.lasts_s(number, timeout_s)
+        return timeout_s if self._frame.context.agent_wait_s else 0.0
 
     async def _find_other(self, choice: Choice) -> Choice | None:
         """Choose another agent in place of a silent one; None if there is no other."""
@@ -267,7 +363,6 @@ class _Attempt:
             raise await record_failure(
                 context, path, error, step=self._path, skill=skill, agent=choice.agent
             ) from None
-        self.sent = arguments
         budget = self._frame.budget.open_step()
 
         async def effect() -> Any:
@@ -284,9 +379,25 @@ class _Attempt:
         if ask.undo is not None:
             facts["undo"] = ask.undo
         outcome = await context.step(
-            path, effect, timeout_s=timeout_s + wait_s, facts=facts, count=lambda: budget.calls
+            path,
+            effect,
+            timeout_s=min(timeout_s + wait_s, self._left_s),
+            facts=facts,
+            count=lambda: budget.calls,
         )
         budget.close(outcome)
+        was_lost = outcome.fault is not None and outcome.fault.on_error == "unreachable"
+        trial = Trial(
+            self._path,
+            path,
+            self._key_path,
+            choice,
+            skill,
+            arguments,
+            is_open=choice.keeps_keys,
+            was_lost=was_lost,
+        )
+        self.sent.append(_Sent(outcome, trial))
         return outcome
 
     async def _obtain(
@@ -316,7 +427,7 @@ class _Attempt:
             arguments,
             run_id=self._frame.context.run_id,
             path=path,
-            idempotency_key=self._frame.key(self._here),
+            idempotency_key=self._frame.key(self._key_path),
             origin=self._as_asked(budget.begin()),
         )
         outcome = await make_call(timeout_s=timeout_s)
@@ -374,6 +485,42 @@ def _after_waiting(error: RetinueError, waited_s: float) -> RetinueError:
         error.waited_s = waited_s
         error.message += f" (waited {render_duration(waited_s)})"
     return error
+
+
+def _is_unknown(fault: Fault) -> bool:
+    """Whether a call that ended so may have had its effect, or may still have it."""
+    was_sent = fault.on_error == "unreachable" and bool(fault.data.get("sent"))
+    return was_sent or fault.on_error in ("timeout", "cancelled")
+
+
+def _is_settled(unknown: Trial, done: Trial) -> bool:
+    """Whether the result of ``done`` is that of an attempt with the same key as well."""
+    is_same = unknown.choice.agent == done.choice.agent and done.choice.keeps_keys
+    return is_same or unknown.choice.is_repeatable
+
+
+def _answered(last: Trial, fault: Fault, unknown: list[Trial]) -> list[Trial]:
+    """The attempts of a key that may have had their effect, after a failure was answered.
+
+    A refused result is that of an effect. An agent that may have died in an earlier attempt does not know
+    what became of it; one that only took too long answers for it.
+    """
+    closed = [
+        replace(one, is_open=False)
+        for one in unknown
+        if one.was_lost or not (one.choice.agent == last.choice.agent and one.choice.keeps_keys)
+    ]
+    if last.is_answered or fault.type in _WITHOUT_RESULT:
+        closed = [one for one in closed if not _is_settled(one, last)]
+        closed.append(replace(last, is_open=False))
+    return closed
+
+
+def _still_unknown(unknown: list[Trial]) -> list[Trial]:
+    """The attempts of the last key, one for each agent that knows what it did for it."""
+    last = unknown[-1:]
+    others = [one for one in unknown[:-1] if not _is_settled(one, last[0])]
+    return [*(replace(one, is_open=False) for one in others), *last]
 
 
 def _did_not_arrive(fault: Fault) -> bool:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from math import inf
 from typing import Any
 
 from retinue.core.call import MAX_KEY_LENGTH
 from retinue.core.errors import CallTimedOutError, ExpressionError, RetinueError, StepFailedError
-from retinue.workflows.caller import Cache, Caller, MemoryCache
+from retinue.workflows.caller import Cache, Caller, Choice, MemoryCache
 from retinue.workflows.definitions.definition import Settings, Step
 from retinue.workflows.definitions.run_forms import Bundled
-from retinue.workflows.expressions.scope import Scope
+from retinue.workflows.expressions.scope import Scope, StepState
 from retinue.workflows.expressions.templates import holds, parse_condition, render
 from retinue.workflows.interpreter.call_budget import CallBudget
 from retinue.workflows.runs.ports import RunContext
@@ -55,12 +56,40 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Trial:
+    """An attempt that may have had its effect, although it did not give the result of its call.
+
+    ``step`` and ``path`` are those of its step and its own, ``key_path`` that of its idempotency key.
+    ``value`` is what it gave, if ``is_answered``. ``is_open`` = its agent can be asked for the outcome, by
+    the same call with the same key. ``was_lost`` = the agent may have died in it, and then knows no outcome.
+    """
+
+    step: str
+    path: str
+    key_path: str
+    choice: Choice
+    skill: str
+    sent: Any
+    value: Any = None
+    is_answered: bool = False
+    is_open: bool = False
+    was_lost: bool = False
+
+    def moved_below(self, prefix: str) -> Trial:
+        """The attempt of a child run, with paths relative to the parent."""
+        step, path, key_path = (f"{prefix}/{own}" for own in (self.step, self.path, self.key_path))
+        return replace(self, step=step, path=path, key_path=key_path)
+
+
+@dataclass(frozen=True, slots=True)
 class Undo:
     """The compensation of a done step: the call, and its arguments or the values they are chained from.
 
     ``agent`` executed the step and is preferred for the compensation. ``fault`` = why the arguments could
     not be computed; the step is not compensated then. ``as_mesh`` = a nested workflow with the scopes of
-    the mesh executed the step.
+    the mesh executed the step. ``trial`` = an attempt that may have had its effect, in place of the result of
+    the step; for an open one, ``entries`` are the entries of steps that ``with`` reads. ``key_path`` is the
+    key of the compensation itself, where its outcome was unknown.
     """
 
     path: str
@@ -73,13 +102,26 @@ class Undo:
     sent: Any = None
     output: Any = None
     as_mesh: bool = False
+    trial: Trial | None = None
+    entries: tuple[tuple[str, StepState], ...] = ()
+    loop: Mapping[str, Any] = field(default_factory=dict)
+    key_path: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to the stored form, which has arguments, fault and as_mesh only where they are set."""
-        absent = {key for key in ("arguments", "fault") if getattr(self, key) is None}
-        if not self.as_mesh:
-            absent.add("as_mesh")
+        """Convert to the stored form, in which only values that are set stand beside those of every step."""
+        absent = {key for key in ("arguments", "fault", "trial", "key_path") if getattr(self, key) is None}
+        absent |= {key for key in ("as_mesh", "entries", "loop") if not getattr(self, key)}
         return {key: value for key, value in as_json(self).items() if key not in absent}
+
+    def moved_below(self, prefix: str, *, as_mesh: bool = False) -> Undo:
+        """The compensation of a child run, with paths relative to the parent."""
+        return replace(
+            self,
+            path=f"{prefix}/{self.path}",
+            as_mesh=as_mesh or self.as_mesh,
+            trial=None if self.trial is None else self.trial.moved_below(prefix),
+            key_path=None if self.key_path is None else f"{prefix}/{self.key_path}",
+        )
 
 
 RunSteps = Callable[[tuple[Step, ...], str], Awaitable[None]]
@@ -88,7 +130,11 @@ RunSteps = Callable[[tuple[Step, ...], str], Awaitable[None]]
 
 @dataclass(slots=True)
 class Frame:
-    """The state of one body. ``undo`` has the compensations of done steps, in the order of the steps."""
+    """The state of one body.
+
+    ``undo`` has the compensations of done steps, in the order of the steps. ``trials`` are the attempts of
+    the latest call that may have had an effect besides that of its result.
+    """
 
     context: RunContext
     request: RunRequest
@@ -99,6 +145,7 @@ class Frame:
     run_steps: RunSteps
     limits: tuple[Limit, ...] = ()
     undo: list[Undo] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
     budget: CallBudget = field(init=False)
 
     def __post_init__(self) -> None:
@@ -159,14 +206,19 @@ class Frame:
         ``step`` is the path of the step that the call serves, by default ``path``. Raises StepFailedError
         if the time is already over.
         """
+        left_s, nearest = await self.time_left(path, step=step)
+        return (left_s, nearest) if left_s < timeout_s else (timeout_s, None)
+
+    async def time_left(self, path: str, *, step: str | None = None) -> tuple[float, Limit | None]:
+        """The seconds until the nearest limit, and that limit; infinite without one. Raises as `bound`."""
         if not self.limits:
-            return timeout_s, None
+            return inf, None
         nearest = min(self.limits, key=lambda limit: limit.at)
         left_s = nearest.at - await self._read_clock(step or path, f"{path}/clock")
         left_s = min(left_s, nearest.seconds)
         if left_s <= 0:
             raise StepFailedError(step or path, None, overdue(step or path, nearest))
-        return (left_s, nearest) if left_s < timeout_s else (timeout_s, None)
+        return left_s, nearest
 
     async def sleep(self, path: str, seconds: float, *, step: str) -> None:
         """Sleep for a step, at most for the time that is left."""

@@ -41,7 +41,7 @@ from retinue.workflows.interpreter.control_steps import (
 )
 from retinue.workflows.interpreter.frame import Frame, StepResult, Tools, add_note, record_failure
 from retinue.workflows.interpreter.parallel_steps import run_parallel
-from retinue.workflows.interpreter.saga import compensate, finish_undoing, record_undo
+from retinue.workflows.interpreter.saga import compensate, finish_undoing, record_trials, record_undo
 from retinue.workflows.runs.ports import RunContext
 from retinue.workflows.runs.records import RunRequest, read_json
 
@@ -127,16 +127,30 @@ class StepLoop:
                 return None
             if step.timeout is not None and step.kind not in _CALLS and not step.asks_agents:
                 await frame.add_limit(path, step.timeout_s, f"timeout of step {path}")
-            result = await _KINDS[step.kind](frame, step, path)
-            if result is not None:
-                result = await self._settle(step, path, result)
+            await self._execute(step, path)
         except StepFailedError as error:
             frame.limits = limits
             return await self._handle(step, path, await self._undo(error, mark))
         frame.limits = limits
-        if result is not None and step.compensate is not None:
-            await record_undo(frame, step.compensate, step, path, result)
         return step.then
+
+    async def _execute(self, step: Step, path: str) -> None:
+        """Execute one step, and record how all its effects are undone, even if it fails."""
+        frame, result = self.frame, None
+        frame.trials = []
+        try:
+            result = await _KINDS[step.kind](frame, step, path)
+            given = None if result is None else await self._settle(step, path, result)
+        except StepFailedError:
+            if step.compensate is not None:
+                await record_trials(frame, step, path)
+                if result is not None:
+                    await record_undo(frame, step.compensate, step, path, result)
+            raise
+        if step.compensate is not None:
+            await record_trials(frame, step, path)
+            if given is not None:
+                await record_undo(frame, step.compensate, step, path, given)
 
     async def _settle(self, step: Step, path: str, result: StepResult) -> StepResult:
         """Record the output of a step, validated and transformed."""

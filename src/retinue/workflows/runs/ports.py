@@ -111,10 +111,13 @@ Accept = Callable[[RunRecord], bool]
 class Runs(Protocol):
     """Starts, reads and controls runs."""
 
-    async def start(self, request: RunRequest, *, run_id: str) -> RunRecord:
+    async def start(self, request: RunRequest, *, run_id: str | None = None) -> RunRecord:
         """Start a run. The id is an idempotency key: the same request again returns the first run.
 
-        Raises RunConflictError for the same id with another request, OutputInvalidError for a request that
+        Without one the run gets an id that nobody used.
+
+        Raises RunConflictError for the same id with another request, and for the id of a run that has ended
+        and was deleted, OutputInvalidError for a request that
         is not JSON.
         """
 
@@ -136,7 +139,11 @@ class Runs(Protocol):
         """Wait for the end of a run; raises UnknownRunError."""
 
     async def cancel(self, run_id: str) -> RunRecord:
-        """Cancel a run with its child runs and effects in flight; an ended run stays as it is."""
+        """Cancel a run with its child runs and effects in flight.
+
+        An ended run stays as it is. But a failed one with steps that could not be undone
+        (`RunRecord.is_half_undone`) is given up, and is a cancelled run from then on.
+        """
 
     async def resume(self, run_id: str) -> RunRecord:
         """Continue a cancelled run where it stopped; recorded steps are not repeated.

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
+from hashlib import sha256
 from typing import Any, Literal, TypeVar
 
 import orjson
@@ -270,6 +271,11 @@ class RunRequest:
     def from_json(cls, value: Mapping[str, Any]) -> RunRequest:
         origin = Origin.from_json(value.get("ambient", {}))
         return cls(value["name"], value["definition"], value["input"], origin)
+
+    @property
+    def digest(self) -> str:
+        """A digest of definition and input."""
+        return sha256(_sorted_json([self.definition, self.input])).hexdigest()
 
     def is_same(self, other: RunRequest) -> bool:
         """Whether definition and input are equal; the origin may differ."""

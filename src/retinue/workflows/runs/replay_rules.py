@@ -19,6 +19,7 @@ from retinue.core.errors import (
     TooLargeError,
 )
 from retinue.core.json_values import copy_json
+from retinue.mesh.time_limit import TimeLimit
 from retinue.workflows.runs.ports import Count, DurableRuleError, Effect
 from retinue.workflows.runs.records import Fault, StepOutcome
 
@@ -113,10 +114,10 @@ async def run_effect(path: str, effect: Effect, timeout_s: float, count: Count |
 
 
 async def _try_effect(path: str, effect: Effect, timeout_s: float) -> StepOutcome:
-    limit = asyncio.timeout(timeout_s)
+    limit = TimeLimit(timeout_s)
     task = asyncio.current_task()
     try:
-        async with limit:
+        with limit:
             value: Any = await effect()
         return StepOutcome(copy_json(value, f"step {path}"))
     except asyncio.CancelledError:
@@ -126,7 +127,7 @@ async def _try_effect(path: str, effect: Effect, timeout_s: float) -> StepOutcom
     except RetinueError as error:
         return StepOutcome(fault=Fault.from_error(error))
     except Exception as error:  # noqa: BLE001  # whatever an effect raises is its outcome
-        if limit.expired():
+        if limit.expired:
             return StepOutcome(fault=Fault.from_error(step_timed_out(path, timeout_s)))
         return StepOutcome(fault=Fault.from_error(ExecutionFailedError.from_exception(error)))
 

@@ -15,10 +15,11 @@ from typing import Any
 from retinue.workflows.runs.records import RunEvent, StepRecord
 
 _CALLS = ("call", "undo", "review")
+_UNDOING = ("undo", "settle")
 _TRY = re.compile(r"(?:@\d+|/again)+$")
 _OF_THE_RUN = re.compile(r"(?:^|/)(?:cache/(?:find|keep)|settings/max_duration)$")
 _RUN_EVENTS = ("run_started", "run_finished", "run_resumed")
-_SERVING = ("choose", "clock", "fail")
+_SERVING = ("choose", "clock", "fail", "settle")
 _LEVEL = re.compile(r"(?=[./#])")
 _CALL_FACTS = ("skill", "agent", "role", "warning")
 _FACTS = ("topic", "message", "schema", "when", "branch", "value", "role", "cached")
@@ -121,7 +122,9 @@ def list_effects(events: Iterable[RunEvent]) -> dict[str, list[dict[str, Any]]]:
     for event in events:
         facts, kind = event.facts, event.facts.get("kind")
         step = event.step.removesuffix(str(facts.get("below", "")))
-        is_undoing = is_undoing or "undo" in (kind, facts.get("serves"))
+        is_undoing = is_undoing or kind in _UNDOING or facts.get("serves") in _UNDOING
+        if kind == "settle" and event.kind == "step_finished":
+            _settle_attempts(state, undoable, step, facts.get("error"))
         if kind not in _CALLS:
             continue
         calls[event.step] = {"step": event.step, "skill": facts.get("skill"), "agent": facts.get("agent")}
@@ -136,9 +139,23 @@ def list_effects(events: Iterable[RunEvent]) -> dict[str, list[dict[str, Any]]]:
         elif facts.get("undo") is not None:
             undoable[event.step] = step
     for name, step in undoable.items():
+        is_undone = name in undone or f"{name}@1" in undone
         if state[name] == "done":
-            state[name] = "undone" if step in undone else "to_undo" if is_undoing else "done"
+            state[name] = "undone" if is_undone or step in undone else "to_undo" if is_undoing else "done"
+        elif state[name] == "unknown" and is_undone:
+            state[name] = "undone"
     return {word: [call for step, call in calls.items() if state[step] == word] for word in EFFECTS}
+
+
+def _settle_attempts(
+    state: dict[str, str], undoable: Mapping[str, str], step: str, error: Mapping[str, Any] | None
+) -> None:
+    """Take the outcome of the attempts of a step, for which their agent was asked, into ``state``."""
+    if error is not None and _may_have_run(error):
+        return
+    for name, place in undoable.items():
+        if place == step and state[name] == "unknown":
+            state[name] = "done" if error is None else "failed"
 
 
 def _may_have_run(error: Mapping[str, Any]) -> bool:

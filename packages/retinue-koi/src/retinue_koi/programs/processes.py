@@ -16,7 +16,7 @@ import orjson
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError, PortInUseError
 from retinue.mesh.permissions import Access
 from retinue.parts.process import Echo
-from retinue.runtime.launch import Address, Launch
+from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource
 from retinue.runtime.run_process import run_process
 from retinue.runtime.serving import Stop, bind, take_listener
 from retinue.runtime.supervisor import ChildSpec, Ready, Supervisor
@@ -65,16 +65,16 @@ async def serve_coordinator(
     )
     return await run_process(
         Launch(
-            kind=COORDINATOR,
-            name=section.name,
-            service=section.name,
-            settings=settings,
+            identity=ProcessIdentity(COORDINATOR, section.name, section.name),
+            source=SettingsSource(settings),
             state=state,
             echo=echo,
+            core=Core(
+                hold_state=nullcontext,
+                open=partial(open_coordinator, section),
+                access_of=lambda settings: Access(),
+            ),
             parts=(CoordinatorPart(section),),
-            hold_state=nullcontext,
-            open_core=partial(open_coordinator, section),
-            access_of=lambda settings: Access(),
             address=address,
         )
     )
@@ -105,16 +105,16 @@ async def serve_agent(
     program = AgentProgram(section, config.network.first_contact, config_path.parent)
     return await run_process(
         Launch(
-            kind=AGENT,
-            name=section.name,
-            service=section.name,
-            settings=settings,
+            identity=ProcessIdentity(AGENT, section.name, section.name),
+            source=SettingsSource(settings),
             state=state,
             echo=echo,
+            core=Core(
+                hold_state=nullcontext,
+                open=partial(open_koi_agent, program),
+                access_of=lambda settings: Access(),
+            ),
             parts=(KoiAgentPart(section, lambda port: _bind(host, port, "agent.base_url")),),
-            hold_state=nullcontext,
-            open_core=partial(open_koi_agent, program),
-            access_of=lambda settings: Access(),
             address=address,
         )
     )

@@ -178,6 +178,8 @@ class Caller:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 self.watcher.stop()
                 self.guard.raised = False
+        if self.guard.refusal:  # the function may have handled the refusal
+            error = Refused(self.guard.refusal)
         return result, error, self.watcher.take() if watched else frozenset()
 
     def run_case(self, target: dict[str, Any], function: Any, values: dict[str, Any]) -> Case:

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import loading  # type: ignore[import-not-found]
 import pytest
-from guard import Guard, Refused  # type: ignore[import-not-found]
+from guard import Guard  # type: ignore[import-not-found]
 
 sys.path.pop(0)  # a module under test may have the name of a script in this folder
 
@@ -69,20 +69,23 @@ class Recorder:
         started = time.monotonic()
         result = {"event": "end", "test": item.name, "outcome": "passed"}
         try:
-            return (yield)
+            outcome = yield
         except TestTooSlow:
             result.update(outcome="slow")
             raise RuntimeError("slow") from None
-        except Refused as error:
-            result.update(outcome="refused", message=str(error))
-            raise RuntimeError("refused") from None
         except pytest.skip.Exception:
             result.update(outcome="skipped")
             raise
         except BaseException as error:
+            if self.guard.refusal:
+                raise RuntimeError("refused") from None
             result.update(outcome="failed", failures=self.list_failures(error))
             raise
+        else:
+            return outcome
         finally:
+            if self.guard.refusal and result["outcome"] != "slow":  # the test may have handled the refusal
+                result.update(outcome="refused", message=self.guard.refusal)
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
             self.guard.raised = False
