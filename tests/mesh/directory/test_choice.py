@@ -27,8 +27,6 @@ from tests.mesh.directory.listings import MESH, listing
 from tests.support.memory_source import MemorySource
 
 MODEL = {"kind": "model"}
-SLOW = {"reachable": True, "last_error": "slow"}
-AWAY = {"reachable": False}
 
 
 def agent(
@@ -71,28 +69,31 @@ CASES = {
     "an unknown key is no signature": (SIGNED, agent("unknown", Trust.IMPORTED, "unknown_key")),
     "an invalid signature is none": (SIGNED, agent("invalid", Trust.IMPORTED, "invalid")),
     "a slow agent of the own mesh before a fast import": (
-        agent("own-slow", Trust.OWN_MESH, **SLOW),
+        agent("own-slow", Trust.OWN_MESH, reachable=True, last_error="slow"),
         IMPORTED,
     ),
     "a model of the own mesh before an import": (agent("own-model", Trust.OWN_MESH, labels=MODEL), IMPORTED),
     "a specialised agent before a model": (OWN, agent("model", Trust.OWN_MESH, labels=MODEL)),
     "a slow specialised agent before a model": (
-        agent("own-slow", Trust.OWN_MESH, **SLOW),
+        agent("own-slow", Trust.OWN_MESH, reachable=True, last_error="slow"),
         agent("model", Trust.OWN_MESH, labels=MODEL),
     ),
     "a model before an agent that does not answer": (
         agent("model", Trust.OWN_MESH, labels=MODEL),
-        agent("own-away", Trust.OWN_MESH, **AWAY),
+        agent("own-away", Trust.OWN_MESH, reachable=False),
     ),
     "an import before an own agent that does not answer": (
         IMPORTED,
-        agent("own-away", Trust.OWN_MESH, **AWAY),
+        agent("own-away", Trust.OWN_MESH, reachable=False),
     ),
     "of unreachable agents the own first": (
-        agent("own-away", Trust.OWN_MESH, **AWAY),
-        agent("imported-away", Trust.IMPORTED, **AWAY),
+        agent("own-away", Trust.OWN_MESH, reachable=False),
+        agent("imported-away", Trust.IMPORTED, reachable=False),
     ),
-    "healthy before degraded among equals": (OWN, agent("own-slow", Trust.OWN_MESH, **SLOW)),
+    "healthy before degraded among equals": (
+        OWN,
+        agent("own-slow", Trust.OWN_MESH, reachable=True, last_error="slow"),
+    ),
 }
 
 
