@@ -49,11 +49,22 @@ from tests.recording import Recording
 from tests.serving import serve_app
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-WAIT_S = 10.0
+WAIT_S = 30.0
 """Longer than anything takes; a test that waits this long has failed."""
 
 NOT_OPENED = frozenset(
-    {"hub-file", "models", "first-reading", "upkeep", "folder-watch", "logs", "agents", "runs", "list-watch"}
+    {
+        "hub-file",
+        "models",
+        "first-reading",
+        "upkeep",
+        "folder-watch",
+        "logs",
+        "agents",
+        "runs",
+        "list-watch",
+        "calls",
+    }
 )
 """The parts that start processes, and those that do in the background what a test does when it wants it."""
 

@@ -28,6 +28,7 @@ async def test_a_stranger_tries_a_skill_approves_a_workflow_and_sees_the_trace(
         link = await asyncio.to_thread(command.wait_for, "/ui/link/")
     async with open_page(browser, expected="status of 403") as page:
         await page.goto(link)
+        await page.get_by_role("button", name="Sign in").click()
         await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
         await page.get_by_role("link", name="Agents", exact=True).click()
         await page.get_by_label("What should it do?").fill("add two numbers")

@@ -30,9 +30,11 @@ ELSEWHERE = (
     "retinue logs --agent my-agent --failed",
     'retinue orchestrate "Write a Python web scraper"',
     "retinue keys trust partner https://agents.example.org/.well-known/jwks.json",
+    "retinue restore mesh-backup --replace",
 )
 """What other tests run: the demo's own suite, the tests of runs that wait, those of the bridge, of a
-hub in the background and its log, of the guide to orchestration, of keys at a URL, and of KOI programs."""
+hub in the background and its log, of the guide to orchestration, of keys at a URL, of the guide to
+backups, and of KOI programs."""
 
 READY = {"hub": "hub at", "serve": "published", "worker": "worker on"}
 

@@ -107,6 +107,8 @@ AUXILIARY = re.compile(r"\.(db|db-wal|db-shm|db\.mark|lock|log|generation)$")
 """Databases, compared by the runs in them; and files whose content nobody reads."""
 
 ELSEWHERE = {
+    "restore": "tests/cli/managing/test_restore.py::"
+    "test_what_is_no_backup_is_refused_and_a_failure_leaves_the_state",
     "demo": "packages/retinue-testwriter/tests/testwriter/test_demo.py::test_a_demo_without_room_is_one_line",
     "imports login": "tests/runtime/test_import_logins.py::test_a_login_on_a_full_disk_keeps_the_old_one",
 }

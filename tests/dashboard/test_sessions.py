@@ -14,8 +14,10 @@ from starlette.routing import Route
 
 from retinue.core.call import Principal
 from retinue.dashboard.sessions import (
+    LINKS_OF_A_CALLER,
     OPEN_PREFIXES,
     PAGE_PREFIXES,
+    SESSIONS_OF_A_CALLER,
     BrowserSessions,
     SessionMiddleware,
     is_own_page,
@@ -53,7 +55,7 @@ async def get(url: str, **options: Any) -> tuple[int, Any, str]:
 
 
 async def test_a_cookie_stands_for_its_token_on_pages_only(url: str, sessions: BrowserSessions) -> None:
-    headers = {"cookie": f"retinue_session={sessions.begin(TOKEN)}"}
+    headers = {"cookie": f"retinue_session={sessions.begin(TOKEN, 'ada')}"}
     assert (await get(f"{url}/", headers=headers))[:2] == (200, '"ada"')
     assert (await get(f"{url}/ui/agents", headers=headers))[:2] == (200, '"ada"')
     for path in ("/execute", "/mcp", "/v2/", "/agents/a/execute"):
@@ -70,19 +72,30 @@ async def test_a_page_without_a_session_leads_to_sign_in_and_back(url: str) -> N
 
 
 async def test_a_session_whose_token_is_revoked_leads_to_sign_in(url: str, sessions: BrowserSessions) -> None:
-    headers = {"accept": "text/html", "cookie": f"retinue_session={sessions.begin(b'revoked')}"}
+    headers = {"accept": "text/html", "cookie": f"retinue_session={sessions.begin(b'revoked', 'ada')}"}
     assert (await get(f"{url}/ui/calls", headers=headers))[0] == 303
     assert (await get(f"{url}/ui/sign-in", headers=headers))[0] == 200
 
 
 def test_a_link_signs_in_once_and_an_ended_session_is_gone(sessions: BrowserSessions) -> None:
-    code = sessions.make_link(TOKEN).rpartition("/")[2]
+    code = sessions.make_link(TOKEN, "ada").rpartition("/")[2]
     session = sessions.use_link(code)
     assert session is not None
     assert sessions.find(session) == TOKEN
     assert sessions.use_link(code) is None
     sessions.end(session)
     assert sessions.find(session) is None
+
+
+def test_a_caller_that_makes_many_links_or_sessions_ends_only_its_own(sessions: BrowserSessions) -> None:
+    owner, link = sessions.begin(b"owner", "local"), sessions.make_link(b"owner", "local")
+    own_links = [sessions.make_link(TOKEN, "ada") for _ in range(3 * LINKS_OF_A_CALLER)]
+    own_sessions = [sessions.begin(TOKEN, "ada") for _ in range(3 * SESSIONS_OF_A_CALLER)]
+    assert sessions.find(owner) == b"owner"
+    assert sessions.find_link(link.rpartition("/")[2]) is not None
+    kept = [link for link in own_links if sessions.find_link(link.rpartition("/")[2]) is not None]
+    assert kept == own_links[-LINKS_OF_A_CALLER:]
+    assert [one for one in own_sessions if sessions.find(one)] == own_sessions[-SESSIONS_OF_A_CALLER:]
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,8 @@ AT_REGISTRY: dict[str, tuple[str, ...]] = {
 """The commands that ask a registry, which may be a hub of another state; its URL is the last argument."""
 
 AT_NEITHER = frozenset(
-    ("backup", "completion", "connect", "demo", "hub", "keys", "koi", "logs", "new", "status", "stop")
-) | {"token", "worker"}
+    ("backup", "completion", "connect", "demo", "hub", "keys", "koi", "logs", "new", "restore", "status")
+) | {"stop", "token", "worker"}
 
 INITIALIZE = {
     "jsonrpc": "2.0",

@@ -87,7 +87,7 @@ async def test_a_token_that_cannot_be_renewed_is_used_until_its_server_refuses_i
 @pytest.mark.parametrize("step_s", STEPS_S)
 def test_sessions_and_one_time_links_last_as_long_as_before(clock: Clock, step_s: float) -> None:
     sessions = BrowserSessions()
-    session, link = sessions.begin(b"token"), sessions.make_link(b"token")
+    session, link = sessions.begin(b"token", "ada"), sessions.make_link(b"token", "ada")
     clock.offset_s = step_s
     assert sessions.find(session) == b"token"
     code = link.rpartition("/")[2]

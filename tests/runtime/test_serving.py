@@ -25,7 +25,8 @@ async def test_a_call_that_a_stopping_server_cuts_off_is_told_so_as_by_one_that_
             asking = asyncio.create_task(http.request("GET", url_of(listener), timeout_s=30))
             await begun.wait()
         reply = await asking
-    assert (reply.status, reply.body) == (503, b"stopping")
+    assert (reply.status, reply.headers["content-type"]) == (503, "application/json")
+    assert reply.body == b'{"detail":"it was stopping","data":{"type":"cancelled"}}'
 
 
 async def test_a_call_that_fails_while_the_server_stops_is_answered_as_any_failure() -> None:

@@ -39,6 +39,7 @@ SAMPLES: dict[str, Any] = {
     "cause": {"type": "timeout", "message": "boom"},
     "candidates": ["a", "b"],
     "offered": ["1.0"],
+    "now_s": 1_800_000_000.0,
 }
 MISSING = Problem("requirements", "missing required field 'requirements'")
 CLASSES = list_error_classes()

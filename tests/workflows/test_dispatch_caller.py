@@ -11,12 +11,12 @@ import pytest
 from retinue.core.call import Outcome
 from retinue.core.errors import AgentUnreachableError, LookupFailedError, UnknownAgentError
 from retinue.core.record import Listing, ListingKey
+from retinue.mesh.admission import Admission
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.routing import Strategy, first
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.entry import Entry
-from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.workflows.caller import Choice
 from retinue.workflows.dispatch_caller import DispatchCaller, RoleChoice
 from retinue.workflows.runs.records import Origin, as_json, read_json
@@ -33,7 +33,7 @@ def caller(*listings: Listing, strategy: Strategy = first) -> DispatchCaller:
     return DispatchCaller(
         dispatcher,
         lookup,
-        TraceGuard(),
+        Admission(),
         agent="hub",
         directory=Directory(MemoryListings()),
         strategy=strategy,
@@ -79,7 +79,7 @@ async def test_what_was_chosen_on_one_machine_is_called_on_another_where_its_sou
         here = DispatchCaller(
             Dispatcher("hub", lookup, invoker_of),
             lookup,
-            TraceGuard(),
+            Admission(),
             agent="hub",
             directory=Directory(MemoryListings()),
         )
@@ -111,7 +111,7 @@ async def run_step(directory: CountingDirectory, choice: Choice, invoker: Script
     caller = DispatchCaller(
         Dispatcher("hub", directory, lambda _: invoker),
         directory,
-        TraceGuard(),
+        Admission(),
         agent="hub",
         directory=directory,
     )
@@ -133,7 +133,7 @@ async def test_a_step_looks_its_agent_up_once() -> None:
     caller = DispatchCaller(
         Dispatcher("hub", directory, lambda _: invoker),
         directory,
-        TraceGuard(),
+        Admission(),
         agent="hub",
         directory=directory,
         strategy=lambda live, _: live[::-1],

@@ -30,6 +30,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("managing.doctor:doctor", "Check what works on this machine and print remedies."),
         "dashboard": ("managing.dashboard:dashboard", "Open the dashboard of the running hub in a browser."),
         "backup": ("managing.backup:backup", "Copy the state folder while its hub runs."),
+        "restore": ("managing.restore:restore", "Restore the state folder from a backup."),
     },
     "Agents": {
         "new": ("serving.new:new", "Create the folder of a new agent."),

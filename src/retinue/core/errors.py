@@ -30,6 +30,7 @@ RetinueError
 │   └── VersionConflictError  offered, but in no version of the requested range
 ├── AccessError
 │   ├── NotAuthenticatedError
+│   │   └── ClocksDifferError  the times of a mesh token do not fit the clock of this machine
 │   └── NotAllowedError
 │       └── InsufficientScopeError  a valid token without the required scope
 ├── GuardError                the trace guard rejected the call
@@ -37,6 +38,7 @@ RetinueError
 │   ├── BudgetSpentError      the trace has no calls or seconds left, or a model agent no money
 │   └── CircuitOpenError      the breaker of this trace or agent is open
 ├── BusyError                 a rate or concurrency limit; try later
+│   └── StoppingError         the process is stopping; try later, or elsewhere
 ├── ExecutionError            the skill was called and did not return a result
 │   ├── ExecutionFailedError  it raised
 │   ├── OutputInvalidError    its result does not fit the output schema, or is not JSON
@@ -81,10 +83,12 @@ from retinue.core.error_kinds.admission import (
     BusyError,
     CallTooDeepError,
     CircuitOpenError,
+    ClocksDifferError,
     GuardError,
     InsufficientScopeError,
     NotAllowedError,
     NotAuthenticatedError,
+    StoppingError,
     find_guard_error,
 )
 from retinue.core.error_kinds.base import (
@@ -182,6 +186,7 @@ __all__ = [
     "CardSignatureError",
     "ChildFailedError",
     "CircuitOpenError",
+    "ClocksDifferError",
     "ContentMissingError",
     "DefinitionError",
     "DigestMismatchError",
@@ -230,6 +235,7 @@ __all__ = [
     "StateDamagedError",
     "StateError",
     "StepFailedError",
+    "StoppingError",
     "StorageFullError",
     "TagTakenError",
     "TooLargeError",

@@ -65,6 +65,12 @@ def _busy(error: RemoteFaultError, message: str, facts: Facts) -> RetinueError:
     return busy
 
 
+def _stopping(error: RemoteFaultError, message: str, facts: Facts) -> RetinueError:
+    stopping = e.StoppingError(float(facts["retry_after_s"]))
+    stopping.is_nested = facts.get("nested") is True
+    return stopping
+
+
 _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] = {
     e.InvalidParametersError.type: lambda _, m, f: e.InvalidParametersError(_problems(f)),
     e.UnknownSkillError.type: _of_skill(e.UnknownSkillError),
@@ -75,6 +81,7 @@ _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] 
     e.NotAllowedError.type: lambda _, m, f: e.NotAllowedError(m),
     e.InsufficientScopeError.type: lambda _, m, f: e.InsufficientScopeError(m, scopes=f["scopes"]),
     e.BusyError.type: _busy,
+    e.StoppingError.type: _stopping,
     e.ExecutionFailedError.type: lambda _, m, f: e.ExecutionFailedError(
         m, exception=f.get("exception", ""), detail=f.get("detail", ""), skill=f.get("skill", "")
     ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote
 
@@ -32,40 +33,65 @@ COOKIE = "retinue_session"
 
 LINK_S = 60.0
 SESSION_S = 12 * 3600.0
-MAX_LINKS = 100
-MAX_SESSIONS = 1_000
+MAX_LINKS = 1_000
+MAX_SESSIONS = 10_000
+LINKS_OF_A_CALLER = 10
+SESSIONS_OF_A_CALLER = 100
+"""A caller that makes more loses its own oldest ones, and no other caller's."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """A verified token, and the id of its principal."""
+
+    token: bytes
+    caller: str
 
 
 class BrowserSessions:
-    """The sessions and unused one-time links of one hub."""
+    """The sessions and unused one-time links of one hub, each made with a verified token."""
 
     def __init__(self) -> None:
-        self._links: TTLCache[str, bytes] = TTLCache(MAX_LINKS, LINK_S, timer=time.monotonic)
-        self._sessions: TTLCache[str, bytes] = TTLCache(MAX_SESSIONS, SESSION_S, timer=time.monotonic)
+        self._links: TTLCache[str, SignedIn] = TTLCache(MAX_LINKS, LINK_S, timer=time.monotonic)
+        self._sessions: TTLCache[str, SignedIn] = TTLCache(MAX_SESSIONS, SESSION_S, timer=time.monotonic)
 
-    def make_link(self, token: bytes) -> str:
+    def make_link(self, token: bytes, caller: str) -> str:
         """The path of a link that signs in once, within `LINK_S`."""
         code = secrets.token_urlsafe(24)
-        self._links[code] = token
+        _make_room(self._links, caller, LINKS_OF_A_CALLER)
+        self._links[code] = SignedIn(token, caller)
         return f"{ROOT}/link/{code}"
+
+    def find_link(self, code: str) -> SignedIn | None:
+        """Whom a link signs in; None if it is unknown, used or too old."""
+        return self._links.get(code)
 
     def use_link(self, code: str) -> str | None:
         """A new session by a link; None if it is unknown, used or too old."""
-        token = self._links.pop(code, None)
-        return None if token is None else self.begin(token)
+        signed_in = self._links.pop(code, None)
+        return None if signed_in is None else self.begin(signed_in.token, signed_in.caller)
 
-    def begin(self, token: bytes) -> str:
+    def begin(self, token: bytes, caller: str) -> str:
         """A new session of a token."""
         session = secrets.token_urlsafe(32)
-        self._sessions[session] = token
+        _make_room(self._sessions, caller, SESSIONS_OF_A_CALLER)
+        self._sessions[session] = SignedIn(token, caller)
         return session
 
     def find(self, session: str) -> bytes | None:
         """The token of a session; None if it has ended."""
-        return self._sessions.get(session)
+        signed_in = self._sessions.get(session)
+        return None if signed_in is None else signed_in.token
 
     def end(self, session: str) -> None:
         self._sessions.pop(session, None)
+
+
+def _make_room(entries: TTLCache[str, SignedIn], caller: str, limit: int) -> None:
+    """Drop the oldest entries of a caller until it has fewer than ``limit``."""
+    own = [key for key in entries if (entry := entries.get(key)) is not None and entry.caller == caller]
+    for key in own[: max(0, len(own) - limit + 1)]:
+        entries.pop(key, None)
 
 
 def read_cookie(headers: Headers) -> str | None:

@@ -29,18 +29,15 @@ class SignInPages:
 
     def list_forms(self) -> dict[str, Page]:
         """The pages with a form, by path."""
-        return {f"{ROOT}/sign-in": self._sign_in}
+        return {f"{ROOT}/sign-in": self._sign_in, f"{ROOT}/link/{{code}}": self._follow_link}
 
     def list_actions(self) -> dict[str, Page]:
         """The actions of forms, by path."""
         return {f"{ROOT}/sign-out": self._sign_out}
 
     def list_routes(self) -> list[Route]:
-        """The routes of one-time links."""
-        return [
-            Route(f"{ROOT}/links", self._make_link, methods=["POST"]),
-            Route(f"{ROOT}/link/{{code}}", self._use_link, methods=["GET"]),
-        ]
+        """The route at which commands get one-time links."""
+        return [Route(f"{ROOT}/links", self._make_link, methods=["POST"])]
 
     async def _sign_in(self, request: Request, principal: Principal) -> Response:
         target = request.query_params.get("to", "/")
@@ -50,11 +47,11 @@ class SignInPages:
         if request.method == "POST":
             token = (await read_entries(request)).get("token", "").strip().encode()
             try:
-                await self._verify(token)
+                who = await self._verify(token)
             except RetinueError as error:
                 problem = error.message
             else:
-                return self._begin(request, self._sessions.begin(token), target)
+                return self._begin(request, self._sessions.begin(token, who.id), target)
         return self._frame.render(
             "sign_in.html", request, {"problem": problem, "to": target}, "", 403 if problem else 200
         )
@@ -69,18 +66,51 @@ class SignInPages:
 
     async def _make_link(self, request: Request) -> Response:
         """For ``retinue dashboard``: a link that signs a browser in with the token of this request."""
-        authorization = identity_of(request.scope).headers.get(b"authorization", b"")
+        identity = identity_of(request.scope)
+        authorization = identity.headers.get(b"authorization", b"")
         token = authorization[7:].strip()
-        if not token:
+        # the security checks let any other scheme pass as anonymous
+        if identity.principal.kind == "anonymous" or not token:
             return JSONResponse({"detail": "send the token that the browser is to have"}, 401)
-        return JSONResponse({"path": self._sessions.make_link(token)})
+        return JSONResponse({"path": self._sessions.make_link(token, identity.principal.id)})
 
-    async def _use_link(self, request: Request) -> Response:
-        session = self._sessions.use_link(request.path_params["code"])
-        if session is None:
-            context = {"error": "This link was used already, or is too old.", "remedy": "retinue dashboard"}
-            return self._frame.render("failure.html", request, context, "", 403)
-        return self._begin(request, session, "/")
+    async def _follow_link(self, request: Request, principal: Principal) -> Response:
+        """Sign in by a link: a page with a button, because a foreign page can lead a browser to any link.
+
+        A browser that is signed in with another token stays so.
+        """
+        code = request.path_params["code"]
+        link = self._sessions.find_link(code)
+        if link is None:
+            return self._refuse_link(request)
+        current = await self._find_current(request)
+        if current is not None and current[0] == link.token:
+            return RedirectResponse("/", 303)
+        if current is not None:
+            context = {
+                "error": f"This browser is signed in as {current[1]}, and the link is for {link.caller}.",
+                "remedy": "Sign out first, then open the link again.",
+            }
+            return self._frame.render("failure.html", request, context, "", 409)
+        if request.method != "POST":
+            return self._frame.render("link.html", request, {"code": code, "who": link.caller}, "")
+        session = self._sessions.use_link(code)
+        return self._refuse_link(request) if session is None else self._begin(request, session, "/")
+
+    def _refuse_link(self, request: Request) -> Response:
+        context = {"error": "This link was used already, or is too old.", "remedy": "retinue dashboard"}
+        return self._frame.render("failure.html", request, context, "", 403)
+
+    async def _find_current(self, request: Request) -> tuple[bytes, str] | None:
+        """The token and the caller of the session that the browser has; None without a valid one."""
+        cookie = read_cookie(identity_of(request.scope).headers)
+        token = None if cookie is None else self._sessions.find(cookie)
+        if token is None:
+            return None
+        try:
+            return token, (await self._verify(token)).id
+        except RetinueError:
+            return None
 
     def _begin(self, request: Request, session: str, target: str) -> Response:
         response = RedirectResponse(target, 303)

@@ -80,7 +80,7 @@ def add_draft_skills(
     async def store_text(
         text: Annotated[str, Field(description="The workflow as YAML or JSON")], ctx: Context
     ) -> Json:
-        """Stores a workflow in the registry of this mesh; replaces a workflow of the same name."""
+        """Stores a workflow in the registry of this mesh, in place of the one of the same name."""
         if not is_mesh_itself(ctx.principal):
             raise NotAllowedError(
                 "only the mesh itself stores workflows",

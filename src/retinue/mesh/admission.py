@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from cachetools import LRUCache
 
 from retinue.core.call import Call, Outcome
-from retinue.core.errors import BusyError, CallCancelledError, RetinueError
+from retinue.core.errors import BusyError, CallCancelledError, RetinueError, StoppingError
 from retinue.mesh.guard.trace_guard import AdmittedCall, TraceGuard
 from retinue.mesh.health.failure_policy import status_of
 from retinue.mesh.observing.events import CallEndedEvent, EventBus, now
@@ -62,6 +62,10 @@ class ProcessLimits:
         self._settings = settings or LimitSettings()
         self._clock = clock
         self._in_flight = 0
+        self.steps_in_flight = 0
+        """How many of the calls in flight are steps of runs, which another process can continue."""
+        self.is_stopping = False
+        """Whether only calls of chains that are in flight here are still admitted."""
         self._buckets: LRUCache[str, TokenBucket] = LRUCache(self._settings.max_callers)
 
     def configure(self, settings: LimitSettings) -> None:
@@ -110,14 +114,22 @@ class Admission:
     def enter(self, call: Call, agent: str) -> AdmittedCall:
         """Admit one call to ``agent``; end it with `leave`.
 
-        Raises BusyError and the errors of `TraceGuard.enter`.
+        Raises BusyError, StoppingError and the errors of `TraceGuard.enter`.
         """
-        self.limits.admit(call.principal.id)
+        limits = self.limits
+        if limits.is_stopping and not self._continues(call):
+            raise StoppingError
+        limits.admit(call.principal.id)
         try:
             return self.guard.enter(call, agent)
         except BaseException:
             self.limits.release()
             raise
+
+    def _continues(self, call: Call) -> bool:
+        """Whether the call belongs to a chain in flight, or tells of one (cancelled, progress)."""
+        is_news = call.skill.startswith("notifications/")
+        return call.run_step is not None or is_news or self.guard.is_in_flight(call.trace.id)
 
     def leave(self, admitted: AdmittedCall) -> None:
         """End an admitted call."""

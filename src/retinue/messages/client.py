@@ -185,7 +185,7 @@ class _Peer:
         except TransportError as error:
             raise AgentUnreachableError(self.name, self._url, error.cause, sent=error.sent) from error
         if response.status >= 400:
-            check_not_refused(self.name, response.status)
+            check_not_refused(self.name, self._url, response.status, response.headers)
             if is_lost(response.status):
                 raise lost(self.name, self._url, response.status, response.body)
         try:

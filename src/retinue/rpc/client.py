@@ -243,7 +243,7 @@ def _headers_of(call: Call, trace: TraceContext, token: str | None) -> dict[str,
 
 def _read_reply(reply: HttpResponse, target: CallTarget) -> Any:
     if reply.status >= 400:
-        check_not_refused(target.name, reply.status)
+        check_not_refused(target.name, target.url, reply.status, reply.headers)
     try:
         found = parse_response(reply.body)
     except (ParseError, InvalidRequestError) as error:

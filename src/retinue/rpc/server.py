@@ -27,6 +27,7 @@ from retinue.core.errors import (
     InvalidRequestError,
     OutputInvalidError,
     RetinueError,
+    StoppingError,
     UnknownAgentError,
     UnknownSkillError,
 )
@@ -50,7 +51,7 @@ from retinue.web.codec.trace import (
     render_warnings,
 )
 from retinue.web.disconnect import WATCH_AFTER_S, CancelOnDisconnect, read_body
-from retinue.web.error_table import execute_fault
+from retinue.web.error_table import execute_fault, rest_fault
 from retinue.web.security import Headers, RequestIdentity, identity_of
 
 MAX_AT_ONCE = 16
@@ -139,6 +140,7 @@ class ExecuteEndpoint:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(MAX_AT_ONCE, len(entries))):
                 group.create_task(work(pending))
+        used.refusal = None  # the other calls of a batch have their results
         said = [reply for reply in replies if reply is not None]
         return render_batch(said) if said else None
 
@@ -174,6 +176,8 @@ class ExecuteEndpoint:
             used.calls += outcome.calls_used or 0
             used.warnings += outcome.warnings
             used.usage = outcome.usage
+            if isinstance(error, StoppingError) and not error.is_nested:
+                used.refusal = error
         except Exception:  # noqa: BLE001 - one failing call must not end a batch
             # A bug in Retinue: its text belongs in the log, not on the wire.
             _log.exception("dispatch failed", call_id=call.id, skill=call.skill)
@@ -203,6 +207,8 @@ class _CallsUsed:
     calls: int = 0
     warnings: tuple[str, ...] = ()
     usage: Mapping[str, Any] | None = None
+    refusal: StoppingError | None = None
+    """Set if the process takes no new calls: a balancer or proxy reads the status, not the body."""
 
 
 async def _send(send: Send, body: bytes | None, used: _CallsUsed) -> None:
@@ -217,7 +223,12 @@ async def _send(send: Send, body: bytes | None, used: _CallsUsed) -> None:
         headers.append((_WARNINGS, render_warnings(used.warnings).encode()))
     if used.usage is not None:
         headers.append((_USAGE, render_usage(used.usage).encode()))
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    status = 200
+    if used.refusal is not None:
+        fault = rest_fault(used.refusal)
+        status = fault.status
+        headers += [(name.encode(), value.encode()) for name, value in fault.headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 

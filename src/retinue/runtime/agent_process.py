@@ -15,6 +15,7 @@ from retinue.runtime.agent_core import attach_model, open_agent
 from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.parts.agent_publication import AgentLinesPart, ListWatchPart, PublicationPart
+from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.mcp import AgentMcpPart
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.protocols import (
@@ -95,6 +96,7 @@ def agent_parts(target: Target, options: ServeOptions, settings: Settings) -> Se
         CardPart(),
         RestPart(),
         ProbesPart(),
+        CallsPart(),
         *publication,
         ListWatchPart(target, options.hub_url),
         *list_parts_of("agent", settings.parts.off),

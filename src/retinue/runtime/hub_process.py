@@ -20,6 +20,7 @@ from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.models import spending_reader
 from retinue.runtime.parts.audit import AuditPart
+from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.children import LogsPart, ModelsPart, SupervisorPart
 from retinue.runtime.parts.hub_moments import FirstReadingPart, FolderWatchPart, HubFilePart, HubLinesPart
 from retinue.runtime.parts.hub_protocols import DashboardPart, DiscoveryPart, HubMcpPart, RegistryPart
@@ -100,6 +101,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         LogsPart(),
         SupervisorPart(bare=bare),
         RunsPart(),
+        CallsPart(),
     ]
 
 

@@ -212,7 +212,7 @@ def _make_caller(
     return DispatchCaller(
         dispatcher,
         lookup,
-        dispatcher.admission.guard,
+        dispatcher.admission,
         agent=HUB_NAME,
         directory=directory,
         strategy=dispatcher.strategy,

@@ -41,10 +41,10 @@ class ChildSpec:
 
     name: str
     arguments: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str]
     listener: socket.socket | None = None
     ready_within_s: float = 20.0
-    stop_within_s: float = 6.0
+    stop_within_s: float = field(default=6.0, compare=False)
 
 
 Ready = Mapping[str, Any]

@@ -16,6 +16,7 @@ from retinue.core import errors as e
 from retinue.core.errors import RetinueError
 from retinue.core.remote_faults import describe_fault, describe_for_model
 from retinue.web.codec.jsonrpc import BUDGET_SPENT, CIRCUIT_OPEN, RECURSION_LIMIT
+from retinue.web.codec.peer_requests import CLOCK_HEADER
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -170,6 +171,7 @@ TABLE: dict[type[RetinueError], Row] = {
     e.CallTooDeepError: _row(RECURSION_LIMIT, "", 508, _ERROR, _REJECT, 5),
     e.BudgetSpentError: _row(BUDGET_SPENT, "", 508, _ERROR, _REJECT, 5),
     e.BusyError: _row(BUSY, "", 429, _RESULT, ("TASK_REJECT", "busy"), 5),
+    e.StoppingError: _row(BUSY, "", 503, _RESULT, _REJECT, 5),
     e.ExecutionError: _row(*_FAILED, 500, _TASK, _FAILURE, 1),
     e.CallTimedOutError: _row(*_FAILED, 504, _TASK, _FAILURE, 6),
     e.CallCancelledError: _row(*_FAILED, 499, ("tool_error", "canceled"), _FAILURE, 130),
@@ -236,6 +238,8 @@ def rest_fault(error: RetinueError) -> RestFault:
     headers = {}
     if isinstance(error, e.NotAuthenticatedError):
         headers["www-authenticate"] = "Bearer"
+        if isinstance(error, e.ClocksDifferError):
+            headers[CLOCK_HEADER] = f"{error.now_s:.3f}"
     elif isinstance(error, e.BusyError | e.CircuitOpenError):
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
     return RestFault(row.rest, body, headers)

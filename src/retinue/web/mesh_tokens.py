@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from retinue.core.call import Principal, TraceContext
-from retinue.core.errors import NotAuthenticatedError
+from retinue.core.durations import render_duration
+from retinue.core.errors import ClocksDifferError, NotAuthenticatedError
 from retinue.storage.mesh_key import joined_token, key_id
 from retinue.storage.state import State
 from retinue.web.addresses import is_loopback_url
@@ -213,16 +214,14 @@ class MeshBearer:
     async def read(self, token: bytes, place: str) -> Principal | None:
         """The principal of a token sent to ``place`` (host and port); None for a token of another kind.
 
-        Raises NotAuthenticatedError for a token of another mesh, for another place, or expired.
+        Raises NotAuthenticatedError for a token of another mesh or for another place, ClocksDifferError for
+        one whose minute is over or has not come.
         """
         if not token.startswith(BEARER_PREFIX.encode()):
             return None
         expires, audience = self._known.get(token) or self._verify(token)
         if expires + CLOCK_SKEW_S <= self._clock() or expires > self._clock() + _LATEST_S:
-            raise NotAuthenticatedError(
-                "this mesh token has expired",
-                remedy="synchronise the clocks of both machines",
-            )
+            raise _refuse_time(expires, self._clock())
         if audience != place and (audience != self._own_place or not audience):
             raise NotAuthenticatedError(
                 "this mesh token is for another host or port",
@@ -250,3 +249,12 @@ class MeshBearer:
             self._known.clear()
         self._known[token] = facts
         return facts
+
+
+def _refuse_time(expires: float, now: float) -> ClocksDifferError:
+    """The error of a token that is not valid now; it names the age of the token by both clocks together."""
+    age_s = now - (expires - BEARER_LIFETIME_S)
+    age = render_duration(abs(age_s))
+    if age_s > 0:
+        return ClocksDifferError(f"this mesh token has expired: it was made {age} ago", now)
+    return ClocksDifferError(f"this mesh token is of the future: it is made in {age}", now)

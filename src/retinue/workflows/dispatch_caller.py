@@ -28,6 +28,7 @@ from retinue.core.record import (
     render_deprecation,
 )
 from retinue.core.text import suggest
+from retinue.mesh.admission import Admission
 from retinue.mesh.asking.fanout import Answers, ask_agents
 from retinue.mesh.asking.query import Query, make_query
 from retinue.mesh.channel import NullChannel
@@ -44,7 +45,7 @@ from retinue.mesh.directory.routing import (
 )
 from retinue.mesh.directory.versions import is_same_repository, mark_standby, name_version
 from retinue.mesh.dispatch import Calls, Lookup
-from retinue.mesh.guard.trace_guard import OutgoingCall, TraceGuard, new_trace, next_hop
+from retinue.mesh.guard.trace_guard import OutgoingCall, new_trace, next_hop
 from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access, AgentView, is_seen, may_call
 from retinue.workflows.caller import Choice, Wanted
@@ -160,7 +161,7 @@ class DispatchCaller:
         self,
         calls: Calls,
         lookup: Lookup,
-        guard: TraceGuard,
+        admission: Admission,
         *,
         agent: str,
         directory: Directory,
@@ -174,7 +175,8 @@ class DispatchCaller:
         self._roles = RoleChoice(directory, strategy, track)
         self._directory = directory
         self._track = track
-        self._guard = guard
+        self._guard = admission.guard
+        self._limits = admission.limits
         self._agent = agent
         self._strategy = strategy
 
@@ -324,8 +326,12 @@ class DispatchCaller:
             run_step=f"{run_id}/{path}",
             listing=listing,
         )
-        with OutgoingCall(outgoing, guard=self._guard):
-            return await self._calls.dispatch(call, _CHANNEL)
+        self._limits.steps_in_flight += 1
+        try:
+            with OutgoingCall(outgoing, guard=self._guard):
+                return await self._calls.dispatch(call, _CHANNEL)
+        finally:
+            self._limits.steps_in_flight -= 1
 
     def _find_here(self, choice: Choice) -> ListingKey | None:
         """The listing of the choice; None where another process chose it and means another agent by it."""

@@ -45,8 +45,9 @@ def always(error: Exception) -> Any:
         lambda: CircuitOpenError("work-agent", 5, "connection refused"),
         refused,
         lambda: UnknownAgentError("work-agent"),
+        lambda: AgentUnreachableError.clocks_differ("work-agent", "http://127.0.0.1:1", 120.0),
     ],
-    ids=["circuit open", "unreachable", "not listed"],
+    ids=["circuit open", "unreachable", "not listed", "another time"],
 )
 async def test_a_step_with_retry_waits_for_its_agent_and_uses_no_attempt(bench: Bench, away: Any) -> None:
     bench.offer("work", failing(*[away() for _ in range(9)], then={"n": 2}))

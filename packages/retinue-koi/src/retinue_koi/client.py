@@ -92,7 +92,7 @@ def read_reply(name: str, url: str, status: int, body: bytes) -> Any:
     Raises RemoteFaultError with the agent's own words, the GuardError that it passes on,
     NotAuthenticatedError, and AgentUnreachableError for the reply of a proxy.
     """
-    check_not_refused(name, status)
+    check_not_refused(name, url, status, {})  # no token goes there, so the clock does not matter
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -189,6 +189,7 @@ async def _team(home: Path, model: str | None, echo: Echo) -> AsyncIterator[Mesh
         supervisor = Supervisor(probe)
         arguments = ("hub", "--port", str(HUB_PORT), "--port-may-move")
         environment = {
+            **os.environ,
             "RETINUE_HOME": str(home),
             HUB_VARIABLE: "",
             "RETINUE_HUB__MODELS": json.dumps([model] if model else []),

@@ -18,7 +18,7 @@ def backup(folder: Path, as_json: bool) -> None:
     """Copy the state folder while its hub runs.
 
     Copies the registry, the databases, keys, tokens, stored workflows and retinue.toml into DIR, which must
-    be new or empty. Only its owner can read it. A state is restored by starting the hub on a copy of DIR.
+    be new or empty. Only its owner can read it. To restore it: retinue restore DIR.
     """
     from retinue.settings import find_settings_file, load_settings
     from retinue.storage.backup import back_up
@@ -29,6 +29,6 @@ def backup(folder: Path, as_json: bool) -> None:
         print_json({"folder": str(folder), "copied": names})
     else:
         click.echo(f"copied {', '.join(names) or 'nothing'} of {state.root} to {folder}")
-        note(f"start a hub on it: RETINUE_HOME={folder} retinue hub")
+        note(f"to restore it: retinue restore {folder}; to try it: RETINUE_HOME={folder} retinue hub")
     if load_settings().database is not None:
         warn("the runs are in the configured database: back it up with its own program, such as pg_dump")

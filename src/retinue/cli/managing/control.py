@@ -21,7 +21,7 @@ NOT_ANSWERING = 7
     "within_s",
     metavar="S",
     type=click.FloatRange(0.1, 3600),
-    default=30.0,
+    default=90.0,
     show_default=True,
     help="Seconds to wait for calls in flight and for the agents of the hub.",
 )

@@ -22,6 +22,20 @@ class NotAuthenticatedError(AccessError):
     type = "not_authenticated"
 
 
+class ClocksDifferError(NotAuthenticatedError):
+    """A token of the mesh whose times do not fit the clock of this machine; ``now_s`` is its time."""
+
+    type = "clocks_differ"
+
+    def __init__(self, message: str, now_s: float) -> None:
+        super().__init__(message, remedy="synchronise the clocks of both machines")
+        self.now_s = now_s
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"now_s": round(self.now_s, 3)}
+
+
 class NotAllowedError(AccessError):
     """A known caller without permission, or a request from an origin that is not allowed."""
 
@@ -197,3 +211,14 @@ class BusyError(RetinueError):
     def data(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"retry_after_s": round(self.retry_after_s, 3)}
         return {**facts, "nested": True} if self.is_nested else facts
+
+
+class StoppingError(BusyError):
+    """The process is stopping and takes no new calls; the call has not run, another process may take it."""
+
+    type = "stopping"
+
+    def __init__(self, retry_after_s: float = 1.0) -> None:
+        super().__init__("", retry_after_s)
+        self.message = "Stopping: this process takes no new calls"
+        self.args = (self.message,)

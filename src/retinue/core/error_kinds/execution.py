@@ -185,6 +185,15 @@ class AgentUnreachableError(ExecutionError):
         error.remedy = remedy
         return error
 
+    @classmethod
+    def clocks_differ(cls, agent: str, url: str, ahead_s: float) -> Self:
+        """An agent that accepts no token of this machine, because its clock is ``ahead_s`` ahead of ours."""
+        side = "ahead of" if ahead_s > 0 else "behind"
+        difference = render_duration(abs(ahead_s))
+        error = cls(agent, url, f"its clock is {difference} {side} this machine's, so it accepts no token")
+        error.remedy = "synchronise the clocks of both machines, for example with NTP"
+        return error
+
     @property
     def data(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"agent": self.agent, "sent": self.sent}

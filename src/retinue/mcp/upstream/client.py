@@ -256,7 +256,7 @@ class _AgentRequest:
         response = AgentResponse(self._agent, self._url, stream, self._message, self._headers)
         if stream.status >= 400:
             try:
-                check_not_refused(self._agent, stream.status)
+                check_not_refused(self._agent, self._url, stream.status, stream.headers)
                 if is_lost(stream.status) and not response.is_json:
                     raise lost(self._agent, self._url, stream.status)
             except BaseException:

@@ -115,6 +115,10 @@ class TraceGuard:
         """Whether nothing is kept of any trace, because no call is in flight."""
         return not (self._in_flight or self._running)
 
+    def is_in_flight(self, trace_id: str) -> bool:
+        """Whether an admitted call of this trace has not ended."""
+        return trace_id in self._running
+
     @property
     def refused_traces(self) -> int:
         """Traces whose refusals are remembered."""

@@ -17,14 +17,16 @@ from retinue.core.errors import (
     RequestError,
     RetinueError,
     SkillNotOfferedError,
+    StoppingError,
     UnknownSkillError,
 )
 from retinue.core.record import Skill
 from retinue.mesh.health.agent_stats import AgentStats
 
-_FAILURES = frozenset(
-    error.type for error in (ExecutionFailedError, OutputInvalidError, CallTimedOutError, BusyError)
-)
+_BUSY = frozenset({BusyError.type, StoppingError.type})
+"""The agent refused the call and has not run it."""
+
+_FAILURES = _BUSY | {error.type for error in (ExecutionFailedError, OutputInvalidError, CallTimedOutError)}
 """Errors that count as failures of the agent; an untyped error may be its caller's fault."""
 
 _NOT_THERE = frozenset({UnknownSkillError.type, SkillNotOfferedError.type})
@@ -47,7 +49,7 @@ def may_fail_over(error: RetinueError, skill: Skill) -> bool:
     """Whether another agent may take the call: this one did not run it, or running it twice is harmless."""
     if isinstance(error, AgentUnreachableError):
         return not error.sent or skill.hints.idempotent or skill.hints.read_only
-    if isinstance(error, RemoteFaultError) and error.remote_type == BusyError.type:
+    if isinstance(error, RemoteFaultError) and error.remote_type in _BUSY:
         return not error.data.get("nested")  # refused further on: the agent has begun the call
     return isinstance(error, RemoteFaultError) and error.remote_type in _NOT_THERE
 
@@ -68,7 +70,7 @@ def record_failure(stats: AgentStats, skill_id: str, spent_s: float, error: Reti
         stats.timed_out(skill_id, spent_s)
     elif (error.remote_type if isinstance(error, RemoteFaultError) else error.type) in _FAILURES:
         stats.failed(skill_id, spent_s)
-        if isinstance(error, RemoteFaultError) and error.remote_type == BusyError.type:
+        if isinstance(error, RemoteFaultError) and error.remote_type in _BUSY:
             retry_after_s = error.data.get("retry_after_s")
             stats.note_busy(retry_after_s if isinstance(retry_after_s, int | float) else 1.0)
     elif isinstance(error, RemoteFaultError) and error.remote_type in _NOT_THERE:

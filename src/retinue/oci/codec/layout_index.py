@@ -64,6 +64,11 @@ class Index:
         """The index with ``manifest`` added by digest; its existing tags are kept."""
         return replace(self, entries=_tidied([*self.entries, _untagged(manifest)]))
 
+    @property
+    def publishers(self) -> frozenset[str]:
+        """The callers of other machines that published a manifest of this repository."""
+        return frozenset(name for e in self.entries if (name := e.annotations.get(PUBLISHER)) is not None)
+
     def without_publisher(self, publisher: str) -> Index:
         """The index without the manifests that the tokens of this caller published."""
         return replace(

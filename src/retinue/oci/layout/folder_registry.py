@@ -249,6 +249,15 @@ class LayoutRegistry:
         if not await asyncio.to_thread(remove):
             raise ReferenceNotFoundError(self.name, str(reference))
 
+    def list_publishers(self) -> set[str]:
+        """The callers of other machines that published what is here. It blocks on disk I/O."""
+        publishers: set[str] = set()
+        for repository in self._walk():
+            with suppress(StateDamagedError, InvalidReferenceError):
+                if (index := self._layout(repository).read_index()) is not None:
+                    publishers |= index.publishers
+        return publishers
+
     def remove_published_by(self, publisher: str) -> list[Reference]:
         """Delete what the tokens of one caller published here; returns the deleted tags.
 

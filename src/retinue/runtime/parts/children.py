@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 
 from retinue.core.errors import ChildFailedError, InvalidSettingError
@@ -30,6 +31,9 @@ from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 
 HUB = frozenset({"hub"})
+
+END_S = 6.0
+"""A child that still runs so long after its calls should have ended is killed."""
 
 
 class ModelsPart(Part):
@@ -115,7 +119,9 @@ class SupervisorPart(Part):
             settings = tables.get(Settings)
             environ = with_home(process.environ, process.state.home)
             own = child_specs(settings, process.state, url, self._bare, environ)
-            return [*own, *model_children(models, settings, process.state, url, environ)]
+            specs = [*own, *model_children(models, settings, process.state, url, environ)]
+            stop_within_s = settings.timeouts.drain_s + END_S
+            return [replace(spec, stop_within_s=stop_within_s) for spec in specs]
 
         def prepare(tables: Tables) -> Callable[[], None]:
             """Agents that the settings no longer name are stopped, new ones are started."""

@@ -10,7 +10,9 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
@@ -26,6 +28,9 @@ RIGHTS_HEADER = "x-retinue-rights"
 CALLER_HEADER = "x-retinue-for"
 """The id of the principal on whose behalf the request is sent, percent-encoded."""
 
+CLOCK_HEADER = "x-retinue-clock"
+"""The time of the agent in seconds since 1970, where it rejects a mesh token for its time."""
+
 MAX_CALLER_LENGTH = 600
 MAX_GLOB_LENGTH = 256
 
@@ -34,13 +39,17 @@ _EVERY_RIGHT = frozenset({"exposed", "mesh", "runs_code"})
 _REMEMBERED = 256
 _MAX_REMEMBERED_BYTES = 2048
 _MAX_DETAIL = 200
+_CLOCK_TIME = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 _AGENT = "agent:"
 _PLAIN = ":@+*"
 _REJECTED = frozenset({401, 403})
 _GATEWAY_FAILURES = frozenset({502, 503, 504})
 
-STOPPING = b"stopping"
-"""The body of the 503 that a stopping process answers to requests that it ends."""
+STOPPING = orjson.dumps({"detail": "it was stopping", "data": {"type": "cancelled"}})
+"""The body of the 503 that a stopping process answers to requests that it cuts off.
+
+It is no JSON-RPC error, from which a caller would conclude that the call has not run.
+"""
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -66,9 +75,18 @@ def apply_rights(sender: Principal, headers: Mapping[bytes, bytes]) -> Principal
     return _remembered(sender, rights, caller)
 
 
-def check_not_refused(agent: str, status: int) -> None:
-    """Raise NotAuthenticatedError when the agent rejected the token of this process."""
+def check_not_refused(
+    agent: str, url: str, status: int, headers: Mapping[str, str], clock: Callable[[], float] = time.time
+) -> None:
+    """Raise NotAuthenticatedError when the agent rejected the token of this process.
+
+    Raises AgentUnreachableError where it did so because the clocks of both machines differ: the call was not
+    made, and is worth a retry when they agree. ``clock`` gives seconds since 1970.
+    """
     if status in _REJECTED:
+        agent_time = headers.get(CLOCK_HEADER, "")
+        if _CLOCK_TIME.fullmatch(agent_time):
+            raise AgentUnreachableError.clocks_differ(agent, url, float(agent_time) - clock())
         raise NotAuthenticatedError(
             f"agent {agent} rejected the token of this process (HTTP {status})",
             remedy="join its machine to this mesh (retinue token new --join), or set registry.NAME.mesh",

@@ -312,7 +312,7 @@ async def _answer_failed(cycle: RequestResponseCycle) -> None:
     if not isinstance(sys.exception(), asyncio.CancelledError):
         await RequestResponseCycle.send_500_response(cycle)
         return
-    headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await cycle.send({"type": "http.response.start", "status": 503, "headers": headers})
     await cycle.send({"type": "http.response.body", "body": STOPPING, "more_body": False})
 

@@ -34,6 +34,7 @@ from retinue.core.errors import (
     Problem,
     RetinueError,
     StepFailedError,
+    StoppingError,
     UnknownAgentError,
     UnknownSkillError,
     is_callers_time,
@@ -476,6 +477,8 @@ def _is_away(error: RetinueError | None) -> bool:
     """Whether an agent certainly did not get a call because it could not be reached."""
     if isinstance(error, CircuitOpenError):
         return error.kind.retryable and not error.relayed
+    if error is not None and error.type == StoppingError.type:
+        return not error.data.get("nested")
     return isinstance(error, AgentUnreachableError) and not error.sent
 
 

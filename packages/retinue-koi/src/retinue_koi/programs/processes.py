@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, nullcontext
@@ -240,7 +241,9 @@ def _child(program: str, file: str, variables: Mapping[str, str], listener: sock
     config = load_config(CONFIGS / file, {})
     section = config.agent or config.coordinator
     name = file if section is None else section.name
-    return ChildSpec(name, ("koi", program, "--config", str(CONFIGS / file)), variables, listener)
+    return ChildSpec(
+        name, ("koi", program, "--config", str(CONFIGS / file)), {**os.environ, **variables}, listener
+    )
 
 
 async def _start(
