@@ -14,6 +14,7 @@ from retinue.core.uri_template import (
     is_template,
     names_place,
     parse_template,
+    place_of,
 )
 from tests.strategies import texts, words
 
@@ -99,3 +100,10 @@ def test_a_template_that_names_its_scheme_and_authority_has_a_place(template: st
 )
 def test_a_template_that_matches_the_uris_of_others_has_none(template: str) -> None:
     assert not names_place(template)
+
+
+def test_a_uri_claims_its_scheme_or_its_authority() -> None:
+    assert place_of("notes://a/b") == place_of("notes://c") == "notes:"
+    assert place_of("https://a.example/x?y") == place_of("https://a.example") == "https://a.example"
+    assert place_of("https://b.example/x") != place_of("https://a.example/x")
+    assert place_of("nothing") == "nothing"

@@ -52,6 +52,13 @@ def names_place(template: str) -> bool:
     return scheme.lower() not in _SHARED_SCHEMES or _AUTHORITY.match(rest) is not None
 
 
+def place_of(uri: str) -> str:
+    """The beginning of a URI that its owner may claim: the scheme, and the authority where many share it."""
+    scheme, mark, rest = uri.partition(":")
+    authority = _AUTHORITY.match(f"{rest}/") if scheme.lower() in _SHARED_SCHEMES else None
+    return scheme + mark + ("" if authority is None else authority[0][:-1])
+
+
 def fits_template(template: str, uri: str) -> bool:
     """Whether ``uri`` may come from a template of somebody else, of any form of RFC 6570.
 
