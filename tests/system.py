@@ -39,7 +39,8 @@ from retinue.runtime.run_process import make_checks
 from retinue.runtime.serving import Stop
 from retinue.settings import Settings
 from retinue.settings_tables import EndpointTable
-from retinue.storage.listing_store import SqliteAudit, SqliteListings
+from retinue.storage.audit_store import SqliteAudit
+from retinue.storage.listing_store import SqliteListings
 from retinue.storage.state import State
 from retinue.testing.memory_runs import MemoryRuns
 from retinue_koi.membership import KoiHub

@@ -31,6 +31,7 @@ from retinue.settings_tables import (
     A2aTable,
     AccessTable,
     AgentTable,
+    AuditTable,
     AuthTable,
     DirectoryTable,
     DiscoveryTable,
@@ -117,6 +118,7 @@ class Settings(_Sources):
     trace: TraceTable = TraceTable()
     limits: LimitTable = LimitTable()
     logs: LogTable = LogTable()
+    audit: AuditTable = AuditTable()
     doors: EndpointTable = EndpointTable()
     execute: ExecuteTable = ExecuteTable()
     mcp: McpTable = McpTable()

@@ -80,6 +80,7 @@ class ImportTable(_Table):
     openapi: str | None = None
     a2a: str | None = None
     server: str | None = None
+    key_origins: tuple[PublicUrl, ...] = ()
     strict: bool = False
     visibility: Literal["mesh", "exposed"] = "exposed"
     any_uri: bool = False
@@ -187,6 +188,16 @@ class LogTable(_Table):
 
     file_bytes: int = Field(10 * 1024 * 1024, ge=1024)
     files: int = Field(4, ge=1, le=100)
+
+
+class AuditTable(_Table):
+    """``[audit]``: retention of the audit log of a hub, and the file to which its rows are exported."""
+
+    keep_days: float = Field(30.0, gt=0)
+    keep_bytes: int = Field(256 * 1024 * 1024, ge=1024 * 1024)
+    export: Path | None = None
+    export_file_bytes: int = Field(100 * 1024 * 1024, ge=1024)
+    export_files: int = Field(10, ge=1, le=1000)
 
 
 class EndpointTable(_Table):

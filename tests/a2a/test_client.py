@@ -215,6 +215,34 @@ async def test_what_is_no_a2a_reply_is_an_error_of_the_agent(streams: bool) -> N
             await client.call(Skill("say"), {"prompt": "a"}, TRACE, NullChannel())
 
 
+def test_the_chunks_of_an_artifact_are_one_text_and_artifacts_are_lines() -> None:
+    task = TaskState()
+    for number in range(3):
+        for name in ("a", "b"):
+            artifact = {"artifactId": name, "parts": [{"text": f"{name}{number} "}]}
+            update = {"taskId": "t", "artifact": artifact, "append": number > 0}
+            task.take({"artifactUpdate": update}, "odd")
+    assert read_result(task.list_results(), has_schema=False) == ("a0 a1 a2 \nb0 b1 b2 ", ())
+    assert read_result(task.list_results(), has_schema=True)[0] == "b0 b1 b2 "
+
+
+def test_the_chunks_that_a_finished_task_holds_are_one_text() -> None:
+    task = TaskState()
+    parts = [{"kind": "text", "text": "part0 "}, {"kind": "text", "text": "part1"}]
+    status = {"state": "completed"}
+    task.take({"kind": "task", "id": "t", "status": status, "artifacts": [{"parts": parts}]}, "odd")
+    assert read_result(task.list_results(), has_schema=False) == ("part0 part1", ())
+
+
+def test_data_between_two_chunks_keeps_them_apart() -> None:
+    task = TaskState()
+    for part in ({"text": "one"}, {"data": {"n": 1}}, {"text": "two"}):
+        update = {"taskId": "t", "artifact": {"artifactId": "a", "parts": [part]}, "append": True}
+        task.take({"artifactUpdate": update}, "odd")
+    (parts,) = task.list_results()
+    assert [part.get("text") for part in parts] == ["one", None, "two"]
+
+
 @given(json_values)
 def test_any_event_is_taken_or_refused(event: Any) -> None:
     task = TaskState()
@@ -223,5 +251,5 @@ def test_any_event_is_taken_or_refused(event: Any) -> None:
             task.take(wrapped, "odd")
         except RemoteFaultError:
             continue
-        read_result(task.list_parts(), has_schema=True)
-        read_result(task.list_parts(), has_schema=False)
+        read_result(task.list_results(), has_schema=True)
+        read_result(task.list_results(), has_schema=False)

@@ -117,6 +117,7 @@ ELSEWHERE = {
 READS = frozenset(
     {"doctor", "dashboard", "status", "stop", "top", "logs", "agents", "show", "find", "call", "ask"}
     | {"capabilities", "workflows", "runs", "token list", "keys", "imports", "completion", "cache clear"}
+    | {"imports logout"}
 )
 """Commands that write nothing, remove only, or whose hub writes for itself."""
 

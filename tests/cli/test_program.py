@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from retinue.cli.program import PIPE_CLOSED, SECTIONS, TABLE, program
+from retinue.cli.program import NO_WINDOWS, PIPE_CLOSED, SECTIONS, TABLE, main, program
 from retinue.core.errors import HubRunningError
 from tests.cli.conftest import Retinue
 
@@ -230,6 +230,15 @@ def test_output_that_goes_nowhere_leaves_no_trace_of_the_interpreter(redirection
     assert ended.returncode == status
     assert "Exception ignored" not in ended.stderr
     assert ended.stderr.count("\n") <= 1
+
+
+def test_windows_is_refused_in_one_line_that_names_wsl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(SystemExit) as refused:
+        main()
+    assert refused.value.code == NO_WINDOWS
+    assert "WSL" in NO_WINDOWS
+    assert len(NO_WINDOWS.splitlines()) == 1
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["call", "--help"], ["completion", "bash"]])

@@ -29,10 +29,10 @@ class Postgres:
         self._server = PostgresServer(data, cleanup_mode="stop")
         self._server.start()
 
-    def create_database(self) -> str:
-        """The url of a new, empty database."""
+    def create_database(self, options: str = "") -> str:
+        """The url of a new, empty database; ``options`` are those of ``CREATE DATABASE``."""
         name = f"runs_{uuid.uuid4().hex[:8]}"
-        self._server.psql(f"CREATE DATABASE {name}")
+        self._server.psql(f"CREATE DATABASE {name} {options}")
         return self._server.get_uri(name)
 
     def create_owned_database(self, name: str, password: str) -> str:

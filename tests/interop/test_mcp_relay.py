@@ -9,6 +9,7 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 
+from retinue.mesh.observing.events import Event, ToolCallEvent
 from tests.interop.everything import TOOLS, WATCHED
 from tests.interop.relay import Relay
 from tests.requirements import requirement
@@ -49,6 +50,8 @@ async def test_a_client_lists_reads_and_calls_as_if_nobody_stood_between(relay: 
 @both_eras
 async def test_a_tool_that_fails_says_so_in_its_own_words(relay: Relay, mode: str) -> None:
     """An ``isError`` result is the agent's own; the hub's audit knows that the call failed."""
+    events: list[Event] = []
+    relay.hub.process.dispatcher.admission.events.subscribe(events.append)
     async with relay.client(mode) as client:
         result = await client.call_tool("fail")
         assert (result.is_error, _text(result)) == (True, "it broke")
@@ -60,8 +63,7 @@ async def test_a_tool_that_fails_says_so_in_its_own_words(relay: Relay, mode: st
         ("echo", "done", "mcp"),
         (first, "done", "mcp"),
     }
-    ran = [row["tool"] for row in relay.hub.audit.recent(50) if row["type"] == "EXEC:TOOL_CALL"]
-    assert ran == ["echo", "fail"]
+    assert [event.tool for event in events if isinstance(event, ToolCallEvent)] == ["fail", "echo"]
 
 
 async def test_changes_reach_a_client_with_a_session_over_its_own_stream(relay: Relay) -> None:

@@ -26,6 +26,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import AgentRecord, Listing
 from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.pins import Pins
 from retinue.mesh.schema.checks import compile_schema
 from retinue.openapi.client import ApiClient
 from retinue.openapi.codec.api import Api, parse_api
@@ -336,7 +337,7 @@ async def test_a_response_that_differs_from_the_document_is_a_warning_or_if_stri
 
     listed = asyncio.Event()
     async with serve_app(Starlette(routes=routes)) as url, HttpClient() as http:
-        apis = ImportedApis({})
+        apis = ImportedApis({}, Pins())
         apis.subscribe(lambda _, health, reason: listed.set() if health == "healthy" else None)
         await apis.configure({"shop": ApiSpec("shop", "shop.json", load, server=url, strict=strict)}, http)
         async with asyncio.timeout(5):

@@ -78,7 +78,7 @@ class Learner:
         manifest = self._request("GET", f"/v2/agents/echo/manifests/{tag}").data.decode()
         upload = self._request("POST", "/v2/agents/fuzz/blobs/uploads/").headers["location"]
         link = self._json("POST", "/ui/links")["path"]
-        signed_in = self._request("GET", link)
+        signed_in = self._request("POST", link, origin=self._url)
         return {
             "run": run,
             "trace": traces[0] if traces else "none",

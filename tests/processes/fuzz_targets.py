@@ -327,7 +327,8 @@ _DASHBOARD = (
         for path, forms in _FORMS.items()
     ),
     Target("POST", "/ui/links"),
-    Target("GET", "/ui/link/@link@", statuses=(303, 403)),
+    Target("GET", "/ui/link/@link@", statuses=(200, 303, 403)),
+    Target("POST", "/ui/link/@link@", statuses=(303, 403, 409)),
 )
 
 _SEARCH = {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.storage.listing_store import SqliteAudit
+from retinue.storage.audit_store import SqliteAudit
 from retinue.storage.state import State
 from tests.processes.running import execute, program
 

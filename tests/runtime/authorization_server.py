@@ -56,6 +56,12 @@ class AuthorizationServer:
         """Where the MCP server sends every request on to, by a redirect."""
         self.token_moved_to: str | None = None
         """Where the token endpoint does."""
+        self.methods: list[str] | None = ["S256"]
+        """The methods of PKCE in the metadata; None = it does not name any."""
+        self.registers = True
+        self.revokes: str | None = "/revoke"
+        """The path of the revocation endpoint; None = it has none."""
+        self.revoked: list[dict[str, str]] = []
         self.named: str | None = None
         """Another authorization server in the metadata of the resource than the true one."""
 
@@ -65,19 +71,24 @@ class AuthorizationServer:
             Route("/register", self._register, methods=["POST"]),
             Route("/authorize", self._authorize),
             Route("/token", self._token, methods=["POST"]),
+            Route("/revoke", self._revoke, methods=["POST"]),
         ]
         return Starlette(routes=routes)
 
     async def _metadata(self, request: Request) -> Response:
         self.requests["metadata"] += 1
+        optional = {
+            "code_challenge_methods_supported": self.methods,
+            "registration_endpoint": f"{self.url}/register" if self.registers else None,
+            "revocation_endpoint": self.revokes and f"{self.url}{self.revokes}",
+        }
         return JSONResponse(
-            {
+            {key: value for key, value in optional.items() if value is not None}
+            | {
                 "issuer": self.issuer or self.url,
                 "authorization_endpoint": f"{self.url}/authorize",
                 "token_endpoint": f"{self.url}/token",
-                "registration_endpoint": f"{self.url}/register",
                 "response_types_supported": ["code"],
-                "code_challenge_methods_supported": ["S256"],
                 "token_endpoint_auth_methods_supported": ["none"],
                 "authorization_response_iss_parameter_supported": True,
                 "client_id_metadata_document_supported": self.reads_client_metadata,
@@ -86,6 +97,8 @@ class AuthorizationServer:
 
     async def _register(self, request: Request) -> Response:
         self.requests["register"] += 1
+        if not self.registers:
+            return Response("no", 404)
         wanted = await request.json()
         self.registered.append(wanted)
         client_id = f"client-{len(self.registered)}"
@@ -103,6 +116,13 @@ class AuthorizationServer:
         self.codes[code] = asked
         found = {"code": code, "state": asked["state"], "iss": self.url} | self.answer
         return RedirectResponse(f"{asked['redirect_uri']}?{urlencode(found)}")
+
+    async def _revoke(self, request: Request) -> Response:
+        form = {key: values[0] for key, values in parse_qs((await request.body()).decode()).items()}
+        self.revoked.append({**form, "authorization": request.headers.get("authorization", "")})
+        self.access.discard(form["token"])
+        self.refresh.discard(form["token"])
+        return Response()
 
     async def _token(self, request: Request) -> Response:
         if self.token_moved_to is not None:

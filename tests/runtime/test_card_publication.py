@@ -78,6 +78,19 @@ async def test_who_replaces_a_living_agent_says_so(
     assert await place.url() == two
 
 
+async def test_whose_card_was_replaced_says_so_once(
+    place: Place, twins: tuple[str, str, AsyncExitStack]
+) -> None:
+    one, two, _ = twins
+    first = place.standing(one)
+    await first.publish()
+    await place.standing(two).publish()
+    for _ in range(3):
+        assert not await first.check()
+    replaced = [line for line in place.said if "has replaced this card" in line]
+    assert replaced == [f"another twin-agent at {two} has replaced this card: give one another name"]
+
+
 async def test_who_replaces_a_dead_agent_or_itself_says_nothing(
     place: Place, twins: tuple[str, str, AsyncExitStack]
 ) -> None:

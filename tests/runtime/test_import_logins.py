@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import stat
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,8 @@ from retinue.mcp.codec.foreign import Requests
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imports.server import ImportSpec
 from retinue.runtime.imports.browser_login import log_in
-from retinue.runtime.imports.logins import ImportLogin, Login, LoginFile, logins_folder
+from retinue.runtime.imports.logins import ImportLogin, Login, LoginFile, client_of, logins_folder
+from retinue.runtime.imports.logout import Revocation, log_out, revoke
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
@@ -201,6 +203,110 @@ async def test_a_client_that_a_person_registered_or_describes_needs_no_registrat
     login = await _log_in(server, Person(), client_metadata_url=document)
     assert login.client["client_id"] == document
     assert server.requests["register"] == 0
+
+
+@pytest.mark.parametrize("client_id", [None, "by-hand"])
+@pytest.mark.parametrize(
+    ("methods", "said"), [(None, "does not name code_challenge"), (["plain"], "names plain, not S256")]
+)
+async def test_a_server_that_is_not_known_to_support_pkce_is_refused(
+    methods: list[str] | None, said: str, client_id: str | None, server: AuthorizationServer
+) -> None:
+    server.methods = methods
+    with pytest.raises(NotAuthenticatedError, match=said) as refused:
+        await _log_in(server, Person(), **({} if client_id is None else {"client_id": client_id}))
+    assert "--token-env" in str(refused.value.remedy)
+    assert (server.requests["register"], server.requests["authorize"]) == (0, 0)
+
+
+async def test_a_server_that_registers_no_client_names_the_option(server: AuthorizationServer) -> None:
+    server.registers = False
+    with pytest.raises(NotAuthenticatedError, match="registers no client by itself") as refused:
+        await _log_in(server, Person())
+    assert "--client-id ID" in str(refused.value.remedy)
+
+
+async def test_the_secret_of_a_client_is_kept_as_its_reference(
+    server: AuthorizationServer, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCS_SECRET", "very-secret")
+    table = ImportTable(url=f"{server.resource_url}/mcp", client_id="by-hand", client_secret="${DOCS_SECRET}")
+    own = {"DOCS_SECRET": "very-secret"}
+    login = await log_in("docs", table, Settings(), own, show=Person().show, timeout_s=20.0)
+    file = LoginFile(state, "docs", login.url)
+    file.write(login)
+    content = (logins_folder(state) / "docs.json").read_text()
+    assert "very-secret" not in content
+    assert "${DOCS_SECRET}" in content
+    assert client_of(login)["client_secret"] == "very-secret"
+    server.access.clear()
+    assert await _start_session(server, state) == 1
+    assert "very-secret" not in (logins_folder(state) / "docs.json").read_text()
+
+
+async def test_a_refused_refresh_token_is_dropped(server: AuthorizationServer, state: State) -> None:
+    login = await _log_in(server, Person())
+    LoginFile(state, "docs", login.url).write(login)
+    server.access.clear()
+    server.refresh.clear()
+    for _ in range(3):
+        with pytest.raises(AgentUnreachableError, match="it asks for a login"):
+            await _start_session(server, state)
+    assert server.requests["refresh_token"] == 1
+    kept = LoginFile(state, "docs", login.url).read()
+    assert kept is not None
+    assert "refresh_token" not in kept.tokens
+
+
+async def test_a_logout_revokes_both_tokens_and_removes_the_login(
+    server: AuthorizationServer, state: State
+) -> None:
+    login = await _log_in(server, Person())
+    file = LoginFile(state, "docs", login.url)
+    file.write(login)
+    assert await log_out(file, Settings()) == Revocation()
+    hints = [form["token_type_hint"] for form in server.revoked]
+    assert hints == ["refresh_token", "access_token"]
+    assert {form["client_id"] for form in server.revoked} == {login.client["client_id"]}
+    assert (server.access, server.refresh) == (set(), set())
+    assert not list(logins_folder(state).iterdir())
+    assert await log_out(file, Settings()) is None
+
+
+async def test_a_client_with_a_secret_logs_out_with_it(
+    server: AuthorizationServer, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCS_SECRET", "s:1")
+    login = Login(
+        f"{server.resource_url}/mcp",
+        {"access_token": "a"},
+        {"client_id": "by-hand"},
+        {"revocation_endpoint": f"{server.url}/revoke"},
+        client_secret="${DOCS_SECRET}",
+    )
+    async with HttpClient() as http:
+        assert await revoke(login, http) == Revocation()
+    pair = b64encode(b"by-hand:s%3A1").decode()
+    assert server.revoked == [
+        {"token": "a", "token_type_hint": "access_token", "authorization": f"Basic {pair}"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [(None, "offers no revocation"), ("/nowhere", "answers with status 404")],
+)
+async def test_a_login_is_removed_though_the_server_revokes_nothing(
+    server: AuthorizationServer, state: State, path: str | None, said: str
+) -> None:
+    server.revokes = path
+    login = await _log_in(server, Person())
+    file = LoginFile(state, "docs", login.url)
+    file.write(login)
+    revocation = await log_out(file, Settings())
+    assert revocation is not None
+    assert said in revocation.problem
+    assert not list(logins_folder(state).iterdir())
 
 
 async def test_metadata_of_a_public_server_is_not_read_from_private_addresses(

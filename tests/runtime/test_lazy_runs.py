@@ -144,3 +144,54 @@ print("dbos" in sys.modules)
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+async def test_a_signal_to_a_run_that_is_started_while_the_runs_open_waits_for_it(
+    tmp_path: Path, is_early: bool
+) -> None:
+    async def approve(context: RunContext, request: RunRequest) -> Any:
+        return (await context.receive("s", "approve", 30)).value
+
+    async with LazyRuns(Settings(), State(tmp_path)).open(approve) as runs:
+
+        async def signal() -> None:
+            await runs.signal("ada", "approve", 1)
+            assert [record.id for record in await runs.list_all()] == ["ada"]
+
+        async def start() -> None:
+            await runs.start(RunRequest("welcome", {}, None), run_id="ada")
+
+        await asyncio.gather(*((signal(), start()) if is_early else (start(), signal())))
+
+
+async def test_a_start_that_fails_holds_no_other_call(tmp_path: Path) -> None:
+    async with LazyRuns(Settings(), State(tmp_path)).open(body) as runs:
+        refused, records = await asyncio.gather(
+            runs.start(RunRequest("w", {"x": object()}, None)), runs.list_all(), return_exceptions=True
+        )
+        assert isinstance(refused, Exception)
+        assert records == ()
+
+
+async def test_the_runs_of_an_idle_process_open_before_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched, idle = asyncio.Event(), asyncio.Event()
+
+    async def launch(self: DurableRuns) -> None:
+        launched.set()
+
+    async def wait_until_idle() -> None:
+        await idle.wait()
+
+    monkeypatch.setattr(DurableRuns, "launch", launch)
+    lazy = LazyRuns(Settings(), State(tmp_path))
+    async with lazy.open(body):
+        launching = asyncio.create_task(lazy.launch(lambda line: None, wait_until_idle=wait_until_idle))
+        await asyncio.sleep(0)
+        assert not launched.is_set()
+        idle.set()
+        async with asyncio.timeout(60):
+            await launching
+        assert launched.is_set()

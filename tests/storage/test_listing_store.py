@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,9 +16,8 @@ from retinue.core.errors import StateDamagedError, StateError, StorageFullError
 from retinue.core.record import AgentRecord, Endpoint, Listing, ListingKey, Skill
 from retinue.mesh.directory.listings import Listings, MemoryListings
 from retinue.mesh.entry import entry_of
-from retinue.storage.listing_store import AUDIT_FLUSH_ROWS, SqliteAudit, SqliteListings
+from retinue.storage.listing_store import SqliteListings
 from tests.requirements import requirement
-from tests.support.memory_audit import MemoryAudit
 
 CARD = b"""{"name": "plan-agent",  "url": "http://localhost:8001", "version": "1.0.0",
  "skills": [{"id": "create_plan", "description": "plans", "x-foreign": [1]}], "x-more": {"kept": true}}"""
@@ -253,54 +251,3 @@ def test_two_processes_may_open_a_new_file_at_once(path: Path) -> None:
     assert [one.key for one in stores[1].load()] == ["a"]
     for store in stores:
         store.close()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def audit(request: pytest.FixtureRequest, path: Path) -> Iterator[MemoryAudit | SqliteAudit]:
-    if request.param == "memory":
-        yield MemoryAudit(keep=300)
-        return
-    opened = SqliteAudit(path, keep_rows=300)
-    yield opened
-    opened.close()
-
-
-def test_the_newest_rows_come_first_and_the_oldest_go(audit: MemoryAudit | SqliteAudit) -> None:
-    for number in range(450):
-        audit.append({"number": number, "at": NOON.isoformat()})
-    assert [row["number"] for row in audit.recent(3)] == [449, 448, 447]
-    assert len(audit.recent(1000)) == 300
-    assert list(audit.recent(0)) == []
-
-
-async def test_rows_are_written_in_batches_a_moment_later(path: Path) -> None:
-    audit = SqliteAudit(path, flush_s=0.0)
-    reader = sqlite3.connect(path)
-
-    def written() -> int:
-        return int(reader.execute("SELECT count(*) FROM audit").fetchone()[0])
-
-    audit.append({"n": 1})
-    assert written() == 0
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert written() == 1
-    for number in range(AUDIT_FLUSH_ROWS):
-        audit.append({"n": number})
-    assert written() == 1 + AUDIT_FLUSH_ROWS
-    audit.append({"n": "last"})
-    audit.close()
-    assert written() == 2 + AUDIT_FLUSH_ROWS
-    reader.close()
-
-
-def test_a_file_that_cannot_be_written_fails_no_call_and_loses_no_row(path: Path) -> None:
-    audit = SqliteAudit(path)
-    blocker = sqlite3.connect(path, isolation_level=None)
-    blocker.execute("ALTER TABLE audit RENAME TO aside")
-    audit.append({"n": 1})
-    audit.append({"n": 2})
-    blocker.execute("ALTER TABLE aside RENAME TO audit")
-    blocker.close()
-    assert [row["n"] for row in audit.recent(9)] == [2, 1]
-    audit.close()

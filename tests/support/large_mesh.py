@@ -9,7 +9,7 @@ import orjson
 
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import publish_card
-from retinue.storage.listing_store import SqliteAudit
+from retinue.storage.audit_store import SqliteAudit
 from retinue.storage.state import State
 
 AGENTS = 1_000

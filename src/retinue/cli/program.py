@@ -59,7 +59,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "import": ("managing.add_imports:import_", "Import an MCP server, an HTTP API or an A2A agent."),
         "imports": (
             "managing.imports:imports",
-            "List the imported servers, accept their changes, remove them.",
+            "List the imported servers, accept their changes, log in and out, remove them.",
         ),
         "koi": ("retinue[koi]", "Run agents and a coordinator on a KOI network."),
     },
@@ -98,6 +98,8 @@ _PACKAGES = {"retinue[demo]": "retinue-testwriter", "retinue[koi]": "retinue-koi
 """The distribution that each of these requirements adds."""
 
 TABLE = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+NO_WINDOWS = "error: Retinue runs on Linux and macOS — on Windows, run it in WSL: wsl --install"
 
 PIPE_CLOSED = 141
 """The status that a shell reports for a program ended by SIGPIPE."""
@@ -261,4 +263,6 @@ def program(ctx: click.Context) -> None:
 
 def main() -> NoReturn:
     """The entry point of ``retinue`` and of ``python -m retinue``."""
+    if sys.platform == "win32":
+        sys.exit(NO_WINDOWS)
     program.main(prog_name="retinue")

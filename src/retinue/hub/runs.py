@@ -111,10 +111,7 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
 def _add_run_changes(agent: Agent, runs: Runs, access: RunAccess) -> None:
     @agent.skill
     async def cancel_run(run: str, ctx: Context) -> Json:
-        """Cancels a run, its branches and the calls in flight; lists the effects that already happened.
-
-        A run that failed half undone is given up: its remaining steps stay as they are.
-        """
+        """Cancels a run, its branches and the calls in flight; lists the effects that already happened."""
         record = await runs.cancel((await access.get(run, ctx.principal)).id)
         effects = list_effects(await runs.list_events(record.id))
         return {"run": run, "status": record.status, "effects": effects}

@@ -23,7 +23,7 @@ _log = structlog.get_logger("retinue.pins")
 
 Tool = Mapping[str, Any]
 
-_COMPARED = ("name", "description", "inputSchema", "outputSchema")
+_COMPARED = ("name", "description", "request", "inputSchema", "outputSchema")
 _PROMISES = {"readOnlyHint": True, "idempotentHint": True, "destructiveHint": False}
 """By hint, the value with which clients ask less or calls are repeated; one that is not given is false."""
 _DIFF_LINES = 12

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from retinue.core.call import Answer, Call
-from retinue.core.errors import AgentUnreachableError, CallTimedOutError, RemoteFaultError, UnknownSkillError
+from retinue.core.errors import (
+    AgentUnreachableError,
+    CallTimedOutError,
+    NotAuthenticatedError,
+    RemoteFaultError,
+    UnknownSkillError,
+)
 from retinue.core.record import Listing, Skill
 from retinue.core.text import suggest
 from retinue.mesh.channel import Channel
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.schema.checks import find_output_problems
 from retinue.openapi.codec.api import Api
+from retinue.openapi.codec.operations import Operation
 from retinue.openapi.codec.requests import render_request
 from retinue.openapi.codec.responses import TOO_LARGE_REMEDY, as_documented, read_response
-from retinue.openapi.codec.security import choose_credentials
+from retinue.openapi.codec.security import RequestCredentials, choose_credentials, origin_of
 from retinue.web.transport import (
     MAX_RESPONSE_BYTES,
     HttpRequester,
@@ -32,9 +39,10 @@ class ApiClient:
     """Calls the operations of one API.
 
     ``environment`` gives the values of the variables that the API's security schemes name. ``http`` holds the
-    URL guard and the limit on a response. A response that differs from the document is told in a warning;
-    with ``strict`` it is returned as it is, for the check of outputs. Nothing of the mesh goes out: no token,
-    no trace, no caller.
+    URL guard and the limit on a response. Credentials go to the origin of the API's first server and to those
+    of ``key_origins``, and to no other that its document names. A response that differs from the document is
+    told in a warning; with ``strict`` it is returned as it is, for the check of outputs. Nothing of the mesh
+    goes out: no token, no trace, no caller.
     """
 
     def __init__(
@@ -46,6 +54,7 @@ class ApiClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         strict: bool = False,
+        key_origins: Sequence[str] = (),
     ) -> None:
         self._http = http
         self._api = api
@@ -53,6 +62,7 @@ class ApiClient:
         self._timeout_s = timeout_s
         self._max_response_bytes = max_response_bytes
         self._strict = strict
+        self._key_origins = frozenset(origin_of(url) for url in (api.server, *key_origins) if url)
         self._operations = {operation.skill.id: operation for operation in api.operations}
 
     async def invoke(
@@ -73,7 +83,7 @@ class ApiClient:
         if operation is None:
             raise UnknownSkillError(skill_id, near=suggest(skill_id, self._operations))
         api = self._api
-        credentials = choose_credentials(operation.title, operation.security, api.schemes, self._environment)
+        credentials = self._find_credentials(operation)
         request = render_request(operation, arguments, credentials)
         timeout_s, layer, setting = self._timeout_s, f"API {api.name}", f"the time limit of {api.name}"
         if deadline is not None:
@@ -110,3 +120,17 @@ class ApiClient:
             return answer
         problems = find_output_problems(operation.skill, answer.value)
         return as_documented(answer, operation.skill.output_schema, problems)
+
+    def _find_credentials(self, operation: Operation) -> RequestCredentials:
+        """The credentials for the server of an operation; raises NotAuthenticatedError."""
+        api, origin = self._api, origin_of(operation.server)
+        if origin in self._key_origins:
+            return choose_credentials(operation.title, operation.security, api.schemes, self._environment)
+        if not operation.security or () in operation.security:
+            return RequestCredentials({}, {}, {})
+        raise NotAuthenticatedError(
+            f"{operation.title} is at {origin}, and the credentials of {api.name} go to "
+            f"{origin_of(api.server)} only",
+            remedy="if they are for that server too, import it again with "
+            f"--key-origin {origin}, or set key_origins in the table imports.{api.name}",
+        )

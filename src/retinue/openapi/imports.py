@@ -1,6 +1,8 @@
 """Imported HTTP APIs as agents: loads documents in the background and lists their operations.
 
-A document that cannot be loaded is listed as unreachable with the reason, and loaded again with back-off.
+A changed operation keeps its accepted text and is not called, and a new one is not listed, until a person
+accepts them (``mesh.pins``). A document that cannot be loaded is listed as unreachable with the reason, and
+loaded again with back-off.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
 import structlog
@@ -21,8 +23,10 @@ from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.sources import LiveMember, LiveSource, OnChange
 from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.mesh.pins import Pins, Tool
 from retinue.openapi.client import ApiClient
 from retinue.openapi.codec.api import Api, parse_api
+from retinue.openapi.codec.operations import Operation
 from retinue.openapi.codec.reader import read_document
 from retinue.openapi.codec.responses import documented_only
 from retinue.web.transport import HttpRequester
@@ -33,6 +37,10 @@ APIS = "apis"
 FIRST_BACK_OFF_S = 5.0
 LAST_BACK_OFF_S = 300.0
 MAX_DESCRIPTION = 1_000
+MAX_PINNED_SCHEMA_BYTES = 2_000
+"""Larger schemas are compared by their digest."""
+
+_DIGEST = "sha256"
 _ALL = frozenset({"mesh", "exposed"})
 
 _log = structlog.get_logger("retinue.imports")
@@ -42,7 +50,8 @@ _log = structlog.get_logger("retinue.imports")
 class ApiSpec:
     """One import: ``load`` gives the bytes of the document, ``url`` is where it was found, if anywhere.
 
-    ``server`` replaces the servers of the document. With ``strict`` a response that differs from the document
+    ``server`` replaces the servers of the document; ``key_origins`` are those that get its credentials beside
+    the first server. With ``strict`` a response that differs from the document
     is an error, else a warning. ``fingerprint`` changes with the configuration.
     """
 
@@ -54,13 +63,18 @@ class ApiSpec:
     visibility: Literal["mesh", "exposed"] = "exposed"
     strict: bool = False
     fingerprint: str = ""
+    key_origins: tuple[str, ...] = ()
 
 
 class ImportedApi(LiveMember):
     """One API; a separate task loads its document."""
 
-    def __init__(self, spec: ApiSpec, make_client: Callable[[Api], ApiClient], on_change: OnChange) -> None:
+    def __init__(
+        self, spec: ApiSpec, make_client: Callable[[Api], ApiClient], pins: Pins, on_change: OnChange
+    ) -> None:
         self.spec = spec
+        self._pins = pins
+        self._api: Api | None = None
         self.fingerprint = spec.fingerprint
         self.client: ApiClient | None = None
         self.reason = "its document is being loaded"
@@ -96,12 +110,28 @@ class ImportedApi(LiveMember):
             back_off_s = min(back_off_s * 2, LAST_BACK_OFF_S)
         for note in api.notes:
             _log.info("import shortened", api=self.spec.name, note=note)
+        self._api, self.client = api, self._make_client(api)
+        self.review()
+
+    def review(self) -> None:
+        """List the accepted operations in their accepted form."""
+        api = self._api
+        if api is None:
+            return
+        pins = [_pin_of(operation) for operation in api.operations]
+        offered = {pin["name"]: (pin, skill) for pin, skill in zip(pins, api.skills, strict=True)}
+        skills = []
+        for tool in self._pins.review(self.spec.name, pins):
+            pin, skill = offered[tool["name"]]
+            skills.append(self._offer(skill if tool == pin else _as_accepted(skill, tool)))
         described = (api.description or api.title)[:MAX_DESCRIPTION]
-        skills = tuple(self._offer(skill) for skill in api.skills)
         self._record = AgentRecord(
-            self.spec.name, version=api.version or None, title=api.title, description=described, skills=skills
+            self.spec.name,
+            version=api.version or None,
+            title=api.title,
+            description=described,
+            skills=tuple(skills),
         )
-        self.client = self._make_client(api)
         self._on_change(self.listing, "healthy", "")
 
     def _fail(self, reason: str) -> None:
@@ -119,25 +149,69 @@ class ImportedApi(LiveMember):
         return parse_api(document, spec.name, source=spec.place, url=spec.url, server=spec.server)
 
 
+def _pin_of(operation: Operation) -> dict[str, Any]:
+    """What is compared of an operation: its texts, its schemas and the request that it becomes."""
+    skill = operation.skill
+    pin = {
+        "name": skill.id,
+        "title": skill.title,
+        "description": skill.description,
+        "request": f"{operation.method} {operation.server}{operation.path}",
+        "inputSchema": _short(skill.input_schema),
+        "outputSchema": _short(skill.output_schema),
+    }
+    return {key: value for key, value in pin.items() if value is not None}
+
+
+def _short(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A schema, or its digest: the schemas of a large document would take many megabytes of the pins."""
+    if schema is None:
+        return None
+    content = orjson.dumps(schema, option=orjson.OPT_SORT_KEYS)
+    return schema if len(content) <= MAX_PINNED_SCHEMA_BYTES else {_DIGEST: sha256(content).hexdigest()}
+
+
+def _as_accepted(skill: Skill, pin: Tool) -> Skill:
+    """A changed operation as it was accepted; it is not called, so a schema that is not stored is open."""
+    schemas = [pin.get(key) for key in ("inputSchema", "outputSchema")]
+    input_schema, output_schema = (None if schema and _DIGEST in schema else schema for schema in schemas)
+    return replace(
+        skill,
+        title=pin.get("title"),
+        description=pin.get("description", ""),
+        input_schema=input_schema or {"type": "object"},
+        output_schema=output_schema,
+    )
+
+
 class ImportedApis(LiveSource[ImportedApi]):
     """The imported APIs of a process: a source of the directory, and the invoker of their operations."""
 
     name = APIS
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], pins: Pins) -> None:
         super().__init__()
         self._environment = environment
+        self._pins = pins
 
     async def configure(self, specs: Mapping[str, ApiSpec], http: HttpRequester) -> None:
         """Load new documents, drop removed ones, and load again those with other settings."""
 
         def load(name: str) -> ImportedApi:
             def make_client(api: Api) -> ApiClient:
-                return ApiClient(http, api, self._environment, strict=specs[name].strict)
+                spec = specs[name]
+                return ApiClient(
+                    http, api, self._environment, strict=spec.strict, key_origins=spec.key_origins
+                )
 
-            return ImportedApi(specs[name], make_client, self._change)
+            return ImportedApi(specs[name], make_client, self._pins, self._change)
 
         await self._replace({name: spec.fingerprint for name, spec in specs.items()}, load)
+
+    def review(self) -> None:
+        """Compare the operations of every API with the accepted ones."""
+        for api in self._members.values():
+            api.review()
 
     async def invoke(
         self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
@@ -148,4 +222,5 @@ class ImportedApis(LiveSource[ImportedApi]):
         if api is None or api.client is None:
             reason = "it is not imported any more" if api is None else api.reason
             raise AgentUnreachableError(name, "its API", reason, sent=False)
+        self._pins.check(name, skill.id)
         return await api.client.invoke(listing, skill, call, admitted, channel)

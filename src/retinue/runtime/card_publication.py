@@ -74,6 +74,7 @@ class CardPublication:
         self._published = await self._push()
         if before is not None and await self._answers(before):
             self._echo(f"another {before.name} answers at {before.url}; this card replaces that one's")
+            _log.warning("card of a living agent replaced", agent=before.name, url=before.url)
         self._echo(f"published {self._published} in {self._published.registry}")
 
     async def renew(self) -> None:
@@ -104,8 +105,13 @@ class CardPublication:
                 self._published = await self._push()
             return False
         if current is not None:
-            self._is_replaced = True
             other = await self._find_other()
+            if not self._is_replaced:
+                self._is_replaced = True
+                place = f" at {other.url}" if other is not None else ""
+                self._echo(
+                    f"another {self._record.name}{place} has replaced this card: give one another name"
+                )
             if other is None or await self._answers(other):
                 self._failed_probes = 0
                 return False

@@ -31,7 +31,8 @@ from retinue.runtime.parts.runs import RunsPart
 from retinue.runtime.parts.upkeep import MeshMapPart, UpkeepPart
 from retinue.runtime.run_process import own_state, run_process
 from retinue.settings import Settings
-from retinue.storage.listing_store import SqliteAudit, SqliteListings
+from retinue.storage.audit_store import SqliteAudit
+from retinue.storage.listing_store import SqliteListings
 from retinue.storage.run_store import RunStore
 from retinue.storage.skill_index import SqliteTextIndex
 from retinue.storage.state import State
@@ -100,7 +101,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         HubLinesPart(options.next_step),
         LogsPart(),
         SupervisorPart(bare=bare),
-        RunsPart(),
+        RunsPart(starts_early=not bare),
         CallsPart(),
     ]
 
@@ -113,7 +114,8 @@ async def open_hub(start: Start) -> AsyncIterator[Process]:
     async with AsyncExitStack() as stack:
         listings = SqliteListings(state.database)
         stack.callback(listings.close)
-        audit = SqliteAudit(state.database)
+        table = settings.audit
+        audit = SqliteAudit(state.database, keep_days=table.keep_days, keep_bytes=table.keep_bytes)
         stack.callback(audit.close)
         texts = SqliteTextIndex(state.database)
         stack.callback(texts.close)

@@ -11,20 +11,23 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from retinue.core.errors import StateError, StorageFullError
+from retinue.core.errors import InvalidSettingError, RetinueError, StateError, StorageFullError
 from retinue.hub.mesh_map import RunNode
 from retinue.parts.lazy import Lazy
 from retinue.settings import Settings
 from retinue.storage.run_store import RunStore
 from retinue.storage.state import State
 from retinue.workflows.runs.ports import Body, Runs
-from retinue.workflows.runs.records import RunEvent
+from retinue.workflows.runs.records import RunEvent, RunRecord, RunRequest
 
 if TYPE_CHECKING:
     from retinue.workflows.durable.database_watch import RunFigures
     from retinue.workflows.durable.runs import DurableRuns
 
 _log = structlog.get_logger("retinue.runs")
+
+IDLE_S = 3.0
+"""How long a hub has had no call in flight when it starts the engine of its runs before it is asked for."""
 
 RETRY_S = 5.0
 """Seconds between two attempts to connect to the database of the runs."""
@@ -43,6 +46,8 @@ class LazyRuns:
         self._retry_s = retry_s
         self.store = RunStore(settings.database, state.runs)
         """Where the runs are stored."""
+        self.problem: RetinueError | None = None
+        """Why the last attempt to execute runs has failed; None if it has not."""
         self._options = settings.runs
         self._nodes = state.nodes
         self._asked = asyncio.Event()
@@ -60,24 +65,40 @@ class LazyRuns:
             await self._runs.aclose()
             opened_by_call.forget()
 
-    async def launch(self, echo: Callable[[str], None], *, refuse_full: bool = False) -> None:
+    async def launch(
+        self,
+        echo: Callable[[str], None],
+        *,
+        refuse_full: bool = False,
+        wait_until_idle: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         """Start to execute runs when the database answers; prints one line if it does not.
 
-        With ``refuse_full`` raises StorageFullError if the disk is full at the first attempt.
+        Raises InvalidSettingError for a database that can hold no runs, and with ``refuse_full``
+        StorageFullError if the disk is full at the first attempt.
 
         A state without runs has none to take over: DBOS, 30 MB, is loaded once a run is asked for here or
-        another process has stored one.
+        another process has stored one. With ``wait_until_idle`` it is loaded when that returns, if not
+        before, because it takes seconds, which the first run would wait.
         """
-        while not self.store.exists():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._asked.wait()
-                    break
+        idle = None if wait_until_idle is None else asyncio.ensure_future(wait_until_idle())
+        try:
+            while not (self.store.exists() or (idle is not None and idle.done())):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await self._asked.wait()
+                        break
+        finally:
+            if idle is not None:
+                idle.cancel()
         is_reported = False
         while True:
             try:
                 await (await self._open()).launch()
-            except StateError as error:
+            except Exception as caught:
+                error = self.problem = _as_reason(caught)
+                if isinstance(caught, InvalidSettingError):
+                    raise
                 if is_reported:
                     _log.debug("workflows do not run", error=error.message)
                 elif refuse_full and isinstance(error, StorageFullError):
@@ -87,6 +108,7 @@ class LazyRuns:
                     is_reported = True
                 await asyncio.sleep(self._retry_s)
             else:
+                self.problem = None
                 return
 
     async def read_figures(self) -> RunFigures | None:
@@ -134,25 +156,55 @@ class LazyRuns:
             await runs.aclose()
 
 
+def _as_reason(error: Exception) -> RetinueError:
+    """The error itself, or one for a defect of the engine, with which a hub would seem to be well."""
+    if isinstance(error, RetinueError):
+        return error
+    _log.error("the run engine does not start", exc_info=error)
+    text = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return StateError(f"the run engine does not start: {text}", remedy="see the log of this process")
+
+
 class _OpenedByCall:
-    """`Runs` whose methods open the durable runs first."""
+    """`Runs` whose methods open the durable runs first.
+
+    Calls that come while they open wait for the runs that are started meanwhile, because a person may signal
+    or list a run at once.
+    """
 
     def __init__(self, runs: Lazy[DurableRuns], open_runs: Callable[[], Awaitable[Runs]]) -> None:
         self._runs = runs
         self._open_runs = open_runs
+        self._starting = 0
+        self._started = asyncio.Event()
+        self._started.set()
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         if name not in vars(Runs):
             raise AttributeError(f"runs have no {name!r}")
-        if self._runs.made is not None:
+        if self._runs.made is not None and not self._starting:
             opened: Callable[..., Awaitable[Any]] = getattr(self._runs.made, name)
             setattr(self, name, opened)  # from now on it is found here
             return opened
 
         async def call(*arguments: Any, **options: Any) -> Any:
-            return await getattr(await self._open_runs(), name)(*arguments, **options)
+            runs = await self._open_runs()
+            await self._started.wait()
+            return await getattr(runs, name)(*arguments, **options)
 
         return call
+
+    async def start(self, request: RunRequest, *, run_id: str | None = None) -> RunRecord:
+        if self._runs.made is not None:
+            return await self._runs.made.start(request, run_id=run_id)
+        self._starting += 1
+        self._started.clear()
+        try:
+            return await (await self._open_runs()).start(request, run_id=run_id)
+        finally:
+            self._starting -= 1
+            if not self._starting:
+                self._started.set()
 
     def forget(self) -> None:
         """Look the methods up again, because the runs are closed."""

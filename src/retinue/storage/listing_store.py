@@ -1,4 +1,4 @@
-"""Stores listings and audit rows in ``retinue.db``.
+"""Stores listings in ``retinue.db``.
 
 Listings are a cache: the registries are the source of truth. Moving a damaged file away loses only health
 records, the user's choices and the audit log.
@@ -10,10 +10,8 @@ parses no card. Rows written by another version are rebuilt from their cards.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -23,20 +21,12 @@ import orjson
 import structlog
 
 from retinue.cards.pallet_card import encode_card, parse_card, parse_skill, render_card
-from retinue.core.errors import MalformedArtifactError, StateError
+from retinue.core.errors import MalformedArtifactError
 from retinue.core.record import Listing, ListingKey, SignatureState, Skill
 from retinue.mesh.entry import Entry, entry_of, make_entry
-from retinue.mesh.observing.call_figures import CallSummary
 from retinue.storage.database import Database
 
 _log = structlog.get_logger("retinue.store")
-
-AUDIT_FLUSH_S = 0.2
-AUDIT_FLUSH_ROWS = 200
-AUDIT_BUFFER_ROWS = 10_000
-"""Rows kept in memory while the file cannot be written; beyond that the oldest are dropped."""
-
-AUDIT_KEEP_ROWS = 100_000
 
 _ALL_SCOPES = frozenset({"mesh", "exposed"})
 
@@ -70,18 +60,6 @@ _FIND_CARD = (
     "SELECT raw FROM listings JOIN cards USING (source, key, tag) "
     "WHERE source = ? AND key = ? AND tag = ? AND digest IS ?"
 )
-_SUMMARY = """
-    SELECT row ->> 'agent' AS agent, row ->> 'status' AS status, row ->> 'error' AS error,
-           count(*) AS calls, sum(row ->> 'duration_ms') AS ms
-    FROM (SELECT CAST(row AS TEXT) AS row FROM audit)
-    WHERE row ->> 'type' = 'CALL:ENDED' AND row ->> 'agent' IS NOT NULL
-    GROUP BY 1, 2, 3
-"""
-_CALLS = """
-    SELECT id, text FROM (SELECT id, CAST(row AS TEXT) AS text FROM audit WHERE id < ? ORDER BY id DESC)
-    WHERE text ->> '$.type' = 'CALL:ENDED'
-"""
-_LAST_ID = 2**63 - 1
 _FIND_OLD = f"{_OPEN} WHERE form <> ? LIMIT {_REBUILT_AT_ONCE}"
 
 
@@ -163,91 +141,6 @@ class SqliteListings:
             opened = {ListingKey(row["source"], row["key"], row["tag"]): _open_row(row) for row in rows}
             self.put_all([listing for listing in opened.values() if listing is not None])
             self.remove_all([listing_id for listing_id, listing in opened.items() if listing is None])
-
-
-class SqliteAudit:
-    """The audit log at ``path``, with the newest rows kept.
-
-    Rows are written in batches, at most ``flush_s`` later; `close` writes the rest. A write error never
-    fails a call: rows stay in memory, and beyond `AUDIT_BUFFER_ROWS` the oldest are dropped.
-    """
-
-    def __init__(
-        self, path: Path, *, keep_rows: int = AUDIT_KEEP_ROWS, flush_s: float = AUDIT_FLUSH_S
-    ) -> None:
-        self._database = Database(path)
-        self._keep_rows = keep_rows
-        self._flush_s = flush_s
-        self._buffer: deque[bytes] = deque(maxlen=AUDIT_BUFFER_ROWS)
-        self._timer: asyncio.TimerHandle | None = None
-
-    def append(self, row: Mapping[str, Any]) -> None:
-        self._buffer.append(orjson.dumps(dict(row), default=str))
-        if len(self._buffer) % AUDIT_FLUSH_ROWS == 0:
-            self.flush()
-        elif self._timer is None:
-            try:
-                loop = asyncio.get_running_loop()
-            except RuntimeError:
-                self.flush()
-            else:
-                self._timer = loop.call_later(self._flush_s, self.flush)
-
-    def recent(self, limit: int) -> Sequence[Mapping[str, Any]]:
-        self.flush()
-        with self._database.reading() as connection:
-            rows = connection.execute("SELECT row FROM audit ORDER BY id DESC LIMIT ?", (limit,)).fetchall()
-        return [orjson.loads(row["row"]) for row in rows]
-
-    def list_calls(
-        self, equal: Mapping[str, str], *, failed: bool, before: int | None, limit: int
-    ) -> Sequence[Mapping[str, Any]]:
-        """Ended calls, newest first, whose keys equal these texts; ``failed`` = calls whose status is not
-        done.
-
-        ``before`` is the place of a row, which each row has as ``row``: only older ones. Call `flush` before
-        for the newest; this method may run in any thread.
-        """
-        conditions = "".join(f" AND text ->> '$.{key}' = ?" for key in equal)
-        if failed:
-            conditions += " AND text ->> '$.status' <> 'done'"
-        query = f"{_CALLS}{conditions} ORDER BY id DESC LIMIT ?"
-        values = (before if before is not None else _LAST_ID, *equal.values(), limit)
-        with self._database.reading() as connection:
-            rows = connection.execute(query, values).fetchall()
-        return [{**orjson.loads(row["text"]), "row": row["id"]} for row in rows]
-
-    def summarise_calls(self) -> Sequence[CallSummary]:
-        """The ended calls of each agent, by status and error."""
-        self.flush()
-        with self._database.reading() as connection:
-            rows = connection.execute(_SUMMARY).fetchall()
-        return [
-            CallSummary(row["agent"], row["status"], row["error"], row["calls"], row["ms"]) for row in rows
-        ]
-
-    def close(self) -> None:
-        """Write the buffered rows and close the file."""
-        self.flush()
-        self._database.close()
-
-    def flush(self) -> None:
-        """Write the buffered rows, in the thread of the event loop."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self._buffer:
-            return
-        try:
-            with self._database.writing() as connection:
-                connection.executemany("INSERT INTO audit (row) VALUES (?)", [(r,) for r in self._buffer])
-                connection.execute(
-                    "DELETE FROM audit WHERE id <= (SELECT max(id) FROM audit) - ?", (self._keep_rows,)
-                )
-        except StateError as error:
-            _log.warning("audit rows wait", rows=len(self._buffer), error=str(error))
-        else:
-            self._buffer.clear()
 
 
 def _render_entry(entry: Entry) -> tuple[object, ...]:

@@ -5,7 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from retinue.core.errors import InvalidSettingError
 from retinue.storage.runs_file import RunsFile
+
+
+def check_encoding(encoding: str | None) -> None:
+    """Raise InvalidSettingError for a Postgres database whose texts have no encoding.
+
+    ``initdb`` makes such databases under ``LC_ALL=C``. Its texts arrive as bytes.
+    """
+    if encoding == "SQL_ASCII":
+        raise InvalidSettingError(
+            "database",
+            "the database has the encoding SQL_ASCII",
+            remedy="create it with UTF8: createdb --encoding=UTF8 --template=template0 NAME",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,6 +201,20 @@ class _OtherAgent(BaseHTTPRequestHandler):
         pass
 
 
+def test_a_card_that_replaces_the_one_of_a_living_agent_is_published_with_a_warning(retinue: Retinue) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _OtherAgent) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        living = f"http://127.0.0.1:{server.server_port}"
+        Path("living.json").write_bytes(orjson.dumps({"name": "other-agent", "url": living, "skills": []}))
+        Path("new.json").write_bytes(
+            orjson.dumps({"name": "other-agent", "url": "http://127.0.0.1:1", "skills": []})
+        )
+        warnings = [retinue("publish", f"{name}.json").stderr for name in ("living", "living", "new")]
+        server.shutdown()
+    assert "was replaced" not in warnings[0] + warnings[1]
+    assert f"warning: other-agent answers at {living}, and its card was replaced by this one" in warnings[2]
+
+
 def test_an_agent_whose_url_is_that_of_another_agent_is_published_with_a_warning(retinue: Retinue) -> None:
     Path("words.py").write_text(AGENT)
     with ThreadingHTTPServer(("127.0.0.1", 0), _OtherAgent) as server:

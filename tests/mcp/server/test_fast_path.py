@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import anyio
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
 from pydantic_core import to_jsonable_python
 
 from retinue import Agent
@@ -23,6 +26,7 @@ from tests.mcp.server.fast_pair import (
     META,
     MODERN,
     Exchange,
+    Lines,
     Pair,
     Reply,
     encode,
@@ -319,26 +323,72 @@ def test_a_call_ends_without_a_result_when_its_session_is_closed(slow: tuple[Slo
     assert agent.ending == "cancelled"
 
 
-def test_two_calls_of_one_id_do_not_mix(slow: tuple[Slow, Pair]) -> None:
+FAST: Lines = []
+SDK: Lines = [(b"x-twice", b"1"), (b"x-twice", b"1")]
+
+
+@pytest.mark.parametrize("first", [FAST, SDK], ids=["fast", "sdk"])
+@pytest.mark.parametrize("second", [FAST, SDK], ids=["fast", "sdk"])
+def test_a_second_request_of_one_id_is_refused_while_the_first_runs(
+    slow: tuple[Slow, Pair], first: Lines, second: Lines
+) -> None:
     agent, pair = slow
 
-    async def twice() -> tuple[int, Any]:
+    async def twice() -> tuple[Any, Any, Any]:
         session = await pair.open_session()
-        lines, body = in_session(session, "tools/call", WAIT)
-        first = asyncio.create_task(pair.ask(list(lines), body))
+        lines, body = in_session(session, "tools/call", WAIT, 7)
+        running = asyncio.create_task(pair.ask([*lines, *first], body))
         await agent.began.wait()
-        before = pair.to_sdk
-        again, listing = in_session(session, "tools/call", {"name": "wait", "arguments": {}})
-        second = asyncio.create_task(pair.ask(list(again), listing))
-        while pair.to_sdk == before:
-            await asyncio.sleep(0)
+        refused = await pair.ask([*lines, *second], body)
+        other, listing = in_session(session, "prompts/list", {}, 7)
+        assert (await pair.ask([*other, *second], listing)).message["error"] == refused.message["error"]
         agent.may_end.set()
-        await second
-        return pair.to_sdk - before, (await first).message["result"]["content"]
+        answered = (await running).message
+        return refused.message, answered, (await pair.ask([*lines, *second], body)).message
 
-    to_sdk, content = pair.runner.run(twice())
-    assert to_sdk == 1
-    assert content == [{"type": "text", "text": "done"}]
+    refused, answered, later = pair.runner.run(twice())
+    assert (refused["id"], refused["error"]["code"]) == (7, -32600)
+    assert "id 7 is that of a request that is not answered yet" in refused["error"]["message"]
+    assert answered["result"]["content"] == later["result"]["content"] == [{"type": "text", "text": "done"}]
+
+
+def test_a_second_request_of_one_id_is_refused_over_streams(slow: tuple[Slow, Pair]) -> None:
+    """As a client over standard input has them."""
+    agent, pair = slow
+
+    async def talk() -> list[Any]:
+        to_server, reading = anyio.create_memory_object_stream[Any](9)
+        writing, to_client = anyio.create_memory_object_stream[Any](9)
+
+        async def tell(method: str, params: Any, request_id: int) -> None:
+            document = orjson.loads(encode(method, params, request_id))
+            await to_server.send(SessionMessage(jsonrpc_message_adapter.validate_python(document)))
+
+        async def hear() -> Any:
+            return (await to_client.receive()).message.model_dump(exclude_unset=True)
+
+        serving = asyncio.create_task(pair.server.serve_streams(reading, writing))
+        hello = {
+            "protocolVersion": HANDSHAKE,
+            "capabilities": {},
+            "clientInfo": {"name": "c", "version": "1"},
+        }
+        await tell("initialize", hello, 1)
+        await hear()
+        await tell("tools/call", WAIT, 7)
+        await agent.began.wait()
+        await tell("tools/call", WAIT, 7)
+        heard = [await hear()]
+        agent.may_end.set()
+        heard.append(await hear())
+        await to_server.aclose()
+        await serving
+        to_client.close()
+        return heard
+
+    refused, answered = pair.runner.run(talk())
+    assert (refused["id"], refused["error"]["code"]) == (7, -32600)
+    assert answered["result"]["content"] == [{"type": "text", "text": "done"}]
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -10,7 +10,9 @@ import retinue.mcp
 from retinue.mcp.server.sdk_internals import Hold, find_open_session
 from tests.mcp.server.fast_pair import open_pair
 
-PRIVATE = re.compile(r"\b(?:_server_instances|_session_owners|_requests_in_flight|session\._connection)\b")
+PRIVATE = re.compile(
+    r"\b(?:_server_instances|_session_owners|_requests_in_flight|_request_streams|session\._connection)\b"
+)
 
 
 def test_a_session_is_found_while_it_is_open_and_its_clock_stands_while_it_is_held() -> None:

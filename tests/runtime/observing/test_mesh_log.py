@@ -10,7 +10,7 @@ import pytest
 from retinue.core.errors import StateError
 from retinue.runtime.observing.log_files import log_name, rotate
 from retinue.runtime.observing.mesh_log import LogFilter, MeshLog, Row
-from retinue.storage.listing_store import SqliteAudit
+from retinue.storage.audit_store import SqliteAudit
 from retinue.storage.state import State
 
 

@@ -114,7 +114,7 @@ class A2aClient:
     def _finish(self, task: TaskState) -> Answer:
         name = self._place.name
         if task.state == "COMPLETED":
-            value, parts = read_result(task.list_parts(), has_schema=self._place.has_schemas)
+            value, parts = read_result(task.list_results(), has_schema=self._place.has_schemas)
             usage = read_usage(task.metadata.get(USAGE_KEY))
             return Answer(value=value, parts=parts, usage=usage, warnings=read_warnings(task.metadata))
         if task.state == "AUTH_REQUIRED":

@@ -173,10 +173,9 @@ class TaskState:
             return False
         raise _malformed(agent, "its reply is neither a task nor a message")
 
-    def list_parts(self) -> list[Json]:
-        """The parts of the result: of the artifacts, else of the last status."""
-        found = [part for parts in self.artifacts.values() for part in parts]
-        return found or self.status_parts
+    def list_results(self) -> list[list[Json]]:
+        """The parts of each artifact, else those of the last status."""
+        return [parts for parts in self.artifacts.values() if parts] or [self.status_parts]
 
     def _place(self, task_id: Any, source: Json) -> None:
         self.id = _text(task_id) or self.id
@@ -202,23 +201,38 @@ class TaskState:
         key = _text(artifact.get("artifactId")) or str(len(self.artifacts))
         parts = _parts_of(artifact)
         if append:
-            parts = [*self.artifacts.get(key, []), *parts]
+            parts = _continued(self.artifacts.get(key, []), parts)
         if len(self.artifacts) < MAX_ARTIFACTS or key in self.artifacts:
             self.artifacts[key] = parts[:MAX_PARTS]
 
 
-def read_result(parts: Sequence[Json], *, has_schema: bool) -> tuple[Any, tuple[Part, ...]]:
-    """The value and the further content of a result.
+def _continued(parts: list[Json], chunk: list[Json]) -> list[Json]:
+    """The parts of an artifact with a chunk of a stream; its text continues the text before it."""
+    if parts and chunk and _is_plain_text(parts[-1]) and _is_plain_text(chunk[0]):
+        text = f"{parts[-1]['text']}{chunk[0]['text']}"
+        return [*parts[:-1], {**parts[-1], "text": text}, *chunk[1:]]
+    return [*parts, *chunk]
+
+
+def _is_plain_text(part: Json) -> bool:
+    return isinstance(part.get("text"), str)
+
+
+def read_result(results: Sequence[Sequence[Json]], *, has_schema: bool) -> tuple[Any, tuple[Part, ...]]:
+    """The value and the further content of a result, which are the parts of each of its artifacts.
 
     Of an agent that publishes schemas the last text or data is the value. Of others the value is its text, or
-    its data, or an object with both. Files are content.
+    its data, or an object with both. The texts of one artifact are joined as they are, because an agent may
+    write a text in several parts; those of two artifacts by a newline. Files are content.
     """
+    parts = [part for artifact in results for part in artifact]
     values = [part for part in parts if part.get("text") is not None or "data" in part]
     files = tuple(_file(part) for part in parts if "raw" in part or "url" in part)
     if has_schema and values:
         *before, last = values
         return _value(last), (*(_as_part(one) for one in before), *files)
-    texts = [str(one["text"]) for one in values if one.get("text") is not None]
+    written = [[str(p["text"]) for p in artifact if p.get("text") is not None] for artifact in results]
+    texts = ["".join(chunks) for chunks in written if chunks]
     data = [_value(one) for one in values if one.get("text") is None]
     if not data:
         return ("\n".join(texts) if texts else None), files

@@ -102,14 +102,29 @@ def mcp_server(
 )
 @click.option("--server", metavar="URL", help="Server to call instead of those of the document.")
 @click.option(
+    "--key-origin",
+    "key_origins",
+    metavar="URL",
+    multiple=True,
+    help="Origin that gets the credentials as well, beside the first server of the document.",
+)
+@click.option(
     "--strict", is_flag=True, help="Refuse a response that differs from the document, instead of a warning."
 )
 @click.option("--private", is_flag=True, help="Offer the operations to the mesh only, not to MCP clients.")
-def openapi(document: str, name: str | None, server: str | None, strict: bool, private: bool) -> None:
+def openapi(
+    document: str,
+    name: str | None,
+    server: str | None,
+    key_origins: tuple[str, ...],
+    strict: bool,
+    private: bool,
+) -> None:
     """Import an HTTP API by its OpenAPI document, a URL or a file.
 
     Each operation becomes a skill. Credentials are read from variables of the hub's environment that begin
-    with the name of the agent: a call without them names the variable.
+    with the name of the agent: a call without them names the variable. They go to the origin of the first
+    server only, unless --key-origin names another one.
     """
     is_url = "://" in document
     place = document if is_url else str(Path(document).expanduser().absolute())
@@ -118,12 +133,16 @@ def openapi(document: str, name: str | None, server: str | None, strict: bool, p
     if name is None:
         stem = (urlsplit(document).hostname or "") if is_url else Path(document).stem
         name = _name_for(place, stem.lower())
-    found = {
+    found: dict[str, Any] = {
         "openapi": place,
         "server": server,
         "strict": strict,
         "visibility": "mesh" if private else "exposed",
     }
+    for url in key_origins:
+        _check_url("--key-origin", url)
+    if key_origins:
+        found["key_origins"] = key_origins
     _add({_check_name(name): found})
 
 

@@ -1,4 +1,4 @@
-"""``retinue imports``: list the imports, accept their changes, log in, remove one."""
+"""``retinue imports``: list the imports, accept their changes, log in and out, remove one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from retinue.cli.options import json_option
-from retinue.cli.output import clean, note, print_json, print_table
+from retinue.cli.output import clean, note, print_json, print_table, warn
 from retinue.cli.session import open_session, run_command
 from retinue.core.errors import InvalidSettingError
 
@@ -25,7 +25,7 @@ _SHOWN_NAMES = 8
 @json_option
 @click.pass_context
 def imports(context: click.Context, as_json: bool) -> None:
-    """List the imported servers, accept their changes, remove them."""
+    """List the imported servers, accept their changes, log in and out, remove them."""
     if context.invoked_subcommand is None:
         _list(as_json)
 
@@ -117,13 +117,55 @@ def login(name: str, no_browser: bool, timeout: float, scope: str | None) -> Non
 
 @imports.command()
 @click.argument("name")
-def remove(name: str) -> None:
-    """Remove an import; its program is stopped."""
-    from retinue.runtime.commands.imports import remove_import
+def logout(name: str) -> None:
+    """Log out at the server of NAME.
+
+    The tokens are revoked where the server offers that (RFC 7009), and removed from this machine. The import
+    stays; log in again: retinue imports login NAME
+    """
+    from retinue.runtime.commands.imports import unknown_import
+    from retinue.runtime.imports.files import read_imports
 
     session = open_session()
+    table = read_imports(session.settings, session.state).get(name)
+    if table is None:
+        raise unknown_import(name)
+    if not _log_out(session, name, table):
+        say(f"there was no login at {name}")
+
+
+@imports.command()
+@click.argument("name")
+def remove(name: str) -> None:
+    """Remove an import; its program is stopped, and a login is ended."""
+    from retinue.runtime.commands.imports import remove_import
+    from retinue.runtime.imports.files import read_imports
+
+    session = open_session()
+    table = read_imports(session.settings, session.state).get(name)
     remove_import(session.settings, session.state, name)
+    if table is not None:
+        _log_out(session, name, table)
     say(f"removed {name}")
+
+
+def _log_out(session: CommandSession, name: str, table: ImportTable) -> bool:
+    """Log out, and say what became of the tokens; whether there was a login."""
+    from retinue.runtime.imports.logins import LoginFile
+    from retinue.runtime.imports.logout import log_out
+
+    file = LoginFile(session.state, name, table.url or "")
+    revocation = run_command(log_out(file, session.settings))
+    if revocation is None:
+        return False
+    if revocation.problem:
+        warn(
+            f"the login at {name} is removed here, but its tokens may be valid until they expire: "
+            f"{revocation.problem}; remove Retinue in your account there"
+        )
+    else:
+        say(f"logged out at {name}: its tokens are revoked")
+    return True
 
 
 def _list(as_json: bool) -> None:

@@ -113,7 +113,13 @@ async def _publish(
     session = open_session()
     content = read_target(target, url=url, weight=weight)
     async with open_catalog(session.settings, session.state, registry) as catalog:
+        replaced = await catalog.find_replaced_agent(content, **options)
         published = await catalog.publish(content, **options)
+        if replaced is not None:
+            warn(
+                f"{content.name} answers at {clean(replaced)}, and its card was replaced by this one: "
+                "it is not listed any more; give one of the two another name or another major version"
+            )
         if other := await catalog.find_other_agent(content):
             warn(
                 f"at the url of this card another agent answers: {clean(other)}; publish it with its own url"

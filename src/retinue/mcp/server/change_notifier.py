@@ -15,6 +15,7 @@ from hashlib import sha256
 from typing import Any, Literal
 
 import anyio.lowlevel
+import mcp_types as types
 import orjson
 import structlog
 from mcp.server.connection import Connection
@@ -26,6 +27,7 @@ from mcp.server.subscriptions import (
     ToolsListChanged,
 )
 from mcp.shared.dispatcher import coerce_request_id
+from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 
 from retinue.core.call import Principal
@@ -69,6 +71,8 @@ class RunningCall:
 class Live:
     """One connected client, its subscriptions, and its calls on the fast path by request id.
 
+    ``requests`` are the ids of the running requests of a client without HTTP.
+
     ``owner`` is the `principal_key` of the principal that opened the session.
     """
 
@@ -77,8 +81,27 @@ class Live:
     key: Hashable
     owner: str
     calls: dict[str | int, RunningCall] = field(default_factory=dict)
+    requests: set[str | int] = field(default_factory=set)
     uris: set[str] = field(default_factory=set)
     level: str = DEFAULT_LEVEL
+
+    @contextmanager
+    def running(self, request_id: str | int) -> Iterator[None]:
+        """Keep the id of a request while it runs; raises MCPError for an id that another one has."""
+        key = coerce_request_id(request_id)
+        if key in self.requests:
+            raise id_in_use(request_id)
+        self.requests.add(key)
+        try:
+            yield
+        finally:
+            self.requests.discard(key)
+
+
+def id_in_use(request_id: str | int) -> MCPError:
+    """The error of a request whose id an unanswered request of the same session has."""
+    problem = f"Invalid request: id {request_id!r} is that of a request that is not answered yet"
+    return MCPError(types.INVALID_REQUEST, problem)
 
 
 class Connections:

@@ -266,8 +266,15 @@ class McpServer:
     async def _answer(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Middleware around every message: declares, and answers, only what the caller may see."""
         principal = principal_of(ctx)
-        if not is_modern(ctx) and self._connections.note(ctx) is not None:
+        live = None if is_modern(ctx) else self._connections.note(ctx)
+        if live is not None:
             self._notifier.attend(principal)
+            if live.connection.session_id is None and ctx.request_id is not None:
+                with live.running(ctx.request_id):
+                    return await self._answer_one(ctx, call_next, principal)
+        return await self._answer_one(ctx, call_next, principal)
+
+    async def _answer_one(self, ctx: Context, call_next: CallNext, principal: Principal) -> HandlerResult:
         if ctx.method == "notifications/cancelled" and not is_modern(ctx):
             self._connections.cancel(ctx)
         required = UNDECLARED.get(ctx.method)

@@ -1,4 +1,4 @@
-"""Reaches two private parts of the SDK (2.3.0): its connections, and the clock of an idle session.
+"""Reaches private parts of the SDK (2.3.0): connections, requests of a session, the clock of an idle one.
 
 This file alone names private attributes of the SDK, and a test holds the SDK to them.
 """
@@ -27,6 +27,11 @@ def find_open_session(
     if session is None or session.is_terminated or session.idle_scope is None:
         return None
     return None if session.idle_scope.cancel_called else session
+
+
+def has_request(session: StreamableHTTPServerTransport, request_id: str | int) -> bool:
+    """Whether the SDK has yet to answer a request of this id in the session."""
+    return str(request_id) in session._request_streams
 
 
 class Hold:

@@ -29,6 +29,9 @@ BATCH_S = 0.02
 """How long an event waits for the observers that take batches. With 0.2 s the rendering of one batch holds
 up the slowest calls by 3 ms."""
 
+BEGINNING_AFTER_S = 1.0
+"""How long a call runs before its beginning has a row of its own."""
+
 POLLS = frozenset({"list_agents", "list_runs"})
 """Skills of the hub that terminals call every few seconds."""
 
@@ -236,6 +239,50 @@ def record_calls(append: Callable[[Mapping[str, Any]], None]) -> Observer:
         append(row)
 
     return observe
+
+
+class LateBeginnings:
+    """An observer that passes the beginning of a call on only if the call takes longer than ``after_s``.
+
+    The end of a short call says all that its beginning says, so an audit log keeps one row for it.
+    """
+
+    def __init__(self, observer: Observer, *, after_s: float = BEGINNING_AFTER_S) -> None:
+        self._observer = observer
+        self._after_s = after_s
+        self._begun: dict[str, tuple[float, ToolCallEvent]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, ToolCallEvent):
+            loop = asyncio.get_running_loop()
+            self._begun[event.id] = (loop.time() + self._after_s, event)
+            if self._timer is None:
+                self._timer = loop.call_later(self._after_s, self._pass_on)
+            return
+        self._begun.pop(event.call.id, None)
+        self._observer(event)
+
+    def close(self) -> None:
+        """Pass the waiting beginnings on, because nobody sees these calls end."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for _, event in self._begun.values():
+            self._observer(event)
+        self._begun.clear()
+
+    def _pass_on(self) -> None:
+        """Pass on the beginnings that have waited long enough, oldest first."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        while self._begun:
+            due, event = next(iter(self._begun.values()))
+            if due > loop.time():
+                self._timer = loop.call_at(due, self._pass_on)
+                return
+            del self._begun[event.id]
+            self._observer(event)
 
 
 class OncePerMinute:

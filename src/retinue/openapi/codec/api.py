@@ -43,7 +43,8 @@ _SUCCESS = re.compile(r"2(?:\d\d|XX)")
 class Api:
     """A document as it was imported; ``schemes`` name the environment variables for its credentials.
 
-    ``notes`` name omitted or cut parts, with the reason.
+    ``notes`` name omitted or cut parts, with the reason. ``server`` is the first one of the document, or the
+    one that replaces its servers.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Api:
     operations: tuple[Operation, ...]
     schemes: Mapping[str, SecurityScheme]
     notes: tuple[str, ...]
+    server: str = ""
 
     @property
     def skills(self) -> tuple[Skill, ...]:
@@ -125,9 +127,10 @@ class _DocumentReader:
         ids = _name_skills(
             [(method, path, _operation_id(stated)) for method, path, _, stated in raw_operations]
         )
+        first_server = ""
         if self._server is not None or raw_operations:
             # A wrong server given by hand, or of the whole document, is told once.
-            self._server_of({}, {})
+            first_server = self._server_of({}, {})
         operations: list[Operation] = []
         left_out: list[str] = []
         for skill_id, (method, path, item, operation) in zip(ids, raw_operations, strict=True):
@@ -144,7 +147,9 @@ class _DocumentReader:
         facts = info if isinstance(info, dict) else {}
         title, version, description = (_text(facts, key) for key in ("title", "version", "description"))
         all_notes = (*left_out, *self._notes)
-        return Api(self._name, title, version, description, tuple(operations), schemes, all_notes)
+        return Api(
+            self._name, title, version, description, tuple(operations), schemes, all_notes, first_server
+        )
 
     def _check_version(self) -> bool:
         """Whether the document is of 3.0; raises InvalidSettingError for other versions than 3.0 and 3.1."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from retinue.core.errors import InvalidSettingError, NotAuthenticatedError
 from retinue.openapi.codec.reader import BrokenReferenceError, follow
@@ -105,6 +106,13 @@ def choose_credentials(
     raise NotAuthenticatedError(
         f"{what} requires credentials, and none are set", remedy=_remedy(alternatives, schemes)
     )
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port of a url of a server, in one form."""
+    parts = urlsplit(url)
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return f"{parts.scheme}://{parts.hostname}:{port}"
 
 
 def list_variables(alternatives: Alternatives, schemes: Mapping[str, SecurityScheme]) -> tuple[str, ...]:

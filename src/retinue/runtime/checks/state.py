@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from retinue.core.errors import CardSignatureError, RetinueError, StateError
+from retinue.core.errors import CardSignatureError, InvalidSettingError, RetinueError, StateError
 from retinue.oci.codec.reference import Reference
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.source import RegistrySource
@@ -20,6 +20,7 @@ from retinue.parts.part import Check
 from retinue.runtime.checks.machine import failed
 from retinue.runtime.factories import card_verifier
 from retinue.settings import Settings
+from retinue.storage.run_store import check_encoding
 from retinue.storage.runs_file import RunsFile
 from retinue.storage.state import State
 
@@ -150,6 +151,7 @@ async def check_postgres(url: str) -> Check:
     def count_nodes() -> int | None:
         plain = url.replace("postgresql+psycopg:", "postgresql:", 1)
         with psycopg.connect(plain, connect_timeout=DATABASE_TIMEOUT_S) as connection:
+            check_encoding(connection.info.parameter_status("server_encoding"))
             row = connection.execute("SELECT to_regclass('retinue.nodes')").fetchone()
             if row is None or row[0] is None:
                 return None
@@ -163,6 +165,8 @@ async def check_postgres(url: str) -> Check:
             nodes = await asyncio.to_thread(count_nodes)
     except TimeoutError:
         problem = f"no answer within {2 * DATABASE_TIMEOUT_S} s"
+    except InvalidSettingError as error:
+        return failed("runs", error)
     except psycopg.Error as error:
         problem = str(error).strip().splitlines()[0] or type(error).__name__
     else:

@@ -13,7 +13,6 @@ from retinue.core.record import HUB_NAME
 from retinue.mcp.client_configs.servers import is_own_hub
 from retinue.runtime.commands.client import MeshClient
 from retinue.runtime.imports.files import find_own_url, open_pins, read_imports, write_import
-from retinue.runtime.imports.logins import LoginFile
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
@@ -151,7 +150,7 @@ def check_names(
 
 
 def remove_import(settings: Settings, state: State, name: str) -> None:
-    """Remove an import, its accepted tools and its login. Raises InvalidSettingError."""
+    """Remove an import and its accepted tools; the caller ends its login. Raises InvalidSettingError."""
     if name not in read_imports(settings, state):
         raise unknown_import(name)
     if name in settings.imports.servers:
@@ -160,7 +159,6 @@ def remove_import(settings: Settings, state: State, name: str) -> None:
         )
     write_import(state, name, None)
     open_pins(settings, state).forget(name)
-    LoginFile(state, name, "").forget()
 
 
 def unknown_import(name: str) -> InvalidSettingError:

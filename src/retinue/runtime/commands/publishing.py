@@ -24,7 +24,7 @@ from retinue.core.errors import (
 from retinue.mesh.directory.routing import select_candidates
 from retinue.mesh.search.ranking import rank_skills
 from retinue.oci.codec.artifacts import Artifact, find_card_name
-from retinue.oci.codec.reference import DEFAULT_TAG, Reference, card_repository, parse_reference
+from retinue.oci.codec.reference import DEFAULT_TAG, Reference, card_repository, default_tag, parse_reference
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.mirror import MirrorReport, mirror
 from retinue.oci.registry import Published, Registry, forget, index_change, publish_card, publish_workflow
@@ -109,6 +109,27 @@ class RegistryCommands:
             )
         await notify_hub(self._http, self._state, None)
         return published
+
+    async def find_replaced_agent(
+        self, target: Card | WorkflowText, *, tag: str | None = None, repository: str | None = None
+    ) -> str | None:
+        """The url of an agent that answers and whose card a publication would replace; None without one.
+
+        It has the name and the tag of this card, and another url.
+        """
+        if not isinstance(target, Card):
+            return None
+        place = Reference(repository or card_repository(target.name), tag=tag or default_tag(target.version))
+        try:
+            artifact = await self._chosen().pull(place)
+            other = parse_card(artifact.content, reference=str(place))
+        except RetinueError:
+            return None  # publishing refuses or replaces what cannot be read
+        own_url = parse_card(target.content, reference=target.name).url
+        if other.url is None or other.url == own_url or other.name != target.name:
+            return None
+        trouble = await find_trouble(self._http, other.url, timeout_s=_LOOK_S, name=target.name)
+        return other.url if trouble is None else None
 
     async def find_other_agent(self, target: Card | WorkflowText) -> str | None:
         """The name of another agent that answers at the url of this card; None where none does."""

@@ -10,18 +10,29 @@ import threading
 import webbrowser
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from retinue.core.errors import NotAuthenticatedError, RetinueError
-from retinue.runtime.imports.logins import CLIENT_NAME, Login, Memory, drive, login_of, probe_request
+from retinue.runtime.imports.logins import (
+    CLIENT_NAME,
+    Login,
+    Memory,
+    drive,
+    login_of,
+    probe_request,
+    resolve_secret,
+)
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
 from retinue.web.addresses import find_refusal, is_loopback_url
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import TransportError
+
+if TYPE_CHECKING:
+    from mcp.shared.auth import OAuthMetadata
 
 CALLBACK_PATH = "/callback"
 _MAX_HEAD_BYTES = 16 * 1024
@@ -120,7 +131,7 @@ async def log_in(
     ``scope`` are the rights to ask for, separated by spaces; None = the scopes that the server names. Raises
     NotAuthenticatedError with what refused the login, or because the server needs none.
     """
-    from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+    from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError
     from mcp.shared.auth import AuthorizationCodeResult, OAuthClientMetadata
     from pydantic import ValidationError
 
@@ -139,6 +150,7 @@ async def log_in(
         )
 
         async def open_page(page: str) -> None:
+            _check_pkce(provider.context.oauth_metadata, provider.context.auth_server_url or url)
             parts = urlsplit(page)
             if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback_url(page)):
                 raise _refused(f"the page of the login is not https: {parts.scheme}://{parts.netloc}")
@@ -159,13 +171,21 @@ async def log_in(
         headers = {key: value for key, value in table.headers.items() if key.lower() != "authorization"}
         try:
             async with (
-                HttpClient(allow_private=await _may_be_private(url, settings)) as http,
+                HttpClient(allow_private=await may_be_private(url, settings)) as http,
                 aclosing(drive(provider, http, probe_request(url, headers), scope=scope)) as flow,
             ):
                 async for request, number in flow:
+                    if (facts := provider.context.oauth_metadata) is not None:
+                        _check_pkce(facts, str(facts.issuer))
                     # the first request again: the flow has its tokens
                     if number and str(request.url) == url and keep.tokens is not None:
                         break
+        except OAuthRegistrationError as error:
+            raise NotAuthenticatedError(
+                f"the authorization server registers no client by itself: {_describe(error)}",
+                remedy="register one there by hand, with a redirect to http://127.0.0.1/callback, and import "
+                "again with --client-id ID (and --client-secret '${VARIABLE}')",
+            ) from error
         except OAuthFlowError as error:
             raise _refused(_describe(error)) from error
         except ValidationError as error:
@@ -174,7 +194,27 @@ async def log_in(
             raise _refused(f"{error.origin}: {error.cause}") from error
     if keep.tokens is None:
         raise NotAuthenticatedError(f"{name} asks for no login", remedy="see its state: retinue imports")
-    return login_of(provider, keep, url)
+    login = login_of(provider, keep, url)
+    if table.client_secret is None:
+        return login
+    # the reference is stored, not the value that it stands for
+    client = {key: value for key, value in login.client.items() if key != "client_secret"}
+    return replace(login, client=client, client_secret=table.client_secret)
+
+
+def _check_pkce(metadata: OAuthMetadata | None, server: str) -> None:
+    """Raise NotAuthenticatedError unless the server says that it checks the proof of a code (PKCE, S256).
+
+    Without it a code that is stolen on its way can be used; MCP wants such a server to be refused.
+    """
+    methods = None if metadata is None else metadata.code_challenge_methods_supported
+    if methods is None or "S256" not in methods:
+        problem = "does not name" if methods is None else f"names {', '.join(methods)[:100]}, not S256, as"
+        raise NotAuthenticatedError(
+            f"the authorization server {server[:200]} {problem} code_challenge_methods_supported in its "
+            "metadata: it is not known to support PKCE, which MCP requires",
+            remedy="ask its operator for S256; or import again with a token: --header or --token-env",
+        )
 
 
 def has_browser() -> bool:
@@ -194,18 +234,16 @@ def show_page(page: str, echo: Callable[[str], None], *, browser: bool) -> None:
 
 def _given_client(table: ImportTable, own: Mapping[str, str]) -> dict[str, Any] | None:
     """The OAuth client that a person has registered by hand."""
-    from string import Template
-
     if table.client_id is None:
         return None
     client: dict[str, Any] = {"client_id": table.client_id, "token_endpoint_auth_method": "none"}
     if table.client_secret is not None:
-        secret = Template(table.client_secret).safe_substitute(own)
+        secret = resolve_secret(table.client_secret, own)
         client |= {"client_secret": secret, "token_endpoint_auth_method": "client_secret_basic"}
     return client
 
 
-async def _may_be_private(url: str, settings: Settings) -> bool:
+async def may_be_private(url: str, settings: Settings) -> bool:
     """Whether the addresses that the server names may be private: only if the server's own is."""
     if not settings.allow_private_urls:
         return False

@@ -127,7 +127,7 @@ class Imports:
         self._state = state
         pins = open_pins(settings, state)
         self._servers = ImportedServers(version("retinue"), pins)
-        self._apis = ImportedApis(environment())
+        self._apis = ImportedApis(environment(), pins)
         self._agents = ImportedAgents(pins, card_verifier(settings.signatures, state), agent_limits)
 
     @property
@@ -159,7 +159,13 @@ class Imports:
             for member in self._agents.list_members()
         ]
         apis = [
-            ImportState(member.spec.name, "openapi", member.client is not None, member.reason)
+            ImportState(
+                member.spec.name,
+                "openapi",
+                member.client is not None,
+                member.reason,
+                pins.list_changes(member.spec.name),
+            )
             for member in self._apis.list_members()
         ]
         return [*servers, *agents, *apis]
@@ -235,6 +241,7 @@ class Imports:
                 if accepted != before[1]:
                     self._servers.accept(read_pins(self._state))
                     self._agents.review()
+                    self._apis.review()
                 if logged_in != before[2]:
                     self._servers.retry()
             except RetinueError as error:
@@ -277,6 +284,7 @@ def _api_of(name: str, table: ImportTable, http: HttpClient) -> ApiSpec:
         strict=table.strict,
         visibility=table.visibility,
         fingerprint=repr(table),
+        key_origins=table.key_origins,
     )
 
 

@@ -12,17 +12,20 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from retinue.core.errors import InvalidSettingError, RetinueError
+from retinue.settings import environment
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
+from retinue.web.transport import HttpResponse
 
 if TYPE_CHECKING:
     import httpx2
@@ -57,6 +60,9 @@ class Login:
     resource: Mapping[str, Any] | None = None
     expires_at: float | None = None
     """In seconds since 1970; None if the server did not say."""
+
+    client_secret: str | None = None
+    """The secret of a client that a person has registered, as in the settings: ``${VARIABLE}``."""
 
     @property
     def authorization(self) -> str:
@@ -162,13 +168,19 @@ class ImportLogin:
         except RetinueError as error:
             _log.warning("login not renewed", url=login.url, error=error.message)
             return None
-        if renewed is not None:
+        if renewed is None:
+            return None
+        is_new = renewed.authorization != login.authorization
+        if is_new or self._file.read() == login:
             self._file.write(renewed)
-        return renewed
+        return renewed if is_new else None
 
 
 async def renew(login: Login, http: HttpClient) -> Login | None:
-    """The login with new tokens; None if the authorization server refuses. Raises CallTimedOutError."""
+    """The login with new tokens, or without its refresh token if the authorization server refuses that.
+
+    None if there is no new token for another reason. Raises CallTimedOutError.
+    """
     from mcp.client.auth import OAuthClientProvider
     from mcp.shared.auth import OAuthClientMetadata, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
 
@@ -181,13 +193,38 @@ async def renew(login: Login, http: HttpClient) -> Login | None:
     if login.resource is not None:
         context.protected_resource_metadata = ProtectedResourceMetadata.model_validate(login.resource)
     context.token_expiry_time = 1.0
-    async for request, _ in drive(provider, http, probe_request(login.url, {})):
+    replies: list[HttpResponse] = []
+    async for request, _ in drive(provider, http, probe_request(login.url, {}), on_reply=replies.append):
         # the renewed token is kept now; the request that needs it is sent by the transport itself
         if str(request.url) == login.url:
             break
     if keep.tokens is None or keep.tokens == OAuthToken.model_validate(login.tokens):
-        return None
+        if not any(map(_is_refused_grant, replies)):
+            return None
+        tokens = {key: value for key, value in login.tokens.items() if key != "refresh_token"}
+        return replace(login, tokens=tokens)
     return replace(login, tokens=_plain(keep.tokens), expires_at=expiry_of(keep.tokens))
+
+
+def client_of(login: Login) -> dict[str, Any]:
+    """The OAuth client of a login, with its secret."""
+    if login.client_secret is None:
+        return dict(login.client)
+    return {**login.client, "client_secret": resolve_secret(login.client_secret, environment())}
+
+
+def resolve_secret(secret: str, own: Mapping[str, str]) -> str:
+    """The secret with the variables of ``own`` in place of their names."""
+    return Template(secret).safe_substitute(own)
+
+
+def _is_refused_grant(reply: HttpResponse) -> bool:
+    """Whether the token endpoint says that the refresh token is valid no more (RFC 6749, 5.2)."""
+    try:
+        problem = json.loads(reply.body) if reply.status in (400, 401) else None
+    except ValueError:
+        return False
+    return isinstance(problem, dict) and problem.get("error") == "invalid_grant"
 
 
 class Memory:
@@ -196,7 +233,7 @@ class Memory:
     def __init__(self, login: Login | None = None, client: Mapping[str, Any] | None = None) -> None:
         from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
-        registration = login.client if login is not None else client
+        registration = client_of(login) if login is not None else client
         self.tokens = None if login is None else OAuthToken.model_validate(login.tokens)
         self.client = (
             None if registration is None else OAuthClientInformationFull.model_validate(registration)
@@ -259,7 +296,12 @@ def probe_request(url: str, headers: Mapping[str, str]) -> httpx2.Request:
 
 
 async def drive(
-    provider: OAuthClientProvider, http: HttpClient, first: httpx2.Request, *, scope: str | None = None
+    provider: OAuthClientProvider,
+    http: HttpClient,
+    first: httpx2.Request,
+    *,
+    scope: str | None = None,
+    on_reply: Callable[[HttpResponse], None] = lambda _reply: None,
 ) -> AsyncGenerator[tuple[httpx2.Request, int]]:
     """Send the requests of a flow by ``http``; yields each before it is sent, with its number from 0.
 
@@ -288,6 +330,7 @@ async def drive(
                 max_response_bytes=MAX_RESPONSE_BYTES,
                 what="a login",
             )
+            on_reply(reply)
             headers = {key.lower(): value for key, value in reply.headers.items()}
             if scope is not None and number == 0 and reply.status == 401:
                 others = headers.get("www-authenticate", "").removeprefix("Bearer")

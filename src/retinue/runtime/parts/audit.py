@@ -10,10 +10,18 @@ from typing import Any
 
 from retinue.hub.calls import CallFilter, add_call_skills
 from retinue.mesh.observing.call_figures import CallFigures
-from retinue.mesh.observing.events import EventBus, OncePerMinute, log_lines, record_calls
+from retinue.mesh.observing.events import (
+    EventBus,
+    LateBeginnings,
+    OncePerMinute,
+    log_lines,
+    record_calls,
+)
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
-from retinue.storage.listing_store import SqliteAudit
+from retinue.runtime.observing.audit_export import AuditExport
+from retinue.settings_tables import AuditTable
+from retinue.storage.audit_store import SqliteAudit
 
 
 class RecordedCalls(EventBus):
@@ -32,12 +40,26 @@ class AuditPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         audit, access = process.get(SqliteAudit), process.dispatcher.access
-        recorded = RecordedCalls()
-        recorded.subscribe_later(record_calls(audit.append))
+        table, exports = process.tables.get(AuditTable), []
+        if table.export is not None:
+            exports.append(
+                AuditExport(table.export, file_bytes=table.export_file_bytes, files=table.export_files)
+            )
+
+        def append(row: Mapping[str, Any]) -> None:
+            audit.append(row)
+            for export in exports:
+                export.append(row)
+
+        recorded, rows = RecordedCalls(), LateBeginnings(record_calls(append))
+        recorded.subscribe_later(rows)
         recorded.subscribe_batches(log_lines)
         process.dispatcher.admission.events.subscribe(OncePerMinute(recorded.emit))
         # before the process serves, else calls would count twice
-        process.get(CallFigures).seed(await asyncio.to_thread(audit.summarise_calls))
+        summary, _ = await asyncio.gather(
+            asyncio.to_thread(audit.summarise_calls), asyncio.to_thread(audit.measure)
+        )
+        process.get(CallFigures).seed(summary)
         try:
             yield Opened(
                 product=recorded,
@@ -45,6 +67,9 @@ class AuditPart(Part):
             )
         finally:
             recorded.flush()
+            rows.close()
+            for export in exports:
+                export.flush()
 
 
 async def read_calls(audit: SqliteAudit, call_filter: CallFilter, limit: int) -> Sequence[Mapping[str, Any]]:

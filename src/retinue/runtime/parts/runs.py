@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part, Problem
 from retinue.parts.process import Process
-from retinue.runtime.lazy_runs import LazyRuns
+from retinue.runtime.lazy_runs import IDLE_S, LazyRuns
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import end_task
+from retinue.workflows.runs.records import RunStatus
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
     from retinue.workflows.durable.database_watch import RunFigures
 
 
+LOOKS = 6
+"""How often a hub is seen without a call in flight before it counts as idle."""
+
+
 class RunsPart(Part):
     """Executes runs once the agents answer, because a recovered run calls agents at once.
 
-    On stopping, runs leave before the agents stop, so that interrupted calls are no failures of a run.
+    On stopping, runs leave before the agents stop, so that interrupted calls are no failures of a run. With
+    ``starts_early`` the engine of a hub starts when no call has been in flight for ``idle_s``, before the
+    first run asks for it.
     """
 
     name = "runs"
@@ -30,6 +39,10 @@ class RunsPart(Part):
     runs_after = (FirstReading, AgentsStarted)
     ready_after = (AgentsStarted,)
     is_required = True
+
+    def __init__(self, *, starts_early: bool = False, idle_s: float = IDLE_S) -> None:
+        self._starts_early = starts_early
+        self._idle_s = idle_s
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
@@ -46,9 +59,24 @@ class RunsPart(Part):
                     await end_task(task)
                 await runs.leave()
 
+        limits = process.dispatcher.admission.limits
+
+        async def wait_until_idle() -> None:
+            idle_s = 0.0
+            while idle_s < self._idle_s:
+                await asyncio.sleep(self._idle_s / LOOKS)
+                idle_s = 0.0 if limits.in_flight else idle_s + self._idle_s / LOOKS
+
+        async def launch() -> None:
+            early = wait_until_idle if self._starts_early else None
+            try:
+                await runs.launch(process.echo, wait_until_idle=early)
+            except InvalidSettingError as error:
+                process.ask_to_stop(f"{error.message}; {error.remedy}", 1)
+
         async def on_ready() -> None:
             if process.kind == "hub":
-                launching.append(asyncio.create_task(runs.launch(process.echo)))
+                launching.append(asyncio.create_task(launch()))
                 return
             # without runs in its state folder a worker waits for the first, ready to take it
             process.get(ProcessState).is_started = database is None
@@ -58,19 +86,36 @@ class RunsPart(Part):
         async def problems() -> Sequence[Problem]:
             figures = await runs.read_figures()
             if figures is not None and figures.problem is not None:
-                error = figures.problem
-                reason = f"{error.message} — {error.remedy}" if error.remedy else error.message
-                return [Problem("database", "", reason)]
+                return [Problem("database", "", _reason(figures.problem))]
+            if runs.problem is not None:
+                return [Problem("runs", "", _reason(runs.problem))]
             if figures is None and database is not None:
                 return [Problem("database", "", "not connected yet")]
             return []
 
         async def figures(figures: Figures) -> None:
             known = await runs.read_figures()
+            put_known_families(figures, has_runs=runs.store.exists())
             if known is not None:
                 put_run_figures(figures, known)
 
         yield Opened(running=running, on_ready=on_ready, problems=problems, figures=figures)
+
+
+def _reason(error: RetinueError) -> str:
+    return f"{error.message} — {error.remedy}" if error.remedy else error.message
+
+
+def put_known_families(figures: Figures, *, has_runs: bool) -> None:
+    """Put the metrics that alerts ask for also while no run engine works, because an absent one never fires.
+
+    The number of runs is NaN until the database has been read, so that it does not seem to rise then.
+    """
+    for status in get_args(RunStatus):
+        figures.put("retinue_runs", math.nan if has_runs else 0, status)
+    figures.put("retinue_nodes", 0)
+    figures.put("retinue_lease_remaining_seconds", 0)
+    figures.put("retinue_lease_losses_total", 0)
 
 
 def put_run_figures(figures: Figures, runs: RunFigures) -> None:

@@ -25,6 +25,7 @@ from filelock import FileLock
 
 from retinue.core.errors import InvalidSettingError, StateError, StorageFullError
 from retinue.storage.files import create_database, file_mode, is_for_want_of_room, refuse_gone
+from retinue.storage.run_store import check_encoding
 from retinue.storage.runs_file import TABLE as MARK_TABLE
 from retinue.storage.runs_file import Mark, RunsFile, new_mark
 from retinue.workflows.durable.dbos_engine import APPLICATION, EngineClient, migrate
@@ -334,11 +335,17 @@ def _normalize(url: str) -> sa.URL:
 def _connect(dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
     """Connect; reword failures so that the engine recognises them as temporary and tries again."""
     try:
-        return dialect.connect(*arguments, **options)
+        connection = dialect.connect(*arguments, **options)
     except psycopg.OperationalError as error:
         if str(error).startswith(_LOST):
             raise
         raise psycopg.OperationalError(f"{_LOST}: {error}") from error
+    try:
+        check_encoding(connection.info.parameter_status("server_encoding"))
+    except InvalidSettingError:
+        connection.close()
+        raise
+    return connection
 
 
 def _tune_postgres(connection: Any, _record: Any) -> None:

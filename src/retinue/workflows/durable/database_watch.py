@@ -70,7 +70,7 @@ class DatabaseWatch:
             done, _ = await asyncio.wait([self._asking], timeout=TIMEOUT_S)
             if not done:
                 problem = f"the database of the runs did not answer within {TIMEOUT_S:g} s"
-                self._answer = RunFigures(StateError(problem, remedy="check the database"))
+                self._answer = self._failed(StateError(problem, remedy="check the database"))
         answer = replace(
             self._answer, steps=dict(self._events.steps_ended), connections=self._count_connections()
         )
@@ -98,11 +98,15 @@ class DatabaseWatch:
                 self._counted_at = time.monotonic()
             answer = RunFigures(query_s=query_s, statuses=statuses, half_undone=self._half_undone)
         except RetinueError as error:
-            answer = RunFigures(error)
+            answer = self._failed(error)
         except sa.exc.SQLAlchemyError as error:
-            answer = RunFigures(StateError(str(error).partition("\n")[0], remedy="check the database"))
+            answer = self._failed(StateError(str(error).partition("\n")[0], remedy="check the database"))
         self._answer, self._answered_at, self._asking = answer, time.monotonic(), None
         return answer
+
+    def _failed(self, problem: RetinueError) -> RunFigures:
+        """The answer without a database; the numbers of runs stay, so that they do not seem to rise later."""
+        return RunFigures(problem, statuses=self._answer.statuses)
 
     def _count_connections(self) -> Mapping[str, int]:
         pool = self._database.engine.pool

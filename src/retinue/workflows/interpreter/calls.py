@@ -163,17 +163,20 @@ class CallSteps:
         unknown: list[Trial] = []
         trials = self._frame.trials = []
         key_path = ask.key_path
+        waited_s = 0.0
         for number, attempt in enumerate(ask.attempts, 1):
             here = base if attempt == 1 else f"{base}@{attempt}"
             if number > 1 and ask.retry:
                 await self._frame.sleep(f"{here}/wait", ask.retry.delay_before(number), step=path)
             key_path = key_path or here
             trial = _Attempt(self._frame, ask, path, here, attempt, key_path, bool(unknown))
+            trial.waited_s = waited_s
             try:
                 choice, outcome = await trial.run(choice, number)
             except StepFailedError:
                 trials += _still_unknown([*unknown, *trial.list_unknown()])
                 raise
+            waited_s = trial.waited_s
             unknown += trial.list_unknown()
             last = trial.sent[-1].trial if trial.sent else None
             fault = outcome.fault
@@ -221,7 +224,7 @@ class _Attempt:
     """One attempt: a call to one agent, and to another one if the first is unreachable.
 
     ``is_bound`` = an earlier attempt with the key of ``key_path`` may have had its effect. ``sent`` are the
-    calls that were made.
+    calls that were made, ``waited_s`` is how long this execution has waited for the agent of the step.
     """
 
     def __init__(
@@ -235,6 +238,7 @@ class _Attempt:
         self._key_path = key_path
         self._is_bound = is_bound
         self._left_s = inf
+        self.waited_s = 0.0
         self.sent: list[_Sent] = []
 
     async def run(self, choice: Choice | None, number: int) -> tuple[Choice | None, StepOutcome]:
@@ -281,7 +285,7 @@ class _Attempt:
         if ask.wait_s is not None:
             return ask.wait_s
         if len(ask.attempts) > 1:
-            return ask.lasts_s(number, timeout_s)
+            return max(ask.lasts_s(1, timeout_s) - self.waited_s, ask.lasts_s(number, timeout_s))
         return timeout_s if self._frame.context.agent_wait_s else 0.0
 
     async def _find_other(self, choice: Choice) -> Choice | None:
@@ -308,6 +312,7 @@ class _Attempt:
                         raise
                 await self._frame.context.pause(AGAIN_S)
                 waited_s += AGAIN_S
+                self.waited_s += AGAIN_S
 
         facts = {"kind": "choose", "skill": ask.target, "attempt": self._attempt, "serves": ask.kind}
         facts |= {"below": below(path, self._path)}
@@ -436,6 +441,7 @@ class _Attempt:
         while (pause_s := self._find_pause(outcome.error, wait_s - waited_s)) is not None:
             await self._frame.context.pause(pause_s)
             waited_s += pause_s
+            self.waited_s += pause_s
             # Waiting counts against the time of a step, but not against that of a compensation.
             left_s = timeout_s if wait_s > timeout_s else max(timeout_s - waited_s, AGAIN_S)
             outcome = await make_call(timeout_s=left_s)

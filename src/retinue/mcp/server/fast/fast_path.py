@@ -37,11 +37,24 @@ from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import RetinueError
 from retinue.mcp.codec.content import complete_result
 from retinue.mcp.codec.tool_calls import WHOLE_KEY
-from retinue.mcp.server.change_notifier import ChangeNotifier, Connections, Live, RunningCall
+from retinue.mcp.server.change_notifier import (
+    ChangeNotifier,
+    Connections,
+    Live,
+    RunningCall,
+    id_in_use,
+)
 from retinue.mcp.server.channel import DeafChannel, McpCaller
-from retinue.mcp.server.fast.fast_requests import LIST, FastRequest, may_be_fast, parse_fast_request
+from retinue.mcp.server.fast.fast_requests import (
+    LIST,
+    SESSION,
+    FastRequest,
+    may_be_fast,
+    parse_fast_request,
+    parse_identity,
+)
 from retinue.mcp.server.offer import McpOptions, Offer, ToolCatalog, ToolEntry
-from retinue.mcp.server.sdk_internals import Hold, find_open_session
+from retinue.mcp.server.sdk_internals import Hold, find_open_session, has_request
 from retinue.mcp.server.tools import PLACEHOLDER, PLACEHOLDER_BYTES, ToolHandlers, ToolRequest
 from retinue.mesh.channel import ASKABLE
 from retinue.mesh.permissions import principal_key
@@ -107,14 +120,20 @@ class FastPath:
     ) -> Receive | None:
         """Answer the request and return None; or return the ``receive`` with which the SDK answers it."""
         headers = visitor.headers
-        if scope["method"] != "POST" or not may_be_fast(
-            headers, scope["headers"], self._options.max_body_bytes
-        ):
+        if scope["method"] != "POST":
+            return receive
+        is_fast = may_be_fast(headers, scope["headers"], self._options.max_body_bytes)
+        if not is_fast and SESSION not in headers:
             return receive
         message = await receive()
-        found = self._accept(message, headers, principal)
+        found = self._accept(message, headers, principal) if is_fast else None
         if found is None:
-            return replay(message, receive)
+            reused = self._find_reused(message, headers, principal)
+            if reused is None:
+                return replay(message, receive)
+            with FastAnswer(receive, send, reused, self._options.heartbeat_s) as answer:
+                await answer.fail(id_in_use(reused.id).error)
+            return None
         request, catalog, entry, live, session = found
         if live is not None:
             self._notifier.attend(principal)
@@ -139,7 +158,7 @@ class FastPath:
         if request.session is not None:
             live = self._find_session(request, request.session, principal)
             session = None if live is None else find_open_session(self._manager, request.session)
-            if session is None:
+            if session is None or has_request(session, request.id):
                 return None
         try:
             catalog = self._offer.tools(principal, request.session)
@@ -148,6 +167,23 @@ class FastPath:
             return None
         is_open = entry is not None or request.method == LIST
         return (request, catalog, entry, live, session) if is_open else None
+
+    def _find_reused(self, message: Message, headers: Headers, principal: Principal) -> FastRequest | None:
+        """The request, if an earlier one of its session with the same id is not answered yet.
+
+        The SDK would give the response of the earlier one to nobody.
+        """
+        if message["type"] != "http.request" or message.get("more_body", False):
+            return None
+        request = parse_identity(message.get("body", b""), headers)
+        if request is None or request.session is None:
+            return None
+        live = self._connections.find(request.session)
+        session = find_open_session(self._manager, request.session)
+        if live is None or session is None or live.owner != principal_key(principal):
+            return None
+        is_running = coerce_request_id(request.id) in live.calls or has_request(session, request.id)
+        return request if is_running else None
 
     def _find_session(self, request: FastRequest, session_id: str, principal: Principal) -> Live | None:
         """The session, if it is this caller's, has begun, and no request of this id runs in it."""

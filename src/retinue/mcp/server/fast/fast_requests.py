@@ -34,7 +34,7 @@ _NONE_TO_KNOW = frozenset({types.LOG_LEVEL_META_KEY, "progress_token"})
 _MODERN = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
 _HANDSHAKE = frozenset((None, *(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)))
 
-_SESSION = b"mcp-session-id"
+SESSION = b"mcp-session-id"
 _VERSION = b"mcp-protocol-version"
 _ENCODED_NAME = b"=?base64?"
 
@@ -85,8 +85,8 @@ def may_be_fast(headers: Headers, lines: Collection[tuple[bytes, bytes]], max_bo
     if len(accept) > _MAX_REMEMBERED_BYTES or not _accepts_both(accept):
         return False
     if headers.get(_VERSION) not in _MODERN:
-        return headers.get(_VERSION) in _HANDSHAKE and _SESSION in headers
-    if _SESSION in headers:
+        return headers.get(_VERSION) in _HANDSHAKE and SESSION in headers
+    if SESSION in headers:
         return False
     for name in headers:  # noqa: SIM110 - a generator costs more than all other checks here
         if name.startswith(b"mcp-param-"):
@@ -102,7 +102,7 @@ def parse_fast_request(body: bytes, headers: Headers) -> FastRequest | None:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
         return None
-    session = headers.get(_SESSION)
+    session = headers.get(SESSION)
     if type(document) is not dict or document.get("jsonrpc") != "2.0":
         return None
     method, request_id = document.get("method"), document.get("id")
@@ -135,6 +135,21 @@ def parse_fast_request(body: bytes, headers: Headers) -> FastRequest | None:
         has_channel = has_channel or bool(meta[types.CLIENT_CAPABILITIES_META_KEY])
     text = None if session is None else session.decode("latin-1")
     return FastRequest(method, request_id, name, arguments, meta, text, has_channel)
+
+
+def parse_identity(body: bytes, headers: Headers) -> FastRequest | None:
+    """Method, id and session of any request in ``body``, without parameters; None for other messages."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    session = headers.get(SESSION)
+    if type(document) is not dict or session is None:
+        return None
+    method, request_id = document.get("method"), document.get("id")
+    if type(method) is not str or not _is_id(request_id):
+        return None
+    return FastRequest(method, request_id, "", None, {}, session.decode("latin-1"), False)
 
 
 def _is_id(value: object) -> TypeGuard[RequestId]:
