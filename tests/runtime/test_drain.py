@@ -135,3 +135,23 @@ async def test_a_hub_keeps_its_agents_until_the_calls_to_them_have_ended(
         slow.may_end.set()
         assert (await working).result == "done"
     assert stopped
+
+
+async def test_an_agent_that_stops_together_with_its_hub_prints_no_warning(
+    retinue_home: Path, monkeypatch: pytest.MonkeyPatch, wire: Wire, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow, other = SlowAgent(), SlowAgent(Agent("other-agent", version="1.0.0"))
+    options, state = HubOptions(Address("127.0.0.1", 0), bare=True), State(retinue_home)
+    async with slow.serve(retinue_home, monkeypatch, WAIT_S, publish=True):
+        starter = ProcessStarter(monkeypatch)
+        async with starter.running(lambda echo: run_hub(options, Settings(), state, echo)) as hub:
+            working = asyncio.create_task(wire.call(f"{hub.url}/agents/slow-agent", "work"))
+            await slow.begun.wait()
+            async with other.serve(retinue_home, monkeypatch, WAIT_S, publish=True) as agent:
+                hub.stop.ask("both stop")
+                await until_printed(hub, "1 call in flight")
+                agent.stop.ask("both stop")
+                await agent.task
+            slow.may_end.set()
+            assert (await working).result == "done"
+    assert "level='warning' event='hub not told'" not in capsys.readouterr().out

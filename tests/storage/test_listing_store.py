@@ -169,8 +169,9 @@ def test_a_file_of_a_newer_retinue_is_refused_and_not_touched(path: Path) -> Non
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(StateError, match="has schema version 99"):
+    with pytest.raises(StateError, match="has schema version 99") as refused:
         SqliteListings(path)
+    assert "the audit" in refused.value.remedy
 
 
 def test_a_path_that_cannot_be_opened_is_said(tmp_path: Path) -> None:

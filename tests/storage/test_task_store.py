@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retinue.core.errors import StateError
+from retinue.core.errors import StateDamagedError, StateError, StorageFullError
 from retinue.storage.backup import back_up
 from retinue.storage.state import State
 from retinue.storage.task_store import StoredTask, TaskStore
+from tests.support.small_disk import small_file_system
 
 
 @pytest.fixture
@@ -97,9 +98,45 @@ def test_each_open_store_has_a_file_of_its_own_and_the_next_takes_the_free_one(s
 def test_a_file_that_is_no_database_is_named_with_the_remedy(state: State) -> None:
     state.tasks.mkdir()
     state.tasks_file("agent", 1).write_bytes(b"not a database" * 100)
-    with pytest.raises(StateError, match=r"agent-1\.db cannot be read") as refused:
+    with pytest.raises(StateDamagedError, match=r"agent-1\.db is damaged") as refused:
         TaskStore.open(state, "agent")
     assert "move it away" in refused.value.remedy
+
+
+def save_many(store: TaskStore) -> None:
+    for number in range(1000):
+        store.save(make(f"b{number}"))
+
+
+def test_a_full_disk_is_no_reason_to_move_accepted_tasks_away(tmp_path: Path) -> None:
+    with small_file_system(tmp_path, "1m") as mounted:
+        if not mounted:
+            pytest.skip("NOT CHECKED: only root may mount the small file system")
+        state = State(tmp_path / "home")
+        state.prepare()
+        with closing(TaskStore.open(state, "agent")) as store:
+            store.save(make("a"))
+            filler = tmp_path / "filler"
+            with filler.open("wb", buffering=0) as file, suppress(OSError):
+                while file.write(bytes(4096)):
+                    continue
+            with pytest.raises(StorageFullError) as refused:
+                save_many(store)
+            assert refused.value.remedy == "free some space"
+        with pytest.raises(StorageFullError):
+            TaskStore.open(state, "other")
+        filler.unlink()
+        with closing(TaskStore.open(state, "agent")) as store:
+            assert store.find("a", "agent", "me") == {"id": "a"}
+
+
+def test_the_files_of_a_newer_release_are_not_to_be_moved_away(state: State) -> None:
+    TaskStore.open(state, "agent").close()
+    with closing(sqlite3.connect(state.tasks_file("agent", 1))) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(StateError, match="has schema version 99") as refused:
+        TaskStore.open(state, "agent")
+    assert refused.value.remedy == "use a newer Retinue"
 
 
 def test_the_files_are_private_and_part_of_a_backup(state: State, store: TaskStore, tmp_path: Path) -> None:

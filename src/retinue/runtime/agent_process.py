@@ -25,6 +25,7 @@ from retinue.runtime.parts.protocols import (
     ProbesPart,
     RestPart,
 )
+from retinue.runtime.parts.storage import StoragePart
 from retinue.runtime.run_process import prepared_state, run_process
 from retinue.runtime.serving import FIRST_AGENT_PORT
 from retinue.settings import Settings
@@ -96,6 +97,7 @@ def agent_parts(target: Target, options: ServeOptions, settings: Settings) -> Se
         CardPart(),
         RestPart(),
         ProbesPart(),
+        StoragePart(),
         CallsPart(),
         *publication,
         ListWatchPart(target, options.hub_url),

@@ -28,6 +28,7 @@ from retinue.runtime.parts.imports import ImportsPart
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.protocols import A2aPart, CardPart, ExecutePart, ProbesPart, RestPart
 from retinue.runtime.parts.runs import RunsPart
+from retinue.runtime.parts.storage import StoragePart
 from retinue.runtime.parts.upkeep import MeshMapPart, UpkeepPart
 from retinue.runtime.run_process import own_state, run_process
 from retinue.settings import Settings
@@ -92,6 +93,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         CardPart(),
         RestPart(),
         ProbesPart(),
+        StoragePart(),
         DiscoveryPart(),
         RegistryPart(),
         *list_parts_of("hub", settings.parts.off),

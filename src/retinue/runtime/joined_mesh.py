@@ -18,7 +18,15 @@ import structlog
 
 from retinue.authoring.local import LocalFirst
 from retinue.core.call import LOCAL, Call, Outcome
-from retinue.core.errors import LookupFailedError, NotAllowedError, RemoteFaultError, RetinueError, StateError
+from retinue.core.errors import (
+    AgentUnreachableError,
+    LookupFailedError,
+    NotAllowedError,
+    RemoteFaultError,
+    RetinueError,
+    StateError,
+    StoppingError,
+)
 from retinue.core.record import HUB_NAME, AgentRecord, Endpoint, Listing
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.invoker import InteractiveHubCalls, InteractiveInvoker
@@ -182,7 +190,12 @@ async def notify_hub(
     hub = HubCalls(http, url, token=state.local_token(), joined=joined, signer=MeshSigner.of(state))
     outcome = await hub.dispatch(call)
     if outcome.error is not None:
-        _log.warning("hub not told", hub=url, error=outcome.error.message)
+        # a hub that stops, or has stopped with its agents, reads the registries when it starts
+        is_gone = outcome.error.type == StoppingError.type or (
+            withdrawn is not None and isinstance(outcome.error, AgentUnreachableError)
+        )
+        tell = _log.debug if is_gone else _log.warning
+        tell("hub not told", hub=url, error=outcome.error.message)
     return isinstance(outcome.value, dict) and outcome.value.get("released") is True
 
 

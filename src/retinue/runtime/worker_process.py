@@ -18,6 +18,7 @@ from retinue.runtime.parts.hub_moments import FirstReadingPart
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.protocols import ProbesPart
 from retinue.runtime.parts.runs import RunsPart
+from retinue.runtime.parts.storage import StoragePart
 from retinue.runtime.parts.upkeep import UpkeepPart
 from retinue.runtime.run_process import run_process
 from retinue.settings import Settings
@@ -58,6 +59,7 @@ def worker_parts(settings: Settings) -> Sequence[Part]:
         WorkerLinePart(),
         MessagesPart(),
         ProbesPart(),
+        StoragePart(),
         *list_parts_of("worker", settings.parts.off),
         FirstReadingPart(),
         UpkeepPart(),

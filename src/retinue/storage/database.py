@@ -18,6 +18,11 @@ from retinue.storage.files import create_database, is_for_want_of_room, is_no_ro
 
 _BUSY_TIMEOUT_S = 5.0
 
+MOVE_AWAY = (
+    "move it away: agents are read again from the registries; the audit, which agents are enabled, "
+    "and their health are lost"
+)
+
 _MIGRATIONS = (
     """
     CREATE TABLE listings (
@@ -133,7 +138,7 @@ class Database:
             raise StateError(
                 f"{self._path} has schema version {version}; this Retinue reads versions up to "
                 f"{len(_MIGRATIONS)}",
-                remedy="use a newer Retinue, or move the file away; it is rebuilt from the registries",
+                remedy=f"use a newer Retinue, or {MOVE_AWAY}",
             )
         while version < len(_MIGRATIONS):
             # Another process may migrate at the same time: read the version again inside the transaction.
@@ -166,9 +171,7 @@ class Database:
         if is_for_want_of_room(error, self._path.parent):
             return StorageFullError(str(self._path))
         if primary in _DAMAGED or "no such table" in str(error) or "no such column" in str(error):
-            return StateDamagedError(
-                str(self._path), str(error), remedy="move it away; it is rebuilt from the registries"
-            )
+            return StateDamagedError(str(self._path), str(error), remedy=MOVE_AWAY)
         return StateError(
             f"{self._path}: {error}", remedy="check that it is writable and that no other hub uses it"
         )

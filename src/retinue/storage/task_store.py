@@ -20,8 +20,14 @@ from typing import Any
 import orjson
 from filelock import FileLock, Timeout
 
-from retinue.core.errors import StateError
-from retinue.storage.files import create_database, file_mode, make_folder, storage_errors
+from retinue.core.errors import StateDamagedError, StateError, StorageFullError
+from retinue.storage.files import (
+    create_database,
+    file_mode,
+    is_for_want_of_room,
+    make_folder,
+    storage_errors,
+)
 from retinue.storage.state import State
 
 _VERSION = 1
@@ -117,9 +123,11 @@ class TaskStore:
                 return store
             except sqlite3.Error as error:
                 lock.release()
-                raise StateError(
-                    f"{path} cannot be read: {error}", remedy="move it away; its tasks are lost"
-                ) from error
+                raise _explain(error, path) from error
+            except OSError:
+                lock.release()
+                with storage_errors(path):
+                    raise
             except BaseException:
                 lock.release()
                 raise
@@ -270,9 +278,17 @@ class TaskStore:
         try:
             yield
         except sqlite3.Error as error:
-            raise StateError(
-                f"{self._path}: {error}", remedy="check that there is room on the disk"
-            ) from error
+            raise _explain(error, self._path) from error
+
+
+def _explain(error: sqlite3.Error, path: Path) -> StateError:
+    """The error with its remedy; only a file that is damaged is to be moved away, with its tasks."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if is_for_want_of_room(error, path.parent):
+        return StorageFullError(str(path))
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StateDamagedError(str(path), str(error), remedy="move it away; its tasks are lost")
+    return StateError(f"{path}: {error}", remedy="check that it can be written, and start the process again")
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -285,7 +301,10 @@ def _connect(path: Path) -> sqlite3.Connection:
         if version == 0:
             connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
         elif version != _VERSION:
-            raise sqlite3.DatabaseError(f"its schema has version {version}, not {_VERSION}")
+            raise StateError(
+                f"{path} has schema version {version}; this Retinue reads version {_VERSION}",
+                remedy="use a newer Retinue",
+            )
     except BaseException:
         connection.close()
         raise

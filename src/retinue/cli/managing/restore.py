@@ -40,12 +40,13 @@ def restore(
     forget_logins: bool,
     as_json: bool,
 ) -> None:
-    """Restore the state folder from a backup in DIR.
+    """Restore the state folder from a backup.
 
-    Stop the hub, the agents and the workers first. A state that is replaced stays beside the new one, and its
-    tokens, keys, logins and imports are kept, because those of the backup may have been revoked or replaced
-    since. Without them those of the backup are valid again: at a terminal the command lists the tokens and
-    asks which to revoke. Cards that a revoked join token had published are removed.
+    DIR is the folder of the backup. Stop the hub, the agents and the workers first. A state that is replaced
+    stays beside the new one, and its tokens, keys, logins and imports are kept, because those of the backup
+    may have been revoked or replaced since. Without them those of the backup are valid again: at a terminal
+    the command lists the tokens and asks which to revoke. Cards that a revoked join token had published are
+    removed.
     """
     from retinue.settings import load_settings
     from retinue.storage.restore import restore as restore_state

@@ -27,7 +27,7 @@ from retinue.web.metrics_endpoint import metrics_route
 
 STARTING = Problem("process", "", "it is starting")
 
-_SHOWN_FIRST = ("process", "database", "runs", "source", "child", "upstream")
+_SHOWN_FIRST = ("process", "database", "runs", "storage", "source", "child", "upstream")
 """The order of problems by their kind; others follow."""
 
 
