@@ -9,7 +9,7 @@ from retinue.messages.codec.envelope import new_envelope
 from retinue.messages.subscriptions import SUBSCRIPTIONS_OF_A_CALLER, Subscription, Subscriptions
 
 
-async def _send(*arguments: object) -> None:
+def _send(*arguments: object) -> None:
     raise AssertionError("no news were told")
 
 
