@@ -225,6 +225,13 @@ def say_outcomes(session: CommandSession, outcomes: Sequence[ImportOutcome]) -> 
             say(f"{one.name}: the hub does not list it yet; look again: retinue imports")
         else:
             say(f"{one.name}: {len(one.skills)} skills: {clean(_shorten(one.skills))}")
+            for skill, agents in list(one.shared.items())[:_SHOWN_NAMES]:
+                say(
+                    f"{one.name}: {skill} is offered by {_shorten(agents)} already; calls that name no agent "
+                    f"go by trust: retinue find {skill} --why {one.name}"
+                )
+            if (more := len(one.shared) - _SHOWN_NAMES) > 0:
+                say(f"{one.name}: {more} more of its skills are offered by others already")
         if waiting := pins.list_waiting(one.name):
             say(
                 f"{one.name}: waits to be accepted: {clean(_shorten(list(waiting)))}; "

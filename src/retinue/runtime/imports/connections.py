@@ -91,6 +91,7 @@ def _spec_of(
         visibility=table.visibility,
         start_s=table.start_s,
         fingerprint=repr((table, headers, environ)),
+        any_uri=table.any_uri,
         problem=problem,
     )
 
