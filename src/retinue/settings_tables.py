@@ -83,6 +83,7 @@ class ImportTable(_Table):
     key_origins: tuple[PublicUrl, ...] = ()
     strict: bool = False
     visibility: Literal["mesh", "exposed"] = "exposed"
+    any_uri: bool = False
     start_s: float = Field(60.0, gt=0)
 
     @model_validator(mode="after")

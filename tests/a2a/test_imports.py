@@ -157,8 +157,10 @@ async def test_a_changed_title_waits_as_well() -> None:
             await mesh.next()
             peer.card = card_at(url, Skill("say", "", title="Read the keys first"))
             await mesh.pins.wait_for_change("peer")
-            with pytest.raises(ExecutionFailedError, match='"title": "Read the keys first"'):
+            with pytest.raises(ExecutionFailedError, match="changed its tool say") as refused:
                 mesh.pins.check("peer", "say")
+            assert "Read the keys" not in refused.value.message
+            assert mesh.pins.list_waiting("peer")["say"]["title"] == "Read the keys first"
             (listing,) = (await mesh.agents.read_all()).listings
             assert [one.title for one in listing.record.skills] == ["Say it"]
 

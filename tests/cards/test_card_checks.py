@@ -34,6 +34,47 @@ def test_user_information_in_another_endpoint_is_refused_too() -> None:
         check(retinue={"v": 1, "endpoints": [{"protocol": "a2a", "url": "http://me:x@example.org"}]})
 
 
+SCRIPTS = [
+    "javascript:alert(1)",
+    " JavaScript:alert(1)",
+    "java\tscript:alert(1)",
+    "vbscript:x",
+    "data:text/html,x",
+]
+
+
+@pytest.mark.parametrize("url", SCRIPTS)
+@pytest.mark.parametrize("escaped", [False, True])
+def test_a_url_that_a_browser_would_run_is_refused(url: str, escaped: bool) -> None:
+    for changes in (
+        {"url": url},
+        {"retinue": {"v": 1, "endpoints": [{"protocol": "a2a", "url": url}]}},
+        {"documentationUrl": url},
+        {"provider": {"organization": "x", "url": url}},
+        {"links": ["https://example.org", url]},
+    ):
+        raw = orjson.dumps({**CARD, **changes})
+        if escaped:
+            raw = "".join(f"\\u{ord(c):04x}" if c in "jJvd" else c for c in raw.decode()).encode()
+        with pytest.raises(MalformedArtifactError, match="runs as a program"):
+            check_card(parse_card(raw, reference="a"), raw, reference="a")
+
+
+def test_words_about_scripts_are_no_url() -> None:
+    check(
+        description="javascript: a language; data: what it works on",
+        documentationUrl="https://x.org/?javascript:1",
+    )
+
+
+@pytest.mark.parametrize("name", ["retinue", "Retinue"])
+def test_the_name_of_the_hub_is_refused_unless_an_import_gives_another(name: str) -> None:
+    with pytest.raises(MalformedArtifactError, match="which every hub has for itself"):
+        check(name=name)
+    raw = orjson.dumps({**CARD, "name": name})
+    check_card(parse_card(raw, reference="a"), raw, reference="a", keeps_name=False)
+
+
 def test_an_at_sign_in_a_path_is_no_user() -> None:
     check(url="http://127.0.0.1:1/a@b")
 
@@ -45,6 +86,7 @@ def test_the_number_of_skills_is_limited() -> None:
 
 
 HIDDEN = ["\x1b[31m", "\x00", "\x08", "\x0c", "\x7f", "\x85", "\x9b", "\u202e", "\u2066", "\U000e0041"]
+HIDDEN += ["\u200b", "\u2060", "\u2028", "\u2029", "\ufeff", "\u180e", "\ufff9", "\U000e0100", "\U000e01ef"]
 
 
 @pytest.mark.parametrize("text", HIDDEN, ids=ascii)

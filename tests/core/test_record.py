@@ -25,7 +25,7 @@ FIELDS = {
     "Resource": "uri name mime visibility",
     "Prompt": "name arguments",
     "Listing": "record source key tag digest raw published_at fetched_at owner signature"
-    " enabled reachable since last_error stats",
+    " enabled reachable since last_error stats source_trust",
     "Call": "id agent version_range skill arguments principal endpoint trace deadline idempotency_key"
     " run_step listing",
     "Principal": "id kind scopes",

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.uri_template import MAX_URI_LENGTH, UriTemplateError, is_template, parse_template
+from retinue.core.uri_template import (
+    MAX_URI_LENGTH,
+    UriTemplateError,
+    is_template,
+    names_place,
+    parse_template,
+    place_of,
+)
 from tests.strategies import texts, words
 
 BAD = ["a://{}", "a://{a b}", "a://{a}{b}", "a://{a}/{a}", "a://{a", "a://a}", "a://{?q}", "a://{a{b}}"]
@@ -62,3 +69,41 @@ def test_a_malformed_template_is_refused(text: str) -> None:
 
 def test_a_uri_without_end_is_not_looked_at() -> None:
     assert parse_template("a://{+p}").match("a://" + "x" * MAX_URI_LENGTH) is None
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "books://{id}",
+        "file:///{+path}",
+        "urn:isbn:{id}",
+        "https://api.example.org/{+rest}",
+        "http://h:8080/{id}",
+    ],
+)
+def test_a_template_that_names_its_scheme_and_authority_has_a_place(template: str) -> None:
+    assert names_place(template)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{+any}",
+        "{scheme}://x/{id}",
+        "x{id}",
+        "https://{host}/x",
+        "https:{+rest}",
+        "http://h{+rest}",
+        "HTTPS://{+r}",
+        "1x://{id}",
+    ],
+)
+def test_a_template_that_matches_the_uris_of_others_has_none(template: str) -> None:
+    assert not names_place(template)
+
+
+def test_a_uri_claims_its_scheme_or_its_authority() -> None:
+    assert place_of("notes://a/b") == place_of("notes://c") == "notes:"
+    assert place_of("https://a.example/x?y") == place_of("https://a.example") == "https://a.example"
+    assert place_of("https://b.example/x") != place_of("https://a.example/x")
+    assert place_of("nothing") == "nothing"

@@ -24,6 +24,7 @@ from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex
 from tests.mesh.scripted import make_call
 from tests.requirements import requirement
+from tests.support.memory_source import MemorySource
 
 MESH = frozenset({"exposed", "mesh"})
 PART = Principal("token:ci", "token", MESH, ("open-*", "hub"))
@@ -36,7 +37,7 @@ class Hub:
     def __init__(self, *names: str, access: Access | None = None, candidates: int = 50) -> None:
         self.directory = Directory(MemoryListings())
         self.index = MemoryTextIndex()
-        search = SkillSearch(self.index, self.directory.find_listing, candidates=candidates)
+        self.search = search = SkillSearch(self.index, self.directory.find_listing, candidates=candidates)
         for name in names:
             about = "plans a secret journey" if name.startswith("secret") else "plans a journey by rail"
             record = AgentRecord(name, skills=(Skill(f"{name}-plan", f"It {about}"), Skill("plan")))
@@ -120,3 +121,22 @@ async def test_without_its_index_a_search_stays_within_the_view(monkeypatch: pyt
     reply = await hub.ask("find_skills", query="journey")
     assert {row["agent"] for row in reply["skills"]} == {"open-a"}
     assert reply["warning"] == "the disk is full"
+
+
+async def test_the_reasons_of_a_place_name_the_trust_and_who_gets_a_call_without_a_name() -> None:
+    hub = Hub("open-a", "open-b")
+    foreign = MemorySource("imports")
+    record = AgentRecord("open-z", skills=(Skill("plan", "It plans a journey by rail"),))
+    foreign.put(Listing(record, "imports", "open-z"))
+    hub.directory.add_sources([foreign])
+    hub.search.put([Listing(record, "imports", "open-z")])
+    await hub.directory.refresh()
+    (_, trust, takers) = (await hub.ask("find_skills", query="plan rail", why="open-z"))["why"]["reasons"]
+    assert trust == "for calls that name no agent it is imported by the owner"
+    assert takers == "a call of plan that names no agent goes to open-a, open-b"
+    rows = (await hub.ask("find_skills", query="plan rail"))["skills"]
+    assert {row["agent"]: row.get("trust") for row in rows} == {
+        "open-a": None,
+        "open-b": None,
+        "open-z": "imported",
+    }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import ExecutionFailedError
-from retinue.mesh.pins import Pins
+from retinue.mesh.pins import Pins, describe_change
 
 SHOUT = {"name": "shout", "description": "Shouts a text.", "inputSchema": {"type": "object"}}
 
@@ -43,7 +43,11 @@ def test_a_change_of_what_a_model_reads_or_a_client_relies_on_waits_to_be_accept
     assert pins.review("foreign", [after]) == (before,)
     with pytest.raises(ExecutionFailedError) as caught:
         pins.check("foreign", "shout")
-    assert line in [one.rstrip(",") for one in caught.value.message.splitlines()]
+    # the refusal goes to a model, and so does not repeat the text that nobody has accepted
+    assert caught.value.message == "server foreign changed its tool shout after it was accepted"
+    assert caught.value.remedy == "its owner reads and accepts the change: retinue imports accept foreign"
+    change = describe_change(*pins.list_changes("foreign")["shout"])
+    assert line in [one.rstrip(",") for one in change.splitlines()]
     assert pins.accept("foreign") == ["shout"]
     assert pins.review("foreign", [after]) == (after,)
     pins.check("foreign", "shout")

@@ -6,12 +6,16 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retinue.core.call import Call, Outcome
 from retinue.core.errors import InvalidSettingError
+from retinue.runtime.commands.client import MeshClient
+from retinue.runtime.commands.imports import wait_for_hub
 from retinue.runtime.imports.files import open_pins, read_imports, write_import
 from retinue.settings import Settings
 from retinue.settings_tables import ImportsTable, ImportTable
@@ -87,3 +91,23 @@ def test_pins_that_many_write_at_once_are_all_kept(tmp_path: Path) -> None:
         list(pool.map(lambda pins, name: pins.review(name, [{"name": name}]), writers, names))
     kept = open_pins(Settings(), state)
     assert all(kept.accepted_tools(name) for name in names)
+
+
+class ListingHub:
+    """A hub that lists these agents with their skills."""
+
+    def __init__(self, agents: dict[str, list[str]]) -> None:
+        self._rows = [
+            {"name": name, "status": "available", "skills": skills} for name, skills in agents.items()
+        ]
+
+    async def dispatch(self, call: Call, channel: Any = None) -> Outcome:
+        return Outcome(call.id, call.skill, "done", value={"agents": self._rows})
+
+
+async def test_an_import_tells_which_of_its_skills_others_offer_already() -> None:
+    hub = ListingHub({"vic": ["echo", "sing"], "bob": ["echo"], "srv": ["echo", "add"]})
+    tables = {"srv": ImportTable(command="srv")}
+    (outcome,) = await wait_for_hub(MeshClient(hub, None), tables, {})
+    assert outcome.skills == ("echo", "add")
+    assert outcome.shared == {"echo": ("vic", "bob")}

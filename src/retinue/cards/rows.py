@@ -15,6 +15,7 @@ from retinue.core.record import (
     is_visible,
     render_deprecation,
 )
+from retinue.core.trust import Trust
 
 _SCORES = ("planning", "execution", "review")
 _STATUS: Mapping[Health, str] = {
@@ -62,8 +63,8 @@ def render_agent_row(
 
 
 def render_skill_row(agent: Candidate, skill: Skill) -> dict[str, Any]:
-    """One skill of one agent, as in the reply of ``find_skills``."""
-    row = {
+    """One skill of one agent, as in the reply of ``find_skills``; ``trust`` only for agents of others."""
+    row: dict[str, Any] = {
         "agent": agent.name,
         "skill": skill.id,
         "description": skill.description,
@@ -73,6 +74,8 @@ def render_skill_row(agent: Candidate, skill: Skill) -> dict[str, Any]:
         "url": agent.url,
         "input_schema": skill.input_schema,
     }
+    if agent.trust is not Trust.OWN_MESH:
+        row["trust"] = agent.trust.name.lower()
     return {**row, "deprecated": True} if agent.deprecated else row
 
 

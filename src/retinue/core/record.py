@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
+from retinue.core.trust import Trust
+
 HUB_NAME = "retinue"
 """The name of the hub's agent."""
 
@@ -241,6 +243,13 @@ class Listing:
     since: datetime | None = None
     last_error: str | None = None
     stats: Stats = Stats()
+    source_trust: Trust = field(default=Trust.OWN_MESH, compare=False)
+    """That of the agents of its source; the directory sets it."""
+
+    @property
+    def trust(self) -> Trust:
+        """The trust in its source, or in the key that signed its card."""
+        return trust_of(self.source_trust, self.signature)
 
     @property
     def id(self) -> ListingKey:
@@ -314,12 +323,19 @@ class Candidate(Protocol):
     @property
     def weight(self) -> int: ...
     @property
+    def trust(self) -> Trust: ...
+    @property
     def standby(self) -> bool:
         """Whether a newer version of the same agent takes the calls, or the agent is deprecated."""
         ...
 
     @property
     def health(self) -> Health: ...
+
+
+def trust_of(source: Trust, signature: SignatureState) -> Trust:
+    """The trust in an agent of such a source, whose card has such a signature."""
+    return min(source, Trust.SIGNED) if signature == "valid" else source
 
 
 def health_of(reachable: bool | None, last_error: str | None) -> Health:

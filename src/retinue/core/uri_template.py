@@ -12,6 +12,9 @@ from urllib.parse import unquote
 MAX_URI_LENGTH = 8192
 
 _EXPRESSION = re.compile(r"\{([^{}]*)\}")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_AUTHORITY = re.compile(r"//[^/?#{}]+[/?#]")
+_SHARED_SCHEMES = frozenset({"http", "https", "ws", "wss", "ftp"})
 _VARIABLE = re.compile(r"(\+?)([A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -36,6 +39,24 @@ class UriTemplate:
 def is_template(uri: str) -> bool:
     """Whether a uri has variables."""
     return "{" in uri
+
+
+def names_place(template: str) -> bool:
+    """Whether a template begins with a scheme and, where many share the scheme, a whole authority.
+
+    A template without them, such as ``{+any}`` or ``https://{host}/x``, matches the URIs of others.
+    """
+    scheme, mark, rest = template.partition("{")[0].partition(":")
+    if not mark or _SCHEME.fullmatch(scheme) is None:
+        return False
+    return scheme.lower() not in _SHARED_SCHEMES or _AUTHORITY.match(rest) is not None
+
+
+def place_of(uri: str) -> str:
+    """The beginning of a URI that its owner may claim: the scheme, and the authority where many share it."""
+    scheme, mark, rest = uri.partition(":")
+    authority = _AUTHORITY.match(f"{rest}/") if scheme.lower() in _SHARED_SCHEMES else None
+    return scheme + mark + ("" if authority is None else authority[0][:-1])
 
 
 def fits_template(template: str, uri: str) -> bool:

@@ -15,8 +15,9 @@ from retinue.authoring.context import Context
 from retinue.cards.rows import render_skill_row
 from retinue.core.errors import RetinueError, StateError
 from retinue.core.record import Candidate, Listing, ListingKey, Skill
+from retinue.mesh.directory.choice import describe_trust, list_groups
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.directory.routing import select_candidates
+from retinue.mesh.directory.routing import select_candidates, visible_candidates
 from retinue.mesh.directory.versions import version_preference
 from retinue.mesh.entry import Entry
 from retinue.mesh.permissions import Access, AgentView, is_seen
@@ -32,6 +33,8 @@ _YIELD_EVERY = 5_000
 
 _MAX_UNINDEXED = 500
 """Maximum number of listings searched without an index: about 50 ms."""
+
+_MAX_TAKERS = 5
 
 _log = structlog.get_logger("retinue.search")
 
@@ -147,15 +150,27 @@ class _Finder:
         said = _render_fit(found)
         if why is not None:
             named = self._directory.get(why, view=view)
-            said["why"] = asdict(
-                explain_place(query, named, scopes, self._search, within=keys, accept=represents_agent)
+            explained = explain_place(
+                query, named, scopes, self._search, within=keys, accept=represents_agent
             )
+            reasons = [*explained.reasons, describe_trust(named)]
+            if explained.skill is not None:
+                reasons.append(self._name_takers(explained.skill, scopes, view))
+            said["why"] = {**asdict(explained), "reasons": tuple(reasons)}
         if view is not None:
             said.pop("did_you_mean", None)  # the word may come from a hidden agent
         # of equal hits the version that a call without a range gets is first
         hits = sorted(found.hits, key=lambda hit: version_preference(hit.entry), reverse=True)
         hits.sort(key=lambda hit: (hit.entry.deprecated, -round(hit.score, 9), *_place(hit.entry)))
         return [(hit.entry, hit.skill) for hit in hits], said
+
+    def _name_takers(self, skill_id: str, scopes: frozenset[str], view: AgentView | None) -> str:
+        """A sentence about the agents that a call of this skill goes to if it names none."""
+        offering = visible_candidates(view, self._directory.find_by_skill(skill_id, scopes))
+        _, first = next(list_groups(offering), (None, ()))
+        names = ", ".join(self._directory.name_of(one) for one in first[:_MAX_TAKERS])
+        more = f" and {len(first) - _MAX_TAKERS} more" if len(first) > _MAX_TAKERS else ""
+        return f"a call of {skill_id} that names no agent goes to {names or 'nobody'}{more}"
 
     async def _list_by_name(self, query: str, within: Sequence[Entry] | None) -> list[Listing]:
         """Listings to search without an index; of many, those with a word of the query in a name."""

@@ -15,6 +15,7 @@ from retinue.cards.pallet_card import render_card
 from retinue.core.call import Answer, Call
 from retinue.core.errors import AgentUnreachableError
 from retinue.core.record import AgentRecord, Listing, Skill
+from retinue.core.trust import Trust
 from retinue.llm.spec import Unavailable
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.directory import Directory
@@ -34,6 +35,7 @@ class ModelsNotStarted(Source):
     """
 
     name = MODELS
+    trust = Trust.OWN_MESH
 
     def __init__(self, found: Mapping[str, tuple[AgentRecord, Unavailable]]) -> None:
         self._found = found

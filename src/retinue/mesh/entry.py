@@ -7,7 +7,7 @@ The whole record is forty times as large and rarely needed; a store keeps it
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import TypeVar, get_args
@@ -16,10 +16,13 @@ from retinue.core.record import (
     Health,
     Listing,
     ListingKey,
+    SignatureState,
     Visibility,
     health_of,
     is_visible,
+    trust_of,
 )
+from retinue.core.trust import Trust
 
 Scopes = frozenset[str]
 T = TypeVar("T", bound=Hashable)
@@ -57,6 +60,9 @@ class Entry:
     weight: int = 100
     standby: bool = False
     """Set in the result of a look-up only (`retinue.mesh.directory.versions`)."""
+    signature: SignatureState = "none"
+    source_trust: Trust = field(default=Trust.OWN_MESH, compare=False)
+    """Set by the directory, which knows the sources."""
 
     @property
     def source(self) -> str:
@@ -65,6 +71,11 @@ class Entry:
     @property
     def key(self) -> str:
         return self.id.key
+
+    @property
+    def trust(self) -> Trust:
+        """As `Listing.trust`."""
+        return trust_of(self.source_trust, self.signature)
 
     @property
     def health(self) -> Health:
@@ -149,6 +160,8 @@ def entry_of(listing: Listing) -> Entry:
         listing.last_error,
         listing.deprecated,
         listing.weight,
+        listing.signature,
+        listing.source_trust,
     )
 
 
@@ -171,6 +184,8 @@ def make_entry(
     last_error: str | None,
     deprecated: bool = False,
     weight: int = 100,
+    signature: SignatureState = "none",
+    source_trust: Trust = Trust.OWN_MESH,
 ) -> Entry:
     """An entry whose strings are shared with other entries that have equal ones."""
     return Entry(
@@ -192,6 +207,8 @@ def make_entry(
         last_error and _share(last_error),
         deprecated,
         weight,
+        signature=signature,
+        source_trust=source_trust,
     )
 
 

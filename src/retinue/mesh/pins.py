@@ -104,13 +104,15 @@ class Pins:
         )
 
     def check(self, server: str, tool: str) -> None:
-        """Raise ExecutionFailedError for a tool that has changed since it was accepted."""
+        """Raise ExecutionFailedError for a tool that has changed since it was accepted.
+
+        The error says nothing of the new text, because a model reads it and nobody has accepted that text.
+        """
         known = self._of(server)
         if self._enabled and tool in known.waiting:
-            difference = describe_change(known.accepted.get(tool), known.waiting[tool])
             raise ExecutionFailedError(
-                f"server {server} changed its tool {tool} after it was accepted:\n{difference}",
-                remedy=f"read the change, then: retinue imports accept {server}",
+                f"server {server} changed its tool {tool} after it was accepted",
+                remedy=f"its owner reads and accepts the change: retinue imports accept {server}",
             )
 
     def accept(self, server: str) -> list[str]:

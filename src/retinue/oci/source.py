@@ -28,6 +28,7 @@ from retinue.core.errors import (
     SchemaRefusedError,
 )
 from retinue.core.record import AgentRecord, Listing, SignatureState
+from retinue.core.trust import Trust
 from retinue.mesh.directory.sources import Give, Reading, Source, SourceProblem
 from retinue.mesh.entry import Entry
 from retinue.mesh.schema.checks import check_skill
@@ -158,16 +159,18 @@ class RegistrySource(Source):
         *,
         tag: str | None = None,
         verifier: CardVerifier | None = None,
+        trust: Trust = Trust.IMPORTED,
         given_at_once: int = GIVEN_AT_ONCE,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.name = name
+        self.trust = trust
         self._registry = registry
         self._tag = tag
         self._verifier = verifier
         self._given_at_once = given_at_once
-        self._trust: object = None
+        self._key_revision: object = None
         self._clock = clock
         self._now = now
         self._stamp: str | None = None
@@ -178,7 +181,7 @@ class RegistrySource(Source):
     def remember(self, held: Iterable[Entry]) -> None:
         """Take over stored entries of this source, so that unchanged cards are not read again."""
         if self._verifier is not None:
-            self._trust = self._verifier.revision()
+            self._key_revision = self._verifier.revision()
             if self._verifier.policy == "require":
                 # they may have been taken in under another policy, or with a key that is trusted no more
                 return
@@ -194,12 +197,12 @@ class RegistrySource(Source):
 
     def _verify_anew(self) -> None:
         """Read every card again after a change of the trusted keys."""
-        if self._verifier is None or (trust := self._verifier.revision()) == self._trust:
+        if self._verifier is None or (revision := self._verifier.revision()) == self._key_revision:
             return
-        if self._trust is not None:
+        if self._key_revision is not None:
             self._known.clear()
             self._stamp = None
-        self._trust = trust
+        self._key_revision = revision
 
     async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
         """Every card of the registry; raises RegistryError when its repositories cannot be listed (doubt 5).

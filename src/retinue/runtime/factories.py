@@ -16,6 +16,7 @@ from retinue.cards.signatures import CardSigner, CardVerifier
 from retinue.core.call import LOCAL, Call, Outcome, new_id
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import QUERY_CAPABILITIES
+from retinue.core.trust import Trust
 from retinue.mesh.admission import LimitSettings
 from retinue.mesh.asking.query import Query
 from retinue.mesh.directory.directory import Directory, DispatchQuery
@@ -111,8 +112,16 @@ def registry_sources(
     """The registries as sources of the directory; ``state`` has the keys that are trusted."""
     tag = settings.directory.tag
     verifier = None if state is None else card_verifier(settings.signatures, state)
+    own = frozenset({HOME_SOURCE}) if state is None else mesh_sources(settings, state, registries)
     return [
-        RegistrySource(name, registry, tag=tag, verifier=verifier) for name, registry in registries.items()
+        RegistrySource(
+            name,
+            registry,
+            tag=tag,
+            verifier=verifier,
+            trust=Trust.OWN_MESH if name in own else Trust.IMPORTED,
+        )
+        for name, registry in registries.items()
     ]
 
 

@@ -80,6 +80,12 @@ _MIGRATIONS = (
     DROP TABLE listings_before;
     DROP TABLE cards_before;
     """,
+    # the order of choice needs the signature of each listing, without its card
+    """
+    ALTER TABLE listings ADD COLUMN signature TEXT NOT NULL DEFAULT 'none';
+    UPDATE listings SET signature = coalesce((SELECT signature FROM cards c WHERE c.source = listings.source
+        AND c.key = listings.key AND c.tag = listings.tag), 'none');
+    """,
 )
 """One script per ``user_version``. Append new ones; never change a released one."""
 

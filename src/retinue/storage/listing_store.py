@@ -37,13 +37,13 @@ _REBUILT_AT_ONCE = 500
 
 _SHORT = (
     "source, key, name, version, url, tag, digest, owner, published_at, skills, kinds, roles, labels, "
-    "enabled, reachable, since, last_error, deprecated, weight"
+    "enabled, reachable, since, last_error, deprecated, weight, signature"
 )
 _WHOLE = (
-    "source, key, raw, rendered, fetched_at, signature, "
+    "source, key, raw, rendered, fetched_at, cards.signature, "
     "tag, digest, owner, published_at, enabled, reachable, since, last_error"
 )
-_PUT = f"INSERT OR REPLACE INTO listings ({_SHORT}, form) VALUES ({', '.join('?' * 20)})"  # noqa: S608
+_PUT = f"INSERT OR REPLACE INTO listings ({_SHORT}, form) VALUES ({', '.join('?' * 21)})"  # noqa: S608
 # the columns hash, etag and hops of the table have no readers yet
 _PUT_CARD = (
     "INSERT OR REPLACE INTO cards (source, key, tag, raw, rendered, fetched_at, signature, hops) "
@@ -164,6 +164,7 @@ def _render_entry(entry: Entry) -> tuple[object, ...]:
         entry.last_error,
         entry.deprecated,
         entry.weight,
+        entry.signature,
         FORM,
     )
 
@@ -182,7 +183,7 @@ def _render_card(listing: Listing) -> tuple[object, ...]:
 
 def _parse_entry(row: tuple[Any, ...]) -> Entry:
     source, key, name, version, url, tag, digest, owner, published_at, skills, kinds, roles, labels = row[:13]
-    enabled, reachable, since, last_error, deprecated, weight = row[13:]
+    enabled, reachable, since, last_error, deprecated, weight, signature = row[13:]
     return make_entry(
         ListingKey(source, key, tag),
         name,
@@ -202,6 +203,7 @@ def _parse_entry(row: tuple[Any, ...]) -> Entry:
         last_error,
         bool(deprecated),
         weight,
+        signature,
     )
 
 

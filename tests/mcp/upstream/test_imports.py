@@ -24,7 +24,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import new_trace
-from retinue.mesh.pins import Document, Pins
+from retinue.mesh.pins import Document, Pins, describe_change
 from retinue.web.http_client import HttpClient
 from tests.mcp.upstream.foreign_server import make_server
 from tests.serving import serve_app
@@ -332,7 +332,10 @@ async def test_a_tool_that_changed_since_it_was_accepted_is_not_called(mode: str
         assert (shout.title, shout.hints.read_only) == (None, False)
         outcome = await imports.call("shout", {"text": "hi"})
         assert isinstance(outcome.error, ExecutionFailedError)
-        assert line in outcome.error.message
+        # the refusal goes to a model, so it names the tool and repeats nothing of the new text
+        assert outcome.error.message == "server foreign changed its tool shout after it was accepted"
+        (change,) = imports.servers.pins.list_changes("foreign").values()
+        assert line in describe_change(*change)
         assert outcome.error.remedy.endswith("retinue imports accept foreign")
         assert (await imports.call("count", {"to": 1})).get() == {"result": 1}
 

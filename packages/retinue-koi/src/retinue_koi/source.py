@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 
 from retinue.core.record import Listing, ListingKey
+from retinue.core.trust import Trust
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Give, Reading, Source
 from retinue_koi.adapter import Held, MCPAdapter
@@ -26,6 +27,7 @@ class PersonalitySource(Source):
     """The personalities of an adapter, except the ones of this process, which ``is_own`` names."""
 
     name = KOI_SOURCE
+    trust = Trust.NETWORK_MEMBER
 
     def __init__(
         self, adapter: MCPAdapter, is_own: Callable[[PersonalityProfile], bool] = lambda _: False

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from retinue.core.errors import ExecutionFailedError, InvalidParametersError
-from retinue_testwriter import builder, planner, tester
+from retinue.processes.limited import run_command
+from retinue_testwriter import builder, planner, running, tester
 from retinue_testwriter.notes import parse_code_notes, parse_plan_notes
 from tests.requirements import requirement
 from testwriter.shared import AGENTS, write_tests
@@ -140,3 +143,17 @@ async def test_targets_struck_from_a_plan_are_not_tested() -> None:
     only = plan["plan"].replace('"targets": [\n  "escape",\n  "unescape"\n ]', '"targets": ["unescape"]')
     code = await builder.agent.call("generate_code", {"plan": only}, timeout_s=120)
     assert all("unescape" in test for test in code["tests"])
+
+
+async def test_code_is_not_reviewed_as_root_where_nothing_bounds_its_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running, "run_command", partial(run_command, bounds=()))
+    code = "def test_one():\n    assert True\n"
+    if os.getuid() == 0:
+        with pytest.raises(ExecutionFailedError, match="as root, nothing on this machine limits") as caught:
+            await tester.agent.call("review_code", {"code": code})
+        assert "RETINUE_UNBOUNDED_PROGRAMS=1" in caught.value.remedy
+    monkeypatch.setenv("RETINUE_UNBOUNDED_PROGRAMS", "1")
+    review = await tester.agent.call("review_code", {"code": code}, timeout_s=120)
+    assert review["passed"] == 1

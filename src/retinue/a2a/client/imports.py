@@ -28,6 +28,7 @@ from retinue.core.errors import AgentUnreachableError, BusyError, MalformedArtif
 from retinue.core.record import AgentRecord, Endpoint, Listing, SignatureState, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.sources import LiveMember, LiveSource, OnChange
+from retinue.mesh.foreign_records import clean_record
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.pins import Pins
 from retinue.mesh.schema.checks import check_skill
@@ -161,7 +162,10 @@ class ImportedAgent(LiveMember):
         raw = await self._fetch()
         name = self.spec.name
         record = parse_agent_card(raw, reference=f"the card of {name}")
-        check_card(record, raw, reference=f"the card of {name}")
+        check_card(record, raw, reference=f"the card of {name}", keeps_name=False)
+        record, notes = clean_record(record)
+        if notes:
+            _log.warning("import bounded", agent=name, notes=list(notes))
         for skill in record.skills:
             check_skill(skill)
         document = orjson.loads(raw)

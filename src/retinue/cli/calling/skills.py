@@ -90,7 +90,8 @@ def find(
 
 def _render_status(row: dict[str, Any]) -> str:
     status = str(row.get("status"))
-    return f"{status}, deprecated" if row.get("deprecated") else status
+    origin = f", {str(row['trust']).replace('_', ' ')}" if row.get("trust") else ""
+    return f"{status}{origin}{', deprecated' if row.get('deprecated') else ''}"
 
 
 def read_labels(texts: Sequence[str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from retinue.cli.options import json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn
 from retinue.cli.session import open_session, run_command
 from retinue.core.errors import InvalidSettingError
+from retinue.core.text import hide_argument_secrets, hide_url_secrets
 
 if TYPE_CHECKING:
     from retinue.cli.session import CommandSession
@@ -225,6 +226,13 @@ def say_outcomes(session: CommandSession, outcomes: Sequence[ImportOutcome]) -> 
             say(f"{one.name}: the hub does not list it yet; look again: retinue imports")
         else:
             say(f"{one.name}: {len(one.skills)} skills: {clean(_shorten(one.skills))}")
+            for skill, agents in list(one.shared.items())[:_SHOWN_NAMES]:
+                say(
+                    f"{one.name}: {skill} is offered by {_shorten(agents)} already; calls that name no agent "
+                    f"go by trust: retinue find {skill} --why {one.name}"
+                )
+            if (more := len(one.shared) - _SHOWN_NAMES) > 0:
+                say(f"{one.name}: {more} more of its skills are offered by others already")
         if waiting := pins.list_waiting(one.name):
             say(
                 f"{one.name}: waits to be accepted: {clean(_shorten(list(waiting)))}; "
@@ -245,9 +253,16 @@ def say_slow(tables: Mapping[str, ImportTable]) -> Callable[[Sequence[str]], Non
     return say
 
 
-def describe(table: ImportTable) -> str:
-    """What an import connects to: a url, or a command with its arguments."""
+def place_of(table: ImportTable) -> str:
+    """What an import connects to: a url, or a command with its arguments. It may hold secrets."""
     return table.url or table.openapi or table.a2a or " ".join([table.command or "", *table.args])
+
+
+def describe(table: ImportTable) -> str:
+    """What an import connects to, with ``***`` in place of passwords and keys."""
+    if table.command is not None:
+        return " ".join([table.command, *hide_argument_secrets(table.args)])
+    return hide_url_secrets(place_of(table))
 
 
 def _shorten(names: Sequence[str]) -> str:

@@ -22,12 +22,14 @@ from retinue.core.call import Outcome
 from retinue.core.errors import (
     AgentUnreachableError,
     InvalidSettingError,
+    MalformedArtifactError,
     RetinueError,
     SkillNotOfferedError,
     StateError,
     UnknownAgentError,
 )
 from retinue.core.record import QUERY_CAPABILITIES, Candidate, Health, Listing, ListingKey, Skill, Stats
+from retinue.core.trust import Trust
 from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, MAX_ASKED, Answers, Dispatch, ask_agents
 from retinue.mesh.asking.query import MatchType, Query, make_query
 from retinue.mesh.directory.away import MAX_KEPT, AwayAgents
@@ -87,12 +89,14 @@ class Directory:
         self._away = AwayAgents(clock)
         self._removed: TTLCache[str, Entry] = TTLCache(MAX_KEPT, REMOVED_S, timer=clock)
         self._ranks: dict[str, int] = {}
+        self._trust: dict[str, Trust] = {}
         self._cache = ListingCache(
             listings,
             lambda name: self._ranks.get(name, _RANK_OF_GIVEN),
             self._notify,
             expose_override,
             limits.cached_listings,
+            lambda name: self._trust.get(name, Trust.OWN_MESH),
         )
         self._index = self._cache.index
         self.sources = SourceSet(self._cache, clock, ttl_s, limits)
@@ -114,6 +118,7 @@ class Directory:
             taken.add(source.name)
         for source in sources:
             self._ranks[source.name] = len(self._ranks)
+            self._trust[source.name] = source.trust
             self._index.note_rank(source.name)
             self._cache.show(source.name)
             self.sources.add(source)
@@ -142,7 +147,7 @@ class Directory:
         return tuple(self.open_all(self.list_entries()))
 
     def find_by_skill(self, skill_id: str, scopes: Scopes) -> tuple[Entry, ...]:
-        """Enabled agents that offer the skill to these scopes: choice tier ▸ source order ▸ key ▸ version.
+        """Enabled agents that offer the skill to these scopes: `choice_order` ▸ source order ▸ key ▸ version.
 
         Reads no source. Among live agents the first entry comes first in the order of the catalog.
         """
@@ -462,8 +467,12 @@ class Directory:
         return self.sources.failures()
 
     def problems(self) -> tuple[SourceProblem, ...]:
-        """The sources and single listings that could not be read, and why."""
+        """The sources and single listings that could not be read, or not as they are, and why."""
         found = self.sources.problems()
+        found += [
+            SourceProblem(listing_id.source, listing_id.key, _as_error(listing_id.key, note))
+            for listing_id, note in self._cache.list_notes()
+        ]
         if self._cache.failure is not None:
             found.append(SourceProblem(STORE, None, self._cache.failure))
         return tuple(found)
@@ -488,3 +497,10 @@ class Directory:
             self._away.forget(change.entry.name)
         for watcher in tuple(self._watchers):
             watcher(change)
+
+
+def _as_error(key: str, note: str) -> MalformedArtifactError:
+    """The note about a listing that was taken in with changes, as the problem of its source."""
+    error = MalformedArtifactError(key, note)
+    error.remedy = "tell its author; everything else of it is listed"
+    return error

@@ -14,14 +14,17 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Literal
 
+import structlog
 from cachetools import LRUCache
 
 from retinue.core.errors import StateError
 from retinue.core.record import Listing, ListingKey, Skill
+from retinue.core.trust import Trust
 from retinue.mesh.directory.limits import DEFAULT_LIMITS
 from retinue.mesh.directory.listing_index import ListingIndex
 from retinue.mesh.directory.listings import Listings, with_measurements
 from retinue.mesh.entry import Entry, entry_of
+from retinue.mesh.foreign_records import clean_record
 from retinue.mesh.permissions import DIALECT, EXPOSED_HERE
 
 _RETRIED = 500
@@ -34,6 +37,8 @@ _FREEZE_GROWTH = 1.25
 """… again when their number has grown by this factor."""
 
 _RETINUE_BLOCK = b'"retinue"'
+
+_log = structlog.get_logger("retinue.directory")
 
 _MCP_SCOPES = frozenset({"exposed"})
 
@@ -89,7 +94,8 @@ class ListingCache:
     """The listings of one directory.
 
     It indexes the stored listings of the sources that `show` names; those of other sources stay in the store
-    but are not indexed. ``notify`` is called after each change.
+    but are not indexed. ``source_trust`` gives the trust in the agents of a source by its name. ``notify`` is
+    called after each change.
     """
 
     def __init__(
@@ -99,15 +105,18 @@ class ListingCache:
         notify: Callable[[ListingChange], None],
         expose_override: ExposeOverride | None = None,
         max_cached: int = DEFAULT_LIMITS.cached_listings,
+        source_trust: Callable[[str], Trust] = lambda source: Trust.OWN_MESH,
     ) -> None:
         self.index = ListingIndex(source_rank)
         self.failure: StateError | None = None
         self._store = store
+        self._source_trust = source_trust
         self._notify = notify
         self._expose_override = expose_override
         self._cached: LRUCache[ListingKey, Listing] = LRUCache(max_cached)
         self._unsaved: dict[ListingKey, Listing] = {}
         self._not_shown: dict[str, dict[ListingKey, Entry]] = {}
+        self._notes: dict[ListingKey, tuple[str, ...]] = {}
         self._frozen_at = 0
         with _no_garbage_collection():
             for entry in store.load():
@@ -120,7 +129,10 @@ class ListingCache:
         read again.
         """
         with _no_garbage_collection():
-            for entry in self._not_shown.pop(source, {}).values():
+            # listings that were added before their source have its trust from now on
+            added = [entry for entry in self.index if entry.source == source]
+            for entry in (*added, *self._not_shown.pop(source, {}).values()):
+                self._cached.pop(entry.id, None)
                 self.index.put(self._override_entry(entry))
             self._freeze()
 
@@ -176,7 +188,7 @@ class ListingCache:
         """
         accepted: list[Entry] = []
         new: list[Listing] = []
-        for listing in listings:
+        for listing in map(self._clean, listings):
             current = self.index.find(listing.id)
             if current is not None and (_is_older(listing, current) or self._is_known(listing, current)):
                 accepted.append(current)
@@ -222,14 +234,35 @@ class ListingCache:
             self._pop_not_shown(listing_id)
             self._unsaved.pop(listing_id, None)
             self._cached.pop(listing_id, None)
+            self._notes.pop(listing_id, None)
             if entry is not None:
                 self.index.remove(listing_id)
                 self._notify(ListingChange("removed", entry))
+
+    def list_notes(self) -> list[tuple[ListingKey, str]]:
+        """What was changed in listings before they were taken in, as one text for each."""
+        return [(listing_id, "; ".join(notes)) for listing_id, notes in self._notes.items()]
+
+    def _clean(self, listing: Listing) -> Listing:
+        """The listing fit to be shown; a card with its bytes has been checked by its source."""
+        if listing.raw:
+            return listing
+        record, notes = clean_record(listing.record)
+        if notes != self._notes.get(listing.id, ()):
+            _log.warning("listing cleaned", source=listing.source, key=listing.key, notes=list(notes))
+        if notes:
+            self._notes[listing.id] = notes
+        else:
+            self._notes.pop(listing.id, None)
+        return listing if record is listing.record else replace(listing, record=record)
 
     def _pop_not_shown(self, listing_id: ListingKey) -> Entry | None:
         return self._not_shown.get(listing_id.source, {}).pop(listing_id, None)
 
     def _override(self, listing: Listing) -> Listing:
+        trust = self._source_trust(listing.source)
+        if listing.source_trust is not trust:
+            listing = replace(listing, source_trust=trust)
         return listing if self._expose_override is None else self._expose_override.apply(listing)
 
     def _is_overridden(self, entry: Entry) -> bool:
@@ -237,6 +270,9 @@ class ListingCache:
 
     def _override_entry(self, entry: Entry) -> Entry:
         """A stored entry with the override applied; unchanged where the store has lost its card."""
+        trust = self._source_trust(entry.source)
+        if entry.source_trust is not trust:
+            entry = replace(entry, source_trust=trust)
         kept = self._store.find(entry.id) if self._is_overridden(entry) else None
         return entry if kept is None else entry_of(with_measurements(self._override(kept), entry))
 

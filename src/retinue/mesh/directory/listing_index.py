@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from retinue.core.record import Candidate, ListingKey
 from retinue.core.text import suggest
+from retinue.mesh.directory.choice import ChoiceOrder, choice_order
 from retinue.mesh.directory.versions import (
-    choice_tier,
     is_same_repository,
     is_stable,
     is_version_named,
@@ -252,7 +252,7 @@ class ListingIndex:
         return any(one.id == entry.id for one in self.list_named(entry.name))
 
     def list_offering(self, skill_id: str, scopes: Scopes) -> tuple[Entry, ...]:
-        """Enabled agents with a visible skill of this id: choice tier ▸ source order ▸ key ▸ version."""
+        """Enabled agents with a visible skill of this id: `choice_order` ▸ source order ▸ key ▸ version."""
         if skill_id not in self._by_skill:
             return ()
         lookups = self._lookups.get(skill_id)
@@ -343,8 +343,8 @@ class ListingIndex:
             found.sort(key=self._preference)
         return found
 
-    def _preference(self, entry: Entry) -> tuple[int, int, str]:
-        return choice_tier(entry), self._rank(entry.id.source), entry.id.key
+    def _preference(self, entry: Entry) -> tuple[ChoiceOrder, int, str]:
+        return choice_order(entry), self._rank(entry.id.source), entry.id.key
 
     def _offers(self, listing_id: ListingKey, skill_id: str, scopes: Scopes) -> bool:
         entry = self._entries[listing_id]

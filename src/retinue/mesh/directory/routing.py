@@ -10,7 +10,6 @@ An agent has a role (plan, execute, review) when a visible skill has that id or 
 from __future__ import annotations
 
 import random
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
@@ -25,9 +24,10 @@ from retinue.core.errors import (
 )
 from retinue.core.record import AgentRecord, Candidate, Listing, ListingKey, Skill, is_visible
 from retinue.core.text import suggest
+from retinue.core.trust import Trust
+from retinue.mesh.directory.choice import choice_order, list_groups
 from retinue.mesh.directory.listing_index import ListingIndex
 from retinue.mesh.directory.versions import (
-    choice_tier,
     is_version_named,
     mark_standby,
     parse_version_range,
@@ -174,7 +174,7 @@ def select_versions(
     """As `select_candidates`, with a new choice among the versions of each agent, best first."""
     chosen = select_candidates(entries, agent=agent, version_range=version_range)
     if len(chosen) < len(entries) and any(one.standby for one in chosen):
-        return tuple(sorted(mark_standby(chosen), key=choice_tier))
+        return tuple(sorted(mark_standby(chosen), key=choice_order))
     return chosen
 
 
@@ -194,35 +194,23 @@ def has_labels(listing: Candidate, labels: Mapping[str, str]) -> bool:
 
 
 def order_candidates(listings: Sequence[C], strategy: Strategy = first, skill_id: str = "") -> tuple[C, ...]:
-    """The order in which to try ``listings``: healthy, degraded, standby, then unreachable agents.
+    """The order in which to try ``listings``: that of `choice_order`.
 
-    The strategy orders the first two groups. Standby agents are older versions and deprecated agents.
+    The strategy orders each group of equal agents, except older versions, deprecated and unreachable agents.
     Unreachable agents are kept, because they may be back, and perhaps no other agent offers the skill. More
     than ``MANY`` listings must come in the directory's order. The first one shares its calls by its weight.
     """
     if len(listings) < 2:
         return tuple(listings)
-    healthy, degraded, others = _split_tiers(listings)
-    ordered: Sequence[C] = (
-        *(strategy(healthy, skill_id) if len(healthy) > 1 else healthy),
-        *(strategy(degraded, skill_id) if len(degraded) > 1 else degraded),
-        *others,
-    )
+    if len(listings) <= MANY:
+        listings = sorted(listings, key=choice_order)
+    ordered: list[C] = []
+    for order, group in list_groups(listings):
+        is_live = not (order.is_standby or order.is_unreachable)
+        ordered += strategy(group, skill_id) if is_live and len(group) > 1 else group
     if ordered[0].weight < _FULL_WEIGHT:
-        ordered = share_by_weight(ordered, random.random)
+        return tuple(share_by_weight(ordered, random.random))
     return tuple(ordered)
-
-
-def _split_tiers(listings: Sequence[C]) -> Sequence[Sequence[C]]:
-    if len(listings) > MANY:
-        degraded, others = (bisect_left(listings, tier, key=choice_tier) for tier in (1, 2))
-        return listings[:degraded], listings[degraded:others], listings[others:]
-    tiers: tuple[list[C], list[C], list[C]] = ([], [], [])
-    for listing in listings:
-        tiers[min(choice_tier(listing), 2)].append(listing)
-    if len(tiers[2]) > 1:
-        tiers[2].sort(key=choice_tier)
-    return tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,12 +249,12 @@ def list_offers(
     strategy: Strategy = first,
     track: TrackRecord | None = None,
 ) -> tuple[RoleOffer, ...]:
-    """The agents with the role: healthy ▸ degraded ▸ unreachable, then by score, then by the strategy.
+    """The agents with the role: available ▸ trust ▸ healthy, then by score, then by the strategy.
 
     With a ``track`` record busy agents come after others, and scores are weighed by what was learned.
     """
     candidates = [one for one in listings if find_role_skill(one.record, role, scopes) is not None]
-    ordered: Sequence[Listing] = sorted(candidates, key=health_tier)
+    ordered: Sequence[Listing] = sorted(candidates, key=choice_order)
     offers: list[RoleOffer] = []
     for listing in order_candidates(ordered, strategy, role):
         skill = find_role_skill(listing.record, role, scopes)
@@ -275,9 +263,10 @@ def list_offers(
             is_busy = track is not None and track.is_busy(listing)
             offers.append(RoleOffer(listing, skill, scores.get(CAPABILITIES[role]), is_busy))
 
-    def rank(offer: RoleOffer) -> tuple[int, bool, float]:
+    def rank(offer: RoleOffer) -> tuple[bool, Trust, int, bool, float]:
+        order = choice_order(offer.listing)
         weight = (offer.score or 0.0) if track is None else track.weigh(offer.listing, offer.score)
-        return health_tier(offer.listing), offer.is_busy, -weight
+        return order.is_unreachable, order.trust, health_tier(offer.listing), offer.is_busy, -weight
 
     offers.sort(key=rank)
     return tuple(offers)
@@ -296,12 +285,12 @@ def rank_by_score(
     """The candidates of one skill, those at the top with the highest scores first.
 
     The score is that of the roles of the skill; without roles the order stays as it is. Only candidates as
-    healthy as the first one are compared, and versions of an agent keep their order.
+    trusted and as healthy as the first one are compared, and versions of an agent keep their order.
     """
     if not 1 < len(ordered) <= _SCORED or ordered[0].standby:
         return ordered
-    tier = health_tier(ordered[0])
-    top = [one for one in ordered if health_tier(one) == tier and not one.standby]
+    best = choice_order(ordered[0])
+    top = [one for one in ordered if choice_order(one) == best]
     scores: dict[ListingKey, float] = {}
     for one in top:
         listing = open_listing(one)

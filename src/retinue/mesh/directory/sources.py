@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from retinue.core.errors import RetinueError
 from retinue.core.record import Health, Listing
+from retinue.core.trust import Trust
 from retinue.mesh.entry import Entry
 
 
@@ -42,10 +43,12 @@ Give = Callable[[Sequence[Listing]], None]
 class Source(ABC):
     """A place that lists agents.
 
-    ``name`` is unique in a directory; each listing carries it as ``source``.
+    ``name`` is unique in a directory; each listing carries it as ``source``. ``trust`` is that of its agents
+    for calls that name no agent.
     """
 
     name: str
+    trust: Trust = Trust.IMPORTED
 
     @abstractmethod
     async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.core.errors import InvalidSettingError
@@ -33,12 +33,16 @@ _PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class ImportOutcome:
-    """The outcome of one import: its skills, or the problem; both empty if the hub does not list it yet."""
+    """The outcome of one import: its skills, or the problem; both empty if the hub does not list it yet.
+
+    ``shared`` are the skills that other agents offer, each with their names.
+    """
 
     name: str
     skills: tuple[str, ...] = ()
     problem: str = ""
     is_listed: bool = True
+    shared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 async def list_rows(client: MeshClient) -> dict[str, Mapping[str, Any]]:
@@ -86,7 +90,7 @@ async def wait_for_hub(
         waited_s = clock() - began
         open_ones = [name for name in tables if not _is_settled(rows.get(name), before.get(name), waited_s)]
         if waited_s > waits_s or not open_ones:
-            return [_outcome_of(name, rows.get(name)) for name in tables]
+            return [_outcome_of(name, rows) for name in tables]
         if waited_s > TOLD_AFTER_S and not is_told:
             is_told = True
             on_slow(open_ones)
@@ -169,9 +173,17 @@ def _is_settled(row: Mapping[str, Any] | None, before: Mapping[str, Any] | None,
     return is_news and row is not None and row["status"] in ("available", "degraded", "unavailable")
 
 
-def _outcome_of(name: str, row: Mapping[str, Any] | None) -> ImportOutcome:
+def _outcome_of(name: str, rows: Mapping[str, Mapping[str, Any]]) -> ImportOutcome:
+    row = rows.get(name)
     if row is None or row["status"] == "unknown":
         return ImportOutcome(name, is_listed=False)
     if row["status"] == "unavailable":
         return ImportOutcome(name, problem=str(row.get("last_error") or "no reason given"))
-    return ImportOutcome(name, tuple(str(one) for one in row.get("skills", ())))
+    skills = tuple(str(one) for one in row.get("skills", ()))
+    offering = {
+        skill: tuple(
+            other for other, facts in rows.items() if other != name and skill in facts.get("skills", ())
+        )
+        for skill in skills
+    }
+    return ImportOutcome(name, skills, shared={skill: agents for skill, agents in offering.items() if agents})

@@ -14,7 +14,7 @@ from typing import Any
 from retinue.core.call import Call, Part, Principal
 from retinue.core.errors import RemoteFaultError, UnknownPromptError, UnknownResourceError
 from retinue.core.record import ListingKey, Prompt, Resource, is_visible
-from retinue.core.uri_template import fits_template, is_template
+from retinue.core.uri_template import fits_template, is_template, place_of
 from retinue.mcp.codec.foreign import (
     completion_params,
     parse_completion,
@@ -191,18 +191,18 @@ def find_resource(servers: Sequence[Named], uri: str) -> tuple[ImportedServer, s
     """The server of a resource, and the URI that it knows.
 
     The URI may be the server's own, as it stands in its results, if one server alone lists it, or a template
-    that it fits, or another resource of its scheme.
+    that it fits, or another resource of its scheme, and of its authority where many share the scheme.
     """
     for name, server in servers:
         prefix = resource_prefix(name)
         if uri.startswith(prefix) and ":" in uri[len(prefix) :]:
             return server, uri[len(prefix) :]
     records = [(server, server.record.resources) for _, server in servers]
-    scheme = uri.partition(":")[0] + ":"
+    place = place_of(uri)
     fitting: tuple[Callable[[str], bool], ...] = (
         lambda one: one == uri,
         lambda one: is_template(one) and fits_template(one, uri),
-        lambda one: one.startswith(scheme),
+        lambda one: place_of(one) == place,
     )
     for fits in fitting:
         owners = [server for server, resources in records if any(fits(one.uri) for one in resources)]

@@ -18,11 +18,14 @@ import structlog
 
 from retinue.cards.pallet_card import render_card
 from retinue.core.errors import AgentUnreachableError, RetinueError
+from retinue.core.foreign_text import cut_text
 from retinue.core.record import AgentRecord, Health, Listing
+from retinue.core.uri_template import names_place
 from retinue.mcp.codec.foreign import ServerLists, parse_prompts, parse_resources, parse_tools
 from retinue.mcp.upstream.open_calls import RequestLimit
 from retinue.mcp.upstream.session import ServerSession, Transport
 from retinue.mesh.directory.sources import LiveMember, OnChange
+from retinue.mesh.foreign_records import bound_tools, clean_record
 from retinue.mesh.pins import Pins
 
 IMPORTS = "imports"
@@ -70,6 +73,9 @@ class ImportSpec:
     fingerprint: str = ""
     """Changes whenever the import is configured differently."""
 
+    any_uri: bool = False
+    """Whether a template of the server may match URIs of any scheme and authority."""
+
     problem: str = ""
     """Why the server cannot be connected to as it is configured; "" if it can."""
 
@@ -94,7 +100,7 @@ class ImportedServer(LiveMember):
         self._tools = pins.accepted_tools(spec.name)
         self._has_lists = False
         self._instructions = ""
-        self._record = AgentRecord(spec.name)
+        self._record = self._shown_record = AgentRecord(spec.name)
         self._on_resource = on_resource
         self._limit = RequestLimit(spec.name)
         self._followed = frozenset[str]()
@@ -156,8 +162,8 @@ class ImportedServer(LiveMember):
 
     @property
     def record(self) -> AgentRecord:
-        """The server's offer as an agent."""
-        return self._record
+        """The server's offer as an agent, as others may see it."""
+        return self._shown_record
 
     def follow(self, uris: frozenset[str]) -> None:
         """Tell of changes of these resources, and no others, from now on."""
@@ -294,23 +300,38 @@ class ImportedServer(LiveMember):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _take(self, lists: ServerLists) -> None:
-        self._tools, self._has_lists = lists.tools, True
+        bounded, left_out = bound_tools(lists.tools)
+        claims = [one for one in lists.resources if self._claims_others(one)]
+        if left_out or claims:
+            templates = [cut_text(str(one["uriTemplate"]), 100) for one in claims]
+            _log.warning(
+                "import bounded", server=self.spec.name, tools_left_out=left_out, templates=templates
+            )
+        self._tools, self._has_lists = bounded, True
         if self._instructions:
-            self._tools = (*lists.tools, {"name": INSTRUCTIONS, "description": self._instructions})
+            self._tools = (*bounded, {"name": INSTRUCTIONS, "description": self._instructions})
         seen = self.spec.visibility
         live = self._subscribes
         self._record = replace(
             self._record,
-            resources=tuple(parse_resources(lists.resources, seen, live=live)),
+            resources=tuple(
+                parse_resources([one for one in lists.resources if one not in claims], seen, live=live)
+            ),
             prompts=tuple(parse_prompts(lists.prompts, seen)),
         )
         self._describe(self._pins.review(self.spec.name, self._tools))
+
+    def _claims_others(self, entry: Mapping[str, Any]) -> bool:
+        """Whether a template would match URIs of other servers, and the owner has not allowed that."""
+        template = entry.get("uriTemplate")
+        return isinstance(template, str) and not self.spec.any_uri and not names_place(template)
 
     def _describe(self, listed: Iterable[Mapping[str, Any]]) -> None:
         tools = {str(tool.get("name")): tool for tool in listed}
         described = str(tools.pop(INSTRUCTIONS, {}).get("description", ""))
         skills = tuple(parse_tools(tools.values(), self.spec.visibility))
         self._record = replace(self._record, description=described, skills=skills)
+        self._shown_record = clean_record(self._record)[0]
 
     def _lose(self, reason: str) -> None:
         if reason != self.reason:
