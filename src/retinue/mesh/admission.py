@@ -83,11 +83,17 @@ class ProcessLimits:
         settings = self._settings
         if self._in_flight >= settings.max_in_flight:
             raise BusyError(f"{settings.max_in_flight} calls in flight", 1.0)
-        if settings.rate_per_s is not None:
-            wait_s = self._bucket(caller, settings.rate_per_s).take()
-            if wait_s:
-                raise BusyError(f"{caller} passed {settings.rate_per_s:g} calls per second", wait_s)
+        self.take(caller)
         self._in_flight += 1
+
+    def take(self, caller: str) -> None:
+        """Count one call or read of a caller; raises BusyError with the time to retry."""
+        rate_per_s = self._settings.rate_per_s
+        if rate_per_s is None:
+            return
+        wait_s = self._bucket(caller, rate_per_s).take()
+        if wait_s:
+            raise BusyError(f"{caller} passed {rate_per_s:g} calls per second", wait_s)
 
     def release(self) -> None:
         """End an admitted call."""

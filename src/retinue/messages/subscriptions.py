@@ -13,6 +13,7 @@ from retinue.messages.codec.payloads import PerformativeReply, accepted
 from retinue.messages.tasks import MessageTask
 
 MAX_SUBSCRIPTIONS = 500
+SUBSCRIPTIONS_OF_A_CALLER = 50
 MAX_FAILURES = 5
 """A subscription whose URL fails so often, one after the other, ends."""
 
@@ -61,7 +62,11 @@ class Subscriptions:
         self._all: dict[tuple[str, str], Subscription] = {}
 
     def add(self, owner: str, request: Envelope, agent: str) -> Subscription:
-        """A new subscription to news of ``agent``; raises BusyError when there are too many."""
+        """A new subscription to news of ``agent``; raises BusyError when there are too many, of all or of
+        this caller.
+        """
+        if len({id(one) for (who, _), one in self._all.items() if who == owner}) >= SUBSCRIPTIONS_OF_A_CALLER:
+            raise BusyError(f"{SUBSCRIPTIONS_OF_A_CALLER} subscriptions of {owner} are open", 60.0)
         if len({id(one) for one in self._all.values()}) >= MAX_SUBSCRIPTIONS:
             raise BusyError(f"{MAX_SUBSCRIPTIONS} subscriptions are open", 60.0)
         subscription = Subscription(owner, request, agent)

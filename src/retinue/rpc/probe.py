@@ -17,7 +17,7 @@ from retinue.web.http_client import HttpClient
 from retinue.web.transport import HttpResponse, TransportError
 
 _AT_ONCE = 32
-_REFUSALS = frozenset({401, 403, 405})
+_REFUSALS = frozenset({401, 403, 405, 429})
 """Statuses of an agent that is alive, because probes are sent without the tokens of callers."""
 
 _NO_METHOD = "rpc.discover"
@@ -38,8 +38,8 @@ async def find_trouble(
 ) -> Trouble | None:
     """None when the agent at ``url`` returns its card, with this ``name`` where one is given.
 
-    The statuses 401, 403 and 405 count as alive. A server without a card is asked over ``/execute`` whether
-    it speaks JSON-RPC, because agents of other software may not serve cards.
+    The statuses 401, 403, 405 and 429 count as alive. A server without a card is asked over ``/execute``
+    whether it speaks JSON-RPC, because agents of other software may not serve cards.
     """
     base = url.rstrip("/")
     try:

@@ -60,6 +60,7 @@ async def run_process(launch: Launch) -> int:
         own = ProcessState.observing(
             launch.identity.kind, process.dispatcher.access, process.dispatcher.admission, lambda: stop.asked
         )
+        own.shown = process.shown
         process.add(ProcessState, own)
         reload = ConfigurationReload(
             launch.source.settings,
@@ -105,6 +106,7 @@ def make_checks(process: Process, parts: OpenParts, host: str) -> SecurityMiddle
         exceptions=parts.list_path_exceptions(),
         tokens=parts.list_tokens(),
     )
+    checks.limit_reads(process.dispatcher.admission.limits.take)
     parts.give_checks(checks)
     return checks
 

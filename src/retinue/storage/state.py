@@ -336,7 +336,7 @@ class State:
     def own(self) -> Iterator[None]:
         """Hold the lock of the state as its only writer.
 
-        Raises HubRunningError when another process holds it.
+        Raises HubRunningError when another process holds it, StateError for a folder that cannot be written.
         """
         self.prepare()
         lock = FileLock(self.root / _LOCK, mode=0o600)
@@ -347,6 +347,9 @@ class State:
             raise HubRunningError(
                 hub.url if hub else "(still starting)", hub.pid if hub else 0, str(self.root)
             ) from None
+        except OSError:
+            with storage_errors(self.root / _LOCK):
+                raise
         try:
             yield
         finally:

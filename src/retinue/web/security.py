@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import hmac
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Protocol, cast
@@ -71,6 +71,14 @@ _SINGLE = frozenset(
     }
 )
 _SINGLE_PREFIXES = (b"mcp-", b"sec-fetch-", b"x-openstarry-", b"x-retinue-")
+_READ_ENDS = (
+    "/agent-card",
+    "/agent-card.json",
+    "/agent.json",
+    "/ai-catalog.json",
+    "/resources/list",
+    "/tools/list",
+)
 _SMALL_BODY_BYTES = 64 * 1024
 _MAX_REMEMBERED = 64
 
@@ -151,6 +159,12 @@ def identity_of(scope: Scope) -> RequestIdentity:
     return cast(RequestIdentity, identity)
 
 
+def is_read_path(path: str) -> bool:
+    """Whether requests of this path list or read without a call: searches, catalogs, cards, the registry."""
+    is_rest = path.endswith(_READ_ENDS) or "/resources/read/" in path
+    return is_rest or path == "/search" or is_registry_path(path)
+
+
 def check_bind(host: str, *, has_auth: bool, insecure_ok: bool = False) -> None:
     """Raise InvalidSettingError for a bind address that other machines reach without authentication."""
     if not (is_loopback(host) or has_auth or insecure_ok):
@@ -175,6 +189,7 @@ class SecurityMiddleware:
         self._app = app
         self._tokens = tokens or Tokens()
         self._readers = tuple(readers)
+        self._take: Callable[[str], None] | None = None
         self._front: ASGIApp | None = None
         self._front_paths: frozenset[str] = frozenset()
         self._front_prefixes: tuple[str, ...] = ()
@@ -196,6 +211,10 @@ class SecurityMiddleware:
         self._known_hosts: set[bytes | None] = set()
         # bodies up to this size are accepted on every path
         self._small_bytes = min(self._settings.max_body_bytes, self._settings.max_upload_bytes)
+
+    def limit_reads(self, take: Callable[[str], None]) -> None:
+        """Call ``take`` with the caller of each request that reads and runs no skill; it raises BusyError."""
+        self._take = take
 
     def put_in_front(self, app: ASGIApp, paths: Collection[str], prefixes: Sequence[str]) -> None:
         """Route the requests of these paths to ``app``, which calls `check` itself."""
@@ -226,6 +245,8 @@ class SecurityMiddleware:
             else:
                 principal = await self.authenticate(headers, scope["path"], scope.get("server"))
             self._check_body(scope, headers)
+            if self._take is not None and is_read_path(scope["path"]):
+                self._take(principal.id)
         except RetinueError as error:
             challenge = self._challenge(scope, headers, error)
             await Rejection(scope, receive, send).answer(

@@ -21,6 +21,7 @@ import orjson
 import structlog
 
 from retinue.core.errors import AgentUnreachableError
+from retinue.core.json_values import MAX_DEPTH, is_nested_deeper
 from retinue.mcp.codec.foreign import SUBSCRIPTION_KEY, ForeignServerFacts
 from retinue.mcp.codec.messages import Message
 from retinue.mcp.upstream.flood import FloodMeter
@@ -41,6 +42,11 @@ _BESIDE = re.compile(r"npm (?:notice|warn|WARN)\b|Node\.js v\d|at |[^a-zA-Z]*$")
 """Lines that explain no end: notes of npm, the version that Node prints last, frames of a stack, rules."""
 
 _log = structlog.get_logger("retinue.imports")
+
+UNREADABLE = -32603
+"""The code of the error in place of a reply that cannot be read."""
+
+_ID = re.compile(rb'"id"\s*:\s*([0-9]{1,15}|"[A-Za-z0-9_.:-]{1,100}")')
 
 Document = Mapping[str, Any]
 
@@ -227,6 +233,8 @@ class ServerProgram:
             document = orjson.loads(line)
         except orjson.JSONDecodeError:
             document = None
+        if document is None or is_nested_deeper(line, document):
+            document = self._refuse_unreadable(line, document)
         if not isinstance(document, dict) or document.get("jsonrpc") != "2.0":
             if not self._junk and (shown := line.decode("utf-8", "replace").strip()):
                 self._junk = shown[:_SHOWN_CHARACTERS]
@@ -241,6 +249,23 @@ class ServerProgram:
             with suppress(asyncio.QueueFull):
                 self._others.put_nowait(document)
         return False
+
+    def _refuse_unreadable(self, line: bytes, document: Any) -> Document | None:
+        """An error in place of a reply that cannot be read, so that its request fails at once.
+
+        None for any other text: a program may print what it likes.
+        """
+        if isinstance(document, dict):
+            request_id = document.get("id")
+        else:
+            ids = (orjson.loads(match[1]) for match in _ID.finditer(line))
+            request_id = next((one for one in ids if one in self._open), None)
+        if not line.lstrip().startswith(b"{") or not isinstance(request_id, str | int):
+            return None
+        problem = (
+            f"server {self._name}: its reply is no JSON that can be read, or nested over {MAX_DEPTH} levels"
+        )
+        return {"jsonrpc": "2.0", "id": request_id, "error": {"code": UNREADABLE, "message": problem}}
 
     async def _count(self, what: str, size: int, pipe: _Pipe) -> None:
         """Count the read bytes; beyond the budget, leave the rest in the program until it may be read."""

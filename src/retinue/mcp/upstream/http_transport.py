@@ -10,6 +10,8 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 
+import orjson
+
 from retinue.core.call import TraceContext
 from retinue.core.errors import (
     AgentUnreachableError,
@@ -18,6 +20,7 @@ from retinue.core.errors import (
     RetinueError,
     TooLargeError,
 )
+from retinue.core.json_values import MAX_DEPTH, is_nested_deeper
 from retinue.mcp.codec.foreign import ForeignServerFacts
 from retinue.mcp.codec.messages import Message
 from retinue.mcp.codec.wire import SESSION_HEADER, NegotiatedSession
@@ -137,8 +140,11 @@ class HttpTransport:
         """
         if not response.is_stream:
             for incoming in await response.next():
+                self._check_readable(incoming.data, incoming.document)
                 if incoming.document is not None:
                     yield incoming.document
+            if response.reply is None and response.is_json and _is_broken(body := response.body or b""):
+                self._check_readable(body, None)
             return
         while not response.is_over and (chunk := await response.read_some()):
             # a little at a time: a chunk may hold tens of thousands of empty events
@@ -146,6 +152,8 @@ class HttpTransport:
                 piece = chunk[start : start + _PIECE_BYTES]
                 found = response.feed(piece)
                 for incoming in found:
+                    if unasked == _ANSWER:
+                        self._check_readable(incoming.data, incoming.document)
                     if incoming.document is not None:
                         yield incoming.document
                 told = [len(incoming.raw) for incoming in found if incoming.reply is None]
@@ -157,6 +165,12 @@ class HttpTransport:
                     raise AgentUnreachableError(self._name, self._url, self.flood.reason, sent=False)
                 if response.is_over:
                     break
+
+    def _check_readable(self, data: bytes, document: Mapping[str, Any] | None) -> None:
+        """Raise RemoteFaultError for a message that is nested too deeply: its request fails at once."""
+        if data.startswith(b"{") and (document is None or is_nested_deeper(data, document)):
+            problem = f"its reply is no JSON that can be read, or nested over {MAX_DEPTH} levels"
+            raise RemoteFaultError(self._name, -32603, f"server {self._name}: {problem}")
 
     async def send(self, message: Message) -> None:
         try:
@@ -232,3 +246,11 @@ class HttpTransport:
             lacking = f"the scope {scopes}" if scopes else "a scope"
             cause = f"the token in its headers lacks {lacking}" if self._has_token else f"it wants {lacking}"
         return AgentUnreachableError(self._name, self._url, cause, sent=False)
+
+
+def _is_broken(body: bytes) -> bool:
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return True
+    return False

@@ -130,30 +130,32 @@ class Figures:
         """Set the values of one metric."""
         self.values.setdefault(name, {}).update(values)
 
-    def hide(self, hidden: frozenset[str]) -> Figures:
-        """The same with these agents as `OTHER`, together with their skills."""
-        if not hidden:
+    def hide(self, hidden: frozenset[str], skills: frozenset[tuple[str, str]] = frozenset()) -> Figures:
+        """The same with these agents as `OTHER`, together with their skills, and these skills of agents."""
+        if not hidden and not skills:
             return self
         shown = Figures(self.metrics)
         for name, values in self.values.items():
             into = shown.values.setdefault(name, {})
             for labels, value in values.items():
-                seen = _hide(self.metrics[name].labels, labels, hidden)
+                seen = _hide(self.metrics[name].labels, labels, hidden, skills)
                 into[seen] = into.get(seen, 0) + value
         for name, histograms in self.histograms.items():
             for labels, histogram in histograms.items():
-                seen = _hide(self.metrics[name].labels, labels, hidden)
+                seen = _hide(self.metrics[name].labels, labels, hidden, skills)
                 shown.histograms.setdefault(name, {}).setdefault(seen, Histogram()).add(histogram)
         return shown
 
 
-def _hide(names: tuple[str, ...], labels: Labels, hidden: frozenset[str]) -> Labels:
-    if not any(
-        n in ("agent", "upstream", "child") and v in hidden for n, v in zip(names, labels, strict=True)
-    ):
-        return labels
-    kept = ("agent", "upstream", "child", "skill")
-    return tuple(OTHER if n in kept else value for n, value in zip(names, labels, strict=True))
+def _hide(
+    names: tuple[str, ...], labels: Labels, hidden: frozenset[str], skills: frozenset[tuple[str, str]]
+) -> Labels:
+    if any(n in ("agent", "upstream", "child") and v in hidden for n, v in zip(names, labels, strict=True)):
+        kept = ("agent", "upstream", "child", "skill")
+        return tuple(OTHER if n in kept else value for n, value in zip(names, labels, strict=True))
+    if names[:2] == ("agent", "skill") and labels[:2] in skills:
+        return (labels[0], OTHER, *labels[2:])
+    return labels
 
 
 class BoundedNames:

@@ -15,12 +15,15 @@ from typing import Any
 from starlette.routing import Route
 
 from retinue.core.call import Principal
+from retinue.core.errors import RetinueError
+from retinue.core.record import is_visible
 from retinue.mesh.admission import Admission
 from retinue.mesh.observing.call_metrics import CallMetrics
 from retinue.mesh.observing.metrics import METRICS, Figures, Metric
 from retinue.mesh.permissions import Access, is_seen
 from retinue.parts.opening import OpenParts
 from retinue.parts.part import Problem
+from retinue.parts.shown_agents import ShownAgents
 from retinue.rpc.server import ready_route
 from retinue.runtime.observing.otel_metrics import exporting_metrics
 from retinue.web.metrics_endpoint import metrics_route
@@ -47,6 +50,8 @@ class ProcessState:
     is_started: bool = False
     parts: OpenParts | None = None
     """The parts, once they are open."""
+    shown: ShownAgents | None = None
+    """The agents as callers see them; without it a caller of exposed skills sees no names of skills."""
 
     @classmethod
     def observing(
@@ -72,11 +77,39 @@ class ProcessState:
         return await self._list_problems()
 
     async def read_for(self, caller: Principal) -> Figures:
-        """The metrics that a caller may see: hidden agents are counted as one."""
+        """The metrics that a caller may see: hidden agents are counted as one, and hidden skills of one."""
         figures = await self.read()
         view = self.access.view_of(caller)
         names = _agent_names(figures)
-        return figures.hide(frozenset(name for name in names if name and not is_seen(view, name)))
+        hidden = frozenset(name for name in names if name and not is_seen(view, name))
+        skills = frozenset[tuple[str, str]]()
+        if "mesh" not in caller.scopes:
+            skills = await self._list_hidden_skills(figures, caller)
+        return figures.hide(hidden, skills)
+
+    async def _list_hidden_skills(self, figures: Figures, caller: Principal) -> frozenset[tuple[str, str]]:
+        """The agents and skills that were called, and of which the caller may not see the skill."""
+        called = {labels[:2] for labels in figures.values.get("retinue_calls_total", {}) if labels[1]}
+        visible: dict[str, frozenset[str]] = {}
+        hidden = set()
+        for agent, skill in called:
+            if agent not in visible:
+                visible[agent] = await self._list_visible_skills(agent, caller)
+            if skill not in visible[agent]:
+                hidden.add((agent, skill))
+        return frozenset(hidden)
+
+    async def _list_visible_skills(self, agent: str, caller: Principal) -> frozenset[str]:
+        if self.shown is None:
+            return frozenset()
+        try:
+            own = self.shown.own(caller)
+            shown = own if own.name == agent else await self.shown.find(agent, caller)
+        except RetinueError:
+            return frozenset()
+        return frozenset(
+            skill.id for skill in shown.record.skills if is_visible(skill.visibility, shown.scopes)
+        )
 
     async def read(self) -> Figures:
         """All metrics."""

@@ -30,7 +30,12 @@ from retinue.storage.runs_file import TABLE as MARK_TABLE
 from retinue.storage.runs_file import Mark, RunsFile, new_mark
 from retinue.workflows.durable.dbos_engine import APPLICATION, EngineClient, migrate
 from retinue.workflows.durable.own_tables import OwnTables
-from retinue.workflows.durable.sqlite_connections import set_up_connection
+from retinue.workflows.durable.sqlite_connections import (
+    is_read_only,
+    read_only_url,
+    set_up_connection,
+    set_up_reader,
+)
 
 RETRY_S = 30.0
 """How long one question waits for a database that does not answer."""
@@ -73,6 +78,8 @@ class RunDatabase:
         redirect_log()
         self.url = _normalize(url)
         self.is_sqlite = self.url.drivername == "sqlite"
+        self._file = RunsFile(Path(str(self.url.database))) if self.is_sqlite else None
+        self._is_read_only = self._file is not None and is_read_only(self._file.path)
         self.now = ":now" if self.is_sqlite else "extract(epoch from clock_timestamp())"
         self.engine = self.open_engine(OWN_CONNECTIONS[self.is_sqlite])
         self.client = EngineClient(self.engine)
@@ -83,7 +90,6 @@ class RunDatabase:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="runs-database")
         self._prepared = asyncio.Lock()
         self._ready = False
-        self._file = RunsFile(Path(str(self.url.database))) if self.is_sqlite else None
 
     def open_engine(self, connections: int, *, tested: bool = True) -> sa.Engine:
         """A pool of connections; with ``tested``, each connection is tested when it is taken."""
@@ -98,6 +104,10 @@ class RunDatabase:
             sa.event.listen(server, "do_connect", _connect)
             sa.event.listen(server, "connect", _tune_postgres)
             return server
+        if self._file is not None and self._is_read_only:
+            reader = sa.create_engine(read_only_url(self._file.path), pool_size=connections, max_overflow=0)
+            sa.event.listen(reader, "connect", set_up_reader)
+            return reader
         engine = sa.create_engine(self.url, pool_size=connections, max_overflow=0)
         sa.event.listen(engine, "connect", set_up_connection)
         return engine
@@ -178,7 +188,7 @@ class RunDatabase:
                 is_full = isinstance(explained, StorageFullError)
                 if is_full:
                     given_up_at = min(given_up_at, began_at + FULL_RETRY_S)
-                if not _may_pass(error) or time.monotonic() + delay > given_up_at:
+                if self._is_read_only or not _may_pass(error) or time.monotonic() + delay > given_up_at:
                     raise explained from error
             await asyncio.sleep(delay)
             delay = min(2 * delay, 1.0)
@@ -197,6 +207,10 @@ class RunDatabase:
             return StorageFullError(str(self._file.path))
         if self._file is not None and code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return self._file.damaged(_first_line(error))
+        if self._file is not None and code == sqlite3.SQLITE_READONLY:
+            return StateError(
+                f"{self._file.path} can only be read", remedy="use a copy in a folder that can be written"
+            )
         if not _may_pass(error):
             return None
         return StateError(
@@ -247,6 +261,9 @@ class RunDatabase:
             # Neither the lock nor the database may create a state folder that was removed.
             refuse_gone(path.parent)
             assert self._file is not None
+            if self._is_read_only:
+                self._tables.check()
+                return
             with FileLock(f"{path}.lock", mode=file_mode(path.parent)):
                 self._file.check()
                 create_database(path)

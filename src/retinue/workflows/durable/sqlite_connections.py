@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
+from pathlib import Path
+from urllib.parse import quote
+
+import sqlalchemy as sa
 
 BUSY_TIMEOUT_MS = 30_000
 
@@ -23,6 +28,28 @@ def set_up_connection(connection: sqlite3.Connection, _record: object = None) ->
         connection.execute(f"PRAGMA {pragma}")
     if sqlite3.sqlite_version_info < FIRST_WITH_SUBSEC:
         add_clock(connection)
+
+
+def is_read_only(path: Path) -> bool:
+    """Whether the database exists in a folder in which nothing can be written, such as a mounted backup."""
+    return path.exists() and not os.access(path.parent, os.W_OK)
+
+
+def read_only_url(path: Path) -> sa.URL:
+    """The URL by which such a database is read.
+
+    Without a journal beside it SQLite must be told that nobody changes the file, because it could not make
+    the files of a reader.
+    """
+    journal = path.with_name(f"{path.name}-wal")
+    has_journal = journal.exists() and journal.stat().st_size > 0
+    query = {"uri": "true", "mode": "ro"} | ({} if has_journal else {"immutable": "1"})
+    return sa.URL.create("sqlite", database=f"file:{quote(str(path))}", query=query)
+
+
+def set_up_reader(connection: sqlite3.Connection, _record: object = None) -> None:
+    """Prepare a new connection that only reads."""
+    connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
 
 
 def add_clock(connection: sqlite3.Connection) -> None:
