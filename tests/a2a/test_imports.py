@@ -224,6 +224,18 @@ async def test_the_policy_on_signatures_holds_for_imports(
         ({"name": 3}, 200, "name is a number"),
         ({"name": "a", "skills": [{"id": "s", "description": "\u202e"}]}, 200, "U+202E"),
         ({"name": "a", "skills": []}, 200, "it names no JSON-RPC endpoint"),
+        ({}, 401, "answers with status 401 — import it again with --header or --token-env"),
+        (
+            {
+                "name": "a",
+                "skills": [],
+                "supportedInterfaces": [
+                    {"url": "http://a.example", "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}
+                ],
+            },
+            200,
+            "but HTTP+JSON — ask its operator for JSON-RPC",
+        ),
     ],
 )
 async def test_a_card_that_cannot_be_used_is_named_and_read_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Any
 
 _RANGES = (
     "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"  # controls except tab and line ends, ESC among them
@@ -37,6 +38,15 @@ def find_hidden(text: str) -> str | None:
 def strip_hidden(text: str) -> str:
     """The text without hidden characters."""
     return _HIDDEN.sub("", text)
+
+
+def strip_values(value: Any) -> Any:
+    """A JSON value whose texts and keys have no hidden characters."""
+    if isinstance(value, str):
+        return strip_hidden(value)
+    if isinstance(value, dict):
+        return {strip_hidden(str(key)): strip_values(inner) for key, inner in value.items()}
+    return [strip_values(inner) for inner in value] if isinstance(value, list) else value
 
 
 def cut_text(text: str, limit: int) -> str:

@@ -137,3 +137,19 @@ def test_the_url_of_a_tool_is_below_the_agents_mcp_url(base: str) -> None:
     one.mcp_url = base
     adapter.register_agent(one)
     assert [tool["url"] for tool in adapter.get_all_tools()] == ["http://h:1/tools/call/fs:read%20file"]
+
+
+@pytest.mark.parametrize("hidden", ["\u200b", "\u2028", "\x1b", "\U000e0041", "\U000e0100"], ids=ascii)
+def test_lists_show_no_hidden_character_and_the_profile_stays_as_it_came(hidden: str) -> None:
+    adapter = MCPAdapter()
+    sent = profile(description=f"calm{hidden}", topics=[f"rest{hidden}"])
+    sent.traits += parse_traits(
+        {f"sl{hidden}eep": {"type": "action", "is_callable": True, "description": hidden}}
+    )
+    adapter.register_agent(sent, timestamp=at(0))
+    shown = [adapter.list_agents(), adapter.get_tools_for_agent("a"), adapter.get_all_tools()]
+    assert hidden not in str(shown)
+    assert ascii(hidden)[1:-1] not in str(shown)
+    held = adapter.get_agent("a")
+    assert held is not None
+    assert held.model_dump() == sent.model_dump()

@@ -148,6 +148,8 @@ class A2aClient:
             except AgentUnreachableError as error:
                 if task.id is None or not error.sent:
                     raise
+                # some agents end the task of a broken stream without a word, so the wait needs a reason
+                await channel.progress(None, f"the stream of {self._place.name} broke: asking for its task")
         else:
             await self._begin(params, headers, task)
         wait_s = FIRST_POLL_S

@@ -24,7 +24,13 @@ from retinue.cards.card_checks import check_card
 from retinue.cards.pallet_card import render_card
 from retinue.cards.signatures import CardVerifier, canonical_forms
 from retinue.core.call import Answer, Call
-from retinue.core.errors import AgentUnreachableError, BusyError, MalformedArtifactError, RetinueError
+from retinue.core.errors import (
+    AgentUnreachableError,
+    BusyError,
+    MalformedArtifactError,
+    NotAuthenticatedError,
+    RetinueError,
+)
 from retinue.core.record import AgentRecord, Endpoint, Listing, SignatureState, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.directory.sources import LiveMember, LiveSource, OnChange
@@ -174,7 +180,7 @@ class ImportedAgent(LiveMember):
         )
         interface = find_interface(record)
         if interface is None:
-            raise MalformedArtifactError(f"the card of {name}", "it names no JSON-RPC endpoint of A2A")
+            raise _no_endpoint(name, document)
         streams, has_schemas = read_card_flags(raw)
         is_new = self.client is None
         before = self.listing.digest
@@ -219,6 +225,11 @@ class ImportedAgent(LiveMember):
             if reply.status == 200:
                 return reply.body
             status = status or reply.status
+        if status in (401, 403):
+            raise NotAuthenticatedError(
+                f"its card answers with status {status}",
+                remedy="import it again with --header or --token-env, which are sent to the card too",
+            )
         raise AgentUnreachableError(self.spec.name, url, f"its card answers with status {status}")
 
     def _describe(self, record: AgentRecord) -> None:
@@ -261,6 +272,27 @@ def _pin_of(skill: Skill) -> dict[str, Any]:
         "outputSchema": skill.output_schema,
     }
     return {key: value for key, value in pin.items() if value is not None}
+
+
+def _no_endpoint(name: str, card: Any) -> MalformedArtifactError:
+    """The error for a card without an endpoint that is spoken here; it names the transports of the card."""
+    rows = [
+        *_rows_of(card, "supportedInterfaces"),
+        *_rows_of(card, "additionalInterfaces"),
+        {"transport": card.get("preferredTransport")},
+    ]
+    kinds = {str(row.get("protocolBinding") or row.get("transport") or "")[:40] for row in rows}
+    offered = ", ".join(sorted(kinds - {""})[:5])
+    error = MalformedArtifactError(
+        f"the card of {name}", f"it names no JSON-RPC endpoint of A2A{f', but {offered}' if offered else ''}"
+    )
+    error.remedy = "ask its operator for JSON-RPC: Retinue calls agents over JSON-RPC only"
+    return error
+
+
+def _rows_of(card: Any, key: str) -> list[dict[str, Any]]:
+    rows = card.get(key)
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

@@ -13,6 +13,7 @@ from typing import Any
 from retinue.cards import personality_profile
 from retinue.cards.personality_profile import BLOCK, FREE_INPUT, KOI, ShownPersonality
 from retinue.cards.retinue_block import BlockError, parse_block
+from retinue.core.foreign_text import strip_values
 from retinue.core.record import AgentRecord, Endpoint, Skill, Trait, Visibility, is_visible
 from retinue_koi.codec.orn import KoiNetNode
 from retinue_koi.codec.personality import PersonalityProfile, PersonalityTrait
@@ -102,8 +103,8 @@ def show_profile(profile: PersonalityProfile, scopes: frozenset[str]) -> Persona
 
 
 def shown_personality(profile: PersonalityProfile) -> ShownPersonality:
-    """The profile as lists of agents and tools show it."""
-    return ShownPersonality(profile.rid.name, profile.model_dump())
+    """The profile as lists of agents and tools show it, without hidden characters, because models read it."""
+    return ShownPersonality(profile.rid.name, strip_values(profile.model_dump()))
 
 
 def _read_topics(value: Any) -> tuple[str, ...]:

@@ -214,7 +214,7 @@ def _coordinator_agent(name: str, adapter: MCPAdapter) -> Agent:
         profile = adapter.get_agent(name)
         if profile is None:
             raise UnknownAgentError(name)
-        return show_profile(profile, ctx.principal.scopes).model_dump()
+        return shown_personality(show_profile(profile, ctx.principal.scopes)).content
 
     @agent.completes("agent:{name}", "name")
     def complete_name(value: str) -> list[str]:
