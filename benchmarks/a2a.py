@@ -6,6 +6,7 @@ Memory is that of the process before the first request and after the last.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import time
@@ -119,7 +120,9 @@ async def _load(server: Server, path: str, body: bytes, holds: bytes, clients: i
         nonlocal left
         while left > 0:
             left -= 1
-            async with session.post(server.url + path, data=body, headers=_HEADERS) as reply:
+            # a message that is sent again has the task of the first one
+            sent = body.replace(_MESSAGE_ID, b'"messageId":"m-%d"' % next(_numbers))
+            async with session.post(server.url + path, data=sent, headers=_HEADERS) as reply:
                 answer = await reply.read()
                 assert holds in answer, answer
 
@@ -130,4 +133,6 @@ async def _load(server: Server, path: str, body: bytes, holds: bytes, clients: i
         return Run(CALLS / wall_s, (cpu_s_of(server.pid) - used) / CALLS)
 
 
+_MESSAGE_ID = b'"messageId":"m"'
+_numbers = itertools.count()
 _HEADERS = {"content-type": "application/json", "a2a-version": "1.0"}

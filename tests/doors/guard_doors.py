@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -209,7 +210,7 @@ class A2aGuard:
         is_old = "/" in self._method
         part = {"data": {"skill": link.skill, "arguments": {}}} | ({"kind": "data"} if is_old else {})
         message = {
-            "messageId": "m",
+            "messageId": str(uuid.uuid4()),
             "role": "user" if is_old else "ROLE_USER",
             "parts": [part],
             "metadata": trace,

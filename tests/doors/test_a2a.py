@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import uuid
 from typing import Any
 
 import pytest
@@ -99,6 +100,30 @@ async def test_a_data_part_names_the_skill_and_its_arguments(wire: Wire, url: st
     assert parts_of(task) == [{"text": "hello Annhello Ann"}]
     assert task["artifacts"][0]["name"] == "greet"
     assert [one["role"] for one in task["history"]] == ["ROLE_USER"]
+
+
+async def test_a_message_that_is_sent_again_has_the_task_of_the_first(
+    system: System, wire: Wire, url: str, bench: Bench
+) -> None:
+    params = {"message": message(naming("wait"))}
+    waiting = [asyncio.create_task(ask(wire, url, "SendMessage", params)) for _ in range(2)]
+    await bench.begun.wait()
+    later = await ask(wire, url, "SendMessage", {**params, "configuration": {"returnImmediately": True}})
+    assert state_of(later.result["task"]) == "TASK_STATE_WORKING"
+    bench.go_on.set()
+    tasks = [(await one).result["task"] for one in waiting]
+    tasks.append((await ask(wire, url, "SendMessage", params)).result["task"])
+    events = read_events((await ask(wire, url, "SendStreamingMessage", params)).body)
+    tasks += [event["task"] for event in events]
+    assert {task["id"] for task in tasks} == {later.result["task"]["id"]}
+    assert {state_of(task) for task in tasks} == {"TASK_STATE_COMPLETED"}
+
+    greeting = message(naming("greet", name="Ann"))
+    other = {**message(naming("greet", name="Bo")), "messageId": greeting["messageId"]}
+    stranger = {"authorization": system.token}
+    for params, headers in ((greeting, {}), (greeting, {}), (other, {}), (other, stranger), (other, {})):
+        assert (await ask(wire, url, "SendMessage", {"message": params}, **headers)).result["task"]
+    assert bench.calls == [("Ann", 1), ("Bo", 1), ("Bo", 1)]
 
 
 async def test_metadata_names_the_skill_and_text_is_its_only_required_string(wire: Wire, url: str) -> None:
@@ -420,7 +445,7 @@ async def test_a_call_too_deep_keeps_its_code_in_both_versions(wire: Wire, url: 
 def old_message(*parts: Any, **fields: Any) -> dict[str, Any]:
     """A message of 0.3."""
     read = [{"kind": "data", **part} if "data" in part else {"kind": "text", **part} for part in parts]
-    return {"kind": "message", "messageId": "old", "role": "user", "parts": read, **fields}
+    return {"kind": "message", "messageId": str(uuid.uuid4()), "role": "user", "parts": read, **fields}
 
 
 async def test_a_client_of_0_3_gets_tasks_and_events_of_0_3(wire: Wire, url: str, bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from functools import partial
 from typing import Any
 
@@ -49,7 +50,7 @@ class Foreign:
         told = body["params"]["message"]["metadata"]
         metadata = {key: one for key, one in told.items() if key.lower() in TRACE_KEYS}
         message = {
-            "messageId": "m",
+            "messageId": str(uuid.uuid4()),
             "role": "ROLE_USER",
             "parts": [{"data": {"skill": "ask_a", "arguments": {}}}],
             "metadata": metadata if self._forwards == "only metadata" else {},

@@ -57,6 +57,27 @@ async def test_a_long_task_is_accepted_tells_its_progress_and_is_asked_for(
     assert ended["payload"]["result_summary"] == "X"
 
 
+async def test_a_request_that_is_sent_again_has_the_task_of_the_first(system: System, wire: Wire) -> None:
+    worker = make_worker()
+    url = (await system.start_agent(worker.agent)).url
+    waiting = [
+        asyncio.create_task(say(wire, url, "TASK_REQUEST", REPAIR, message_id="m-1")) for _ in range(2)
+    ]
+    await worker.began.wait()
+    accepted = await say(wire, url, "TASK_REQUEST", REPAIR, message_id="m-1", headers=ASYNC)
+    assert accepted.json["performative"] == "TASK_ACCEPT"
+    worker.go.set()
+    answers = [(await one).json for one in waiting]
+    answers.append((await say(wire, url, "TASK_REQUEST", REPAIR, message_id="m-1")).json)
+    assert {answer["performative"] for answer in answers} == {"INFORM_RESULT"}
+    assert len({orjson.dumps(answer["payload"]) for answer in answers}) == 1
+    worker.began.clear()
+    await say(wire, url, "TASK_REQUEST", REPAIR, message_id="m-1")
+    assert not worker.began.is_set()
+    await say(wire, url, "TASK_REQUEST", REPAIR, message_id="m-2")
+    assert worker.began.is_set()
+
+
 async def test_a_reply_waits_as_long_as_the_sender_prefers(system: System, wire: Wire) -> None:
     worker = make_worker()
     url = (await system.start_agent(worker.agent)).url

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -40,7 +41,7 @@ def message_for(skill: str, arguments: dict[str, Any]) -> types.Message:
     """A message that names a skill in a data part."""
     part = {"data": {"skill": skill, "arguments": arguments}}
     message = types.Message()
-    ParseDict({"messageId": "m", "role": "ROLE_USER", "parts": [part]}, message)
+    ParseDict({"messageId": str(uuid.uuid4()), "role": "ROLE_USER", "parts": [part]}, message)
     return message
 
 

@@ -11,12 +11,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import orjson
+
 from retinue.core.call import Call, Outcome, Principal, TraceContext, new_id
 from retinue.core.errors import RetinueError, StateError, UnknownAgentError, UnknownSkillError
 from retinue.core.record import QUERY_CAPABILITIES, AgentRecord, is_visible
 from retinue.core.text import suggest
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.dispatch import Calls
+from retinue.mesh.first_answers import FirstAnswers, digest_content
 from retinue.messages import questions
 from retinue.messages.callbacks import Callbacks
 from retinue.messages.codec.envelope import ANYBODY, INVALID_PAYLOAD, Envelope, NotUnderstoodError
@@ -78,6 +81,7 @@ class Handlers:
         self._conversations = conversations
         self._journal = journal
         self._tasks = Tasks()
+        self._first: FirstAnswers[MessageTask] = FirstAnswers()
         self._subscriptions = Subscriptions(
             self._deliver, save=journal.save_subscription, forget=journal.forget
         )
@@ -229,14 +233,16 @@ class Handlers:
             outcome = await call(_NULL)
             return reply_of_outcome(outcome, outcome.call_id), False, outcome.calls_used
         is_sync = exchange.wait_s > 0
+        key = (exchange.owner, exchange.target or "", request.message_id)
+        content = digest_content([request.sender, request.payload, request.ontology, request.trace])
+        task = self._first.find(key, content)
+        if task is not None:
+            return await self._answer_again(task, exchange)
         task = self._tasks.start(request, exchange.owner, exchange.target or "", call, listens=not is_sync)
+        self._first.put(key, content, task)
         assert task.work is not None
-        try:
-            await asyncio.wait({task.work}, timeout=max(exchange.wait_s, 0.0))
-        except asyncio.CancelledError:
-            # the sender left before it was told of a task: nobody will ask for it
-            await self._tasks.cancel(task)
-            raise
+        task.work.add_done_callback(lambda _: self._end(task, key))
+        await self._wait(task, exchange)
         if task.reply is not None and (is_sync or task.reply.performative != "INFORM_RESULT"):
             # its sender is told now: nobody asks for it
             self._tasks.forget(task)
@@ -254,6 +260,42 @@ class Handlers:
         else:
             task.observers.append(self._note_news)
         return accepted(task.id, task.comments), True, None
+
+    async def _wait(self, task: MessageTask, exchange: MessageExchange) -> None:
+        """Wait for the end of a task, as long as the request waits."""
+        assert task.work is not None
+        task.waiting += 1
+        try:
+            await asyncio.wait({task.work}, timeout=max(exchange.wait_s, 0.0))
+        except asyncio.CancelledError:
+            if task.waiting == 1 and not task.observers:
+                # the sender left before it was told of a task: nobody will ask for it
+                await self._tasks.cancel(task)
+            raise
+        finally:
+            task.waiting -= 1
+
+    async def _answer_again(
+        self, task: MessageTask, exchange: MessageExchange
+    ) -> tuple[PerformativeReply, bool, int | None]:
+        """The answer to a request that was sent again: the end of its task, or its id while it runs."""
+        await self._wait(task, exchange)
+        if task.reply is not None and (
+            exchange.wait_s > 0 or task.reply.performative != "INFORM_RESULT" or not self._is_known(task)
+        ):
+            return task.reply, False, task.calls_used
+        return accepted(task.id, task.comments), True, None
+
+    def _is_known(self, task: MessageTask) -> bool:
+        """Whether the sender can ask for the result by the id of the task."""
+        return self._tasks.find(task.id, task.owner) is task
+
+    def _end(self, task: MessageTask, key: tuple[str, ...]) -> None:
+        """A task has ended: the same request again gets its end if the skill ran to it."""
+        if task.ran_to_end and task.reply is not None:
+            self._first.end(key, task, size_bytes=len(orjson.dumps(task.reply.payload, default=repr)))
+        else:
+            self._first.forget(key, task)
 
     def _note_news(self, task: MessageTask, reply: PerformativeReply) -> None:
         self._conversations.take(task.request.message_id, reply.performative, task.owner)

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from retinue.core.call import Outcome, new_id
-from retinue.core.errors import BusyError
+from retinue.core.errors import BusyError, ExecutionFailedError
 from retinue.mesh.channel import Capability, Channel, LogLevel, NullChannel
 from retinue.messages.codec.envelope import Envelope
 from retinue.messages.codec.payloads import PerformativeReply, accepted, failed, reply_of_outcome
@@ -56,7 +56,11 @@ class NewsChannel(NullChannel):
 
 @dataclass(slots=True, eq=False)
 class MessageTask:
-    """One task; ``reply`` is the message that ended it, None while it runs."""
+    """One task; ``reply`` is the message that ended it, None while it runs.
+
+    ``waiting`` is the number of requests that wait for its end; ``ran_to_end``: its skill answered, or failed
+    by itself.
+    """
 
     id: str
     owner: str
@@ -68,6 +72,8 @@ class MessageTask:
     calls_used: int | None = None
     observers: list[News] = field(default_factory=list)
     work: asyncio.Task[None] | None = None
+    waiting: int = 0
+    ran_to_end: bool = False
 
     def describe(self) -> PerformativeReply:
         """The state of the task: its end, otherwise TASK_ACCEPT with its progress."""
@@ -161,6 +167,7 @@ class Tasks:
         try:
             outcome = await run(NewsChannel(tell, listens=listens))
             task.calls_used = outcome.calls_used
+            task.ran_to_end = outcome.error is None or isinstance(outcome.error, ExecutionFailedError)
             task.reply = reply_of_outcome(outcome, task.id)
         except Exception:  # noqa: BLE001 - whoever asks for the task must get an answer
             _log.exception("a task broke", task=task.id)

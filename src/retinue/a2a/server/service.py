@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
+import orjson
 import structlog
 
 from retinue.a2a.codec import calls as codec
@@ -34,7 +36,7 @@ from retinue.a2a.codec.tasks import (
     state_of,
     with_history,
 )
-from retinue.a2a.server.task_run import TaskChannel, TaskRun
+from retinue.a2a.server.task_run import Follower, TaskChannel, TaskRun
 from retinue.a2a.server.task_table import Sender, TaskTable
 from retinue.core.call import Call, Outcome, TraceContext, new_id
 from retinue.core.errors import (
@@ -45,6 +47,7 @@ from retinue.core.errors import (
 )
 from retinue.core.remote_faults import describe_for_model
 from retinue.mesh.dispatch import Calls
+from retinue.mesh.first_answers import FirstAnswers, digest_content
 from retinue.web.codec.trace import CALLS_USED_KEY, USAGE_KEY, WARNINGS_KEY
 from retinue.web.error_table import a2a_fault
 from retinue.web.security import RequestIdentity
@@ -71,13 +74,14 @@ class A2aService:
         self.tasks = tasks
         self.envelopes = envelopes
         self._calls = calls
+        self._first: FirstAnswers[TaskRun] = FirstAnswers()
 
     async def send(self, request: SendRequest, caller: Sender) -> Event:
         """``SendMessage``: the task when it has ended or asks, or a message."""
         replied = await self._reply_to_envelope(request, caller)
         if replied is not None:
             return replied
-        run = await self._start_or_continue(request, caller)
+        run, _ = await self._start_or_continue(request, caller)
         if not request.return_immediately:
             await run.wait_until(lambda: run.is_settled)
         if run.refusal is not None:
@@ -96,13 +100,30 @@ class A2aService:
         if replied is not None:
             yield replied
             return
-        run = await self._start_or_continue(request, caller, follow=True)
+        run, follower = await self._start_or_continue(request, caller, follow=True)
         if run.refusal is not None:
             raise run.refusal
-        follower = run.first_follower
-        assert follower is not None
+        if follower is None:
+            # the task of an earlier message, as it is now
+            async for later in self._stream_again(run, request):
+                yield later
+            return
         try:
             yield {"task": with_history(as_begun(run.task), request.history_length)}
+            while (event := await follower.events.get()) is not None:
+                yield event
+                if is_last(event):
+                    return
+        finally:
+            run.unfollow(follower)
+
+    @staticmethod
+    async def _stream_again(run: TaskRun, request: SendRequest) -> AsyncIterator[Event]:
+        follower = None if run.has_ended else run.follow()
+        yield {"task": with_history(run.task, request.history_length)}
+        if follower is None:
+            return
+        try:
             while (event := await follower.events.get()) is not None:
                 yield event
                 if is_last(event):
@@ -171,28 +192,37 @@ class A2aService:
 
     async def _start_or_continue(
         self, request: SendRequest, caller: Sender, *, follow: bool = False
-    ) -> TaskRun:
-        """The running task of a message; returns when it has settled, or after `SETTLE_S`."""
+    ) -> tuple[TaskRun, Follower | None]:
+        """The task of a message, and its follower; returns when it has settled, or after `SETTLE_S`.
+
+        The same message again has the task of the first one, without a follower.
+        """
         message = request.message
+        key = (caller.owner, caller.agent or "", message.id)
+        # with the depth, because a loop through an agent without ids of its own must end at the guard
+        content = digest_content([message.json, request.metadata, caller.trace.depth])
+        first = self._first.find(key, content)
+        if first is not None:
+            await self._wait_a_moment(first, lambda: first.is_settled)
+            return first, None
         if message.task_id is not None:
-            return await self._continue(message, request, caller, follow=follow)
-        call = await self._make_call(request, caller)
-        if request.push is not None:
-            self.tasks.check_push(request.push)
-        task = new_task(str(uuid.uuid4()), message.context_id or str(uuid.uuid4()), message.json)
-        run = self.tasks.add(task, caller, request.push)
-        if follow:
-            run.first_follower = run.follow()
-        run.runner = asyncio.create_task(self._work(run, call, caller))
-        run.runner.add_done_callback(lambda _: self.tasks.remove(run))
-        try:
-            async with asyncio.timeout(SETTLE_S):
-                await run.wait_until(lambda: run.is_settled or (follow and run.has_news))
-        except TimeoutError:
-            pass
-        if run.refusal is None and not self._is_message(run, request):
-            await self.tasks.show(run)
-        return run
+            run = await self._continue(message, request, caller, follow=follow)
+            self._first.put(key, content, run)
+        else:
+            call = await self._make_call(request, caller)
+            if request.push is not None:
+                self.tasks.check_push(request.push)
+            task = new_task(str(uuid.uuid4()), message.context_id or str(uuid.uuid4()), message.json)
+            run = self.tasks.add(task, caller, request.push)
+            self._first.put(key, content, run)
+            if follow:
+                run.first_follower = run.follow()
+            run.runner = asyncio.create_task(self._work(run, call, caller))
+            run.runner.add_done_callback(partial(self._end, run, key))
+            await self._wait_a_moment(run, lambda: run.is_settled or (follow and run.has_news))
+            if run.refusal is None and not self._is_message(run, request):
+                await self.tasks.show(run)
+        return run, run.first_follower
 
     async def _continue(
         self, message: IncomingMessage, request: SendRequest, caller: Sender, *, follow: bool
@@ -211,13 +241,24 @@ class A2aService:
         if follow:
             run.first_follower = run.follow()
         run.answer(message)
-        if not run.is_settled:
-            try:
-                async with asyncio.timeout(SETTLE_S):
-                    await run.wait_until(lambda: run.is_settled)
-            except TimeoutError:
-                pass
+        await self._wait_a_moment(run, lambda: run.is_settled)
         return run
+
+    @staticmethod
+    async def _wait_a_moment(run: TaskRun, condition: Callable[[], bool]) -> None:
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await run.wait_until(condition)
+        except TimeoutError:
+            pass
+
+    def _end(self, run: TaskRun, key: tuple[str, ...], runner: asyncio.Task[None]) -> None:
+        """The call of a task has ended: a repeated message gets the task if its skill ran to the end."""
+        self.tasks.remove(run)
+        if run.ran_to_end:
+            self._first.end(key, run, size_bytes=len(orjson.dumps(run.task)))
+        else:
+            self._first.forget(key, run)
 
     async def _make_call(self, request: SendRequest, caller: Sender) -> Call:
         message = request.message
@@ -253,6 +294,7 @@ class A2aService:
         if metadata:
             run.task["metadata"] = metadata
         failure = outcome.error
+        run.ran_to_end = failure is None or isinstance(failure, ExecutionFailedError)
         if failure is None:
             run.complete(codec.render_result(outcome.value, outcome.parts), call.skill, COMPLETED)
             return

@@ -79,6 +79,7 @@ class TaskRun:
     ``check_asking`` is called before each question, and raises BusyError where too many are open.
 
     ``is_shown``: some client may know of it, so that an error ends the task instead of refusing the request.
+    ``ran_to_end``: its skill answered, or failed by itself.
     ``refusal`` is the error of a request that became no task; ``first_follower`` is that of a stream.
     """
 
@@ -98,6 +99,7 @@ class TaskRun:
         self.push: dict[str, PushConfig] = {}
         self.runner: asyncio.Task[None] | None = None
         self.has_news = False
+        self.ran_to_end = False
         self.first_follower: Follower | None = None
         self._on_change = on_change
         self._check_asking = check_asking
