@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from cachetools import LRUCache
@@ -11,7 +12,6 @@ from cachetools import LRUCache
 from retinue.core.call import new_id
 from retinue.core.errors import RetinueError
 from retinue.core.text import hide_tokens
-from retinue.mesh.observing.events import now
 
 ROWS_PER_MINUTE = 10
 """Of one address: rejected requests cost nothing, and rows take the place of others in the audit."""
@@ -46,6 +46,6 @@ class AccessRows:
             "address": address,
             "path": hide_tokens(path[:_MAX_PATH_LENGTH]),
             "caller": caller,
-            "timestamp": now().isoformat(),
+            "timestamp": datetime.now(UTC).isoformat(),
         }
         self._append(row if error is None else row | {"error": error.type})
