@@ -29,7 +29,7 @@ from retinue.dashboard.mesh_page import MeshPage
 from retinue.dashboard.rendering import read_static
 from retinue.dashboard.run_pages import RunPages
 from retinue.dashboard.sessions import ROOT, BrowserSessions
-from retinue.dashboard.sign_in_pages import SignInPages, Verify
+from retinue.dashboard.sign_in_pages import Note, SignInPages, Verify
 from retinue.dashboard.workflow_pages import WorkflowPages
 
 BARS = 100
@@ -54,6 +54,7 @@ class Dashboard:
         url: str,
         version: str,
         verify: Verify,
+        note_access: Note,
         has_runs: Callable[[], bool],
         read_limits: Callable[[], tuple[int, int]],
     ) -> None:
@@ -67,7 +68,7 @@ class Dashboard:
         self._runs = RunPages(hub, self._frame, has_runs)
         self._workflows = WorkflowPages(hub, self._frame)
         self._mesh = MeshPage(hub, self._frame)
-        self._sign_in = SignInPages(sessions, self._frame, verify)
+        self._sign_in = SignInPages(sessions, self._frame, verify, note_access)
 
     def routes(self) -> list[Route]:
         """The routes of all pages."""

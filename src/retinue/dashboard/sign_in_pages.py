@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import Scope
 
 from retinue.core.call import Principal
 from retinue.core.errors import RetinueError
@@ -18,11 +19,15 @@ from retinue.web.security import identity_of
 Verify = Callable[[bytes], Awaitable[Principal]]
 """The principal of a token; raises AccessError."""
 
+Note = Callable[[Scope, str, str | None, RetinueError | None], None]
+"""Records a sign-in of a caller at a path, or the error that refused it."""
+
 
 class SignInPages:
     """The pages that begin and end sessions."""
 
-    def __init__(self, sessions: BrowserSessions, frame: PageFrame, verify: Verify) -> None:
+    def __init__(self, sessions: BrowserSessions, frame: PageFrame, verify: Verify, note: Note) -> None:
+        self._note = note
         self._sessions = sessions
         self._frame = frame
         self._verify = verify
@@ -50,7 +55,9 @@ class SignInPages:
                 who = await self._verify(token)
             except RetinueError as error:
                 problem = error.message
+                self._note(request.scope, f"{ROOT}/sign-in", None, error)
             else:
+                self._note(request.scope, f"{ROOT}/sign-in", who.id, None)
                 return self._begin(request, self._sessions.begin(token, who.id), target)
         return self._frame.render(
             "sign_in.html", request, {"problem": problem, "to": target}, "", 403 if problem else 200
@@ -95,7 +102,10 @@ class SignInPages:
         if request.method != "POST":
             return self._frame.render("link.html", request, {"code": code, "who": link.caller}, "")
         session = self._sessions.use_link(code)
-        return self._refuse_link(request) if session is None else self._begin(request, session, "/")
+        if session is None:
+            return self._refuse_link(request)
+        self._note(request.scope, f"{ROOT}/link", link.caller, None)
+        return self._begin(request, session, "/")
 
     def _refuse_link(self, request: Request) -> Response:
         context = {"error": "This link was used already, or is too old.", "remedy": "retinue dashboard"}

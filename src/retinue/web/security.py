@@ -190,6 +190,7 @@ class SecurityMiddleware:
         self._tokens = tokens or Tokens()
         self._readers = tuple(readers)
         self._take: Callable[[str], None] | None = None
+        self._note: Callable[[str, str, str | None, RetinueError | None], None] | None = None
         self._front: ASGIApp | None = None
         self._front_paths: frozenset[str] = frozenset()
         self._front_prefixes: tuple[str, ...] = ()
@@ -211,6 +212,16 @@ class SecurityMiddleware:
         self._known_hosts: set[bytes | None] = set()
         # bodies up to this size are accepted on every path
         self._small_bytes = min(self._settings.max_body_bytes, self._settings.max_upload_bytes)
+
+    def watch_access(self, note: Callable[[str, str, str | None, RetinueError | None], None]) -> None:
+        """Call ``note`` with address, path, caller and error of each rejected token and each sign-in."""
+        self._note = note
+
+    def note_access(self, scope: Scope, path: str, caller: str | None, error: RetinueError | None) -> None:
+        """Tell of a sign-in of ``caller``, or of a token that was rejected with ``error``."""
+        if self._note is not None:
+            address = (scope.get("client") or ("",))[0]
+            self._note(address, path, caller, error)
 
     def limit_reads(self, take: Callable[[str], None]) -> None:
         """Call ``take`` with the caller of each request that reads and runs no skill; it raises BusyError."""
@@ -248,6 +259,8 @@ class SecurityMiddleware:
             if self._take is not None and is_read_path(scope["path"]):
                 self._take(principal.id)
         except RetinueError as error:
+            if isinstance(error, NotAuthenticatedError) and b"authorization" in headers:
+                self.note_access(scope, scope["path"], None, error)
             challenge = self._challenge(scope, headers, error)
             await Rejection(scope, receive, send).answer(
                 error, drain=_may_be_long(headers), challenge=challenge

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 
 from starlette.routing import Route
+from starlette.types import Scope
 
 from retinue.core.call import Principal
+from retinue.core.errors import RetinueError
 from retinue.dashboard.asking import HubSkills
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.server import Dashboard
@@ -64,6 +66,10 @@ def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
         assert made.checks is not None
         return await made.checks.authenticate({b"authorization": b"Bearer " + token})
 
+    def note_access(scope: Scope, path: str, caller: str | None, error: RetinueError | None) -> None:
+        assert made.checks is not None
+        made.checks.note_access(scope, path, caller, error)
+
     sessions, live = BrowserSessions(), LiveUpdates(subscribe)
     dashboard = Dashboard(
         hub,
@@ -72,6 +78,7 @@ def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
         url=process.url or "",
         version=version("retinue"),
         verify=verify,
+        note_access=note_access,
         has_runs=run_store.exists,
         read_limits=lambda: (guard.max_depth, guard.new_trace_calls),
     )

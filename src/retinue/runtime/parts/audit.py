@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from retinue.hub.calls import CallFilter, add_call_skills
+from retinue.mesh.observing.access_rows import AccessRows
 from retinue.mesh.observing.call_figures import CallFigures
 from retinue.mesh.observing.events import (
     EventBus,
@@ -63,6 +64,7 @@ class AuditPart(Part):
         try:
             yield Opened(
                 product=recorded,
+                on_checks=lambda checks: checks.watch_access(AccessRows(append).note),
                 skills=lambda agent: add_call_skills(agent, partial(read_calls, audit), access),
             )
         finally:
