@@ -184,6 +184,7 @@ async def test_an_agent_that_fails_often_is_no_longer_chosen(models: Models) -> 
     for _ in range(40):
         row = {"type": "CALL:ENDED", "agent": "gemini", "status": "failed", "error": "execution_error"}
         hub.audit.append({**row, "duration_ms": 10.0})
+    hub.audit.flush()
     hub.mesh.figures.seed(hub.audit.summarise_calls())
     found = await models.get("orchestrate", {**PROMPT, "preferences": {"workflow": "direct"}})
     assert found["agents"] == ["claude"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import orjson
@@ -38,6 +39,7 @@ SAMPLES: dict[str, Any] = {
     "line": 3,
     "cause": {"type": "timeout", "message": "boom"},
     "candidates": ["a", "b"],
+    "circle": [SimpleNamespace(name="a"), SimpleNamespace(name="b")],
     "offered": ["1.0"],
     "now_s": 1_800_000_000.0,
 }

@@ -14,10 +14,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any
-
-from cel_expr_python import cel  # type: ignore[import-untyped]  # it ships stubs without a marker
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
 
 from retinue.core.errors import ExpressionError
 from retinue.workflows.expressions.caps import (
@@ -35,9 +33,11 @@ from retinue.workflows.expressions.caps import (
 from retinue.workflows.expressions.isolated import evaluate_isolated
 from retinue.workflows.expressions.lexer import ExpressionReference, iterate_tokens
 
+if TYPE_CHECKING:
+    from cel_expr_python import cel  # type: ignore[import-untyped]  # it ships stubs without a marker
+
 _INT64 = range(-(2**63), 2**63)
 _LOOP_NAME = "l00p"
-_ENVIRONMENT = cel.NewEnv(variables=dict.fromkeys(("input", "steps", _LOOP_NAME), cel.Type.DYN))
 _ABSENT_KEY = re.compile(r'Key not found in map : "(?P<key>.*)"$', re.DOTALL)
 
 
@@ -92,7 +92,7 @@ class Expression:
         data = {"input": variables["input"], "steps": variables["steps"], _LOOP_NAME: variables["loop"]}
         try:
             value = self._program.eval(data=data)
-            if value.type() == cel.Type.ERROR:
+            if value.type() == _open_engine().error:
                 raise self._explain(str(value.plain_value()))
             return _Reader(self.source).read(value)
         except RuntimeError as error:
@@ -213,9 +213,28 @@ def _check_caps(source: str) -> Shape:
     return shape
 
 
+class _Engine:
+    """The engine with the variables of every expression."""
+
+    __slots__ = ("environment", "error")
+
+    def __init__(self) -> None:
+        # imported here: it takes 8 MB, which a process without workflows does not need
+        from cel_expr_python import cel
+
+        variables = dict.fromkeys(("input", "steps", _LOOP_NAME), cel.Type.DYN)
+        self.environment = cel.NewEnv(variables=variables)
+        self.error = cel.Type.ERROR
+
+
+@cache
+def _open_engine() -> _Engine:
+    return _Engine()
+
+
 def _compile(source: str) -> cel.Expression:
     try:
-        return _ENVIRONMENT.compile(_rename_loop(source))
+        return _open_engine().environment.compile(_rename_loop(source))
     except (RuntimeError, UnicodeEncodeError) as error:
         problem = _strip_code(str(error)).replace(_LOOP_NAME, "loop")
         remedy = "expressions are CEL and read input, steps and loop"
