@@ -17,6 +17,7 @@ from retinue.core.errors import StateError
 from retinue.storage.files import make_folder
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import VERSION
+from retinue.workflows.durable.own_tables import SCRIPTS, USABLE_FROM
 from tests.crash.conftest import Start
 from tests.crash.processes import await_log, read_log
 from tests.crash.test_nodes import finish_all, looking_at, plan_at
@@ -24,8 +25,11 @@ from tests.processes.running import execute, program
 from tests.workflows.shapes import SHAPES
 
 OTHER_FORM = "engine-0"
-KNOWN = 1
+KNOWN = len(SCRIPTS)
 """The version of the tables that this release knows."""
+
+NEWER = KNOWN + 2
+"""The version of a release that raised it twice, so it differs from the version that the tables require."""
 
 SEQUENCE = SHAPES["sequence"]
 
@@ -73,12 +77,14 @@ def made_by(release: str, number: int, usable_from: int) -> str:
 async def test_tables_that_a_newer_release_changed_are_refused_with_the_remedy(database: str) -> None:
     await prepare(database)
     await change(
-        database, made_by("9.8.7", 3, KNOWN + 1), "UPDATE {engine}dbos_migrations SET version = version - 1"
+        database,
+        made_by("9.8.7", NEWER, KNOWN + 1),
+        "UPDATE {engine}dbos_migrations SET version = version - 1",
     )
     migrations = await read(database, "SELECT version FROM {engine}dbos_migrations")
     with pytest.raises(StateError) as caught:
         await prepare(database)
-    assert "belongs to Retinue 9.8.7: its tables have version 3" in caught.value.message
+    assert f"belongs to Retinue 9.8.7: its tables have version {NEWER}," in caught.value.message
     assert f"Retinue {version('retinue')} knows versions up to {KNOWN}" in caught.value.message
     assert "update Retinue here to 9.8.7 or newer" in caught.value.remedy
     # The engine's tables are as they were, too.
@@ -91,7 +97,7 @@ async def test_tables_to_which_a_newer_release_added_something_are_used_and_kept
     await prepare(database)
     await change(
         database,
-        made_by("9.8.7", 3, KNOWN),
+        made_by("9.8.7", NEWER, KNOWN),
         *(
             f"ALTER TABLE {{own}}{table} ADD COLUMN added TEXT DEFAULT 'x'"
             for table in ("events", "signals", "nodes")
@@ -101,20 +107,26 @@ async def test_tables_to_which_a_newer_release_added_something_are_used_and_kept
     )
     node = start(plan_at(tmp_path, database, "node", start={"r": SHAPES["wait_for"]}))
     assert node.get_report().values["r"] is not None
-    assert await read(database, "SELECT * FROM {own}schema_version") == [(3, KNOWN, "9.8.7")]
+    assert await read(database, "SELECT * FROM {own}schema_version") == [(NEWER, KNOWN, "9.8.7")]
 
 
-async def test_tables_from_before_they_had_a_version_keep_what_they_hold(
-    database: str, start: Start, tmp_path: Path
+@pytest.mark.parametrize(
+    "before",
+    ["DROP TABLE {own}schema_version", made_by("0.0.1", 1, 1)],
+    ids=["without-version", "version-1"],
+)
+async def test_tables_of_an_older_release_keep_what_they_hold_and_get_what_they_lack(
+    before: str, database: str, start: Start, tmp_path: Path
 ) -> None:
     node = start(plan_at(tmp_path, database, "node", start={"r": SEQUENCE}))
     assert node.get_report().values == {"r": {"n": 3}}
-    await change(database, "DROP TABLE {own}schema_version")
+    await change(database, "DROP TABLE {own}used_ids", before)
     async with looking_at(database, tmp_path) as runs:
         assert (await runs.get("r")).get() == {"n": 3}
         assert [event.kind for event in await runs.list_events("r")][-1] == "run_finished"
     release = version("retinue")
-    assert await read(database, "SELECT * FROM {own}schema_version") == [(KNOWN, 1, release)]
+    assert await read(database, "SELECT * FROM {own}schema_version") == [(KNOWN, USABLE_FROM, release)]
+    assert await read(database, "SELECT id, request, ended FROM {own}used_ids") == []
 
 
 async def test_processes_that_start_at_once_on_an_empty_database_make_its_tables_once(database: str) -> None:
@@ -159,7 +171,7 @@ async def test_a_hub_tells_that_its_database_belongs_to_a_newer_release_and_goes
     url = f"sqlite:///{retinue_home}/runs.db"
     make_folder(retinue_home)
     await prepare(url)
-    await change(url, made_by("9.8.7", 3, KNOWN + 1))
+    await change(url, made_by("9.8.7", NEWER, KNOWN + 1))
     flow = {"name": "w", "steps": [{"id": "a", "wait_for": {"topic": "t"}}]}
     with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
         hub.wait_for("workflows are paused: the database of the runs belongs to Retinue 9.8.7")

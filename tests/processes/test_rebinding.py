@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -108,7 +109,7 @@ def begin_task(url: str, hook: str, **more: Any) -> None:
 def begin_push(url: str, hook: str) -> str:
     """The id of an A2A task that waits for an answer and tells it to ``hook``."""
     part = {"data": {"skill": "order", "arguments": {}}}
-    message = {"messageId": "m", "role": "ROLE_USER", "parts": [part]}
+    message = {"messageId": str(uuid.uuid4()), "role": "ROLE_USER", "parts": [part]}
     task = ask(url, "SendMessage", {"message": message})["result"]["task"]
     assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
     given = {"taskId": task["id"], "id": "p", "url": hook}
@@ -117,8 +118,13 @@ def begin_push(url: str, hook: str) -> str:
 
 
 def end_push(url: str, task_id: str) -> None:
-    message = {"messageId": "n", "role": "ROLE_USER", "parts": [{"text": "Ann"}], "taskId": task_id}
-    ask(url, "SendMessage", {"message": message})
+    message = {
+        "messageId": str(uuid.uuid4()),
+        "role": "ROLE_USER",
+        "parts": [{"text": "Ann"}],
+        "taskId": task_id,
+    }
+    ask(url, "SendMessage", {"message": {**message, "taskId": task_id}})
 
 
 def finish(url: str) -> None:
