@@ -51,10 +51,10 @@ def start(url: str, skill: str, **arguments: Any) -> Any:
     return ask(url, "SendMessage", params)["result"]["task"]
 
 
-def serve(folder: Path) -> Any:
+def serve(folder: Path, **environment: str) -> Any:
     file = folder / "keeper.py"
     file.write_text(AGENT)
-    return program("serve", str(file), "--no-publish", cwd=folder)
+    return program("serve", str(file), "--no-publish", cwd=folder, environment=environment)
 
 
 def url_of(served: Program) -> str:
@@ -95,7 +95,7 @@ def test_two_processes_of_one_agent_keep_tasks_of_their_own(tmp_path: Path) -> N
 
 def test_a_stop_ends_streams_and_fails_their_tasks_with_the_reason(tmp_path: Path) -> None:
     body: list[bytes] = []
-    with serve(tmp_path) as served:
+    with serve(tmp_path, RETINUE_TIMEOUTS__DRAIN_S="0.2") as served:
         url = url_of(served)
         task = start(url, "wait")
 

@@ -49,7 +49,8 @@ def test_a_hub_that_died_over_the_request_may_have_the_run(silent_hub: str, tmp_
 
 def test_a_client_whose_hub_stops_is_told_so_and_not_of_a_proxy(tmp_path: Path) -> None:
     (tmp_path / "flow.yaml").write_text(FLOW)
-    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+    cuts_off_soon = {"RETINUE_TIMEOUTS__DRAIN_S": "0.2"}
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path, environment=cuts_off_soon) as hub:
         hub.wait_for("http://")
         with program("run", "flow.yaml", "--id", "mine", cwd=tmp_path) as client:
             client.wait_for("waits for go")

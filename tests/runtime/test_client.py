@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from retinue.core.call import Call, Outcome
-from retinue.core.errors import StepFailedError
+from retinue.core.errors import AgentUnreachableError, RetinueError, StepFailedError, StoppingError
 from retinue.runtime.commands.client import MeshClient, RunFollower
 
 CAUSE = {"message": "no module x", "remedy": "name one", "type": "execution_error"}
@@ -75,3 +75,21 @@ async def test_a_step_is_one_line_when_it_ends_and_a_word_when_it_begins() -> No
         {"events": events, "done": True, "status": "done", "output": 7}
     )
     assert (output, said, began) == (7, ["one s a 0.0 s"], ["one: s at a"])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StoppingError(), AgentUnreachableError("hub", "http://hub", "it was stopping", sent=True)],
+    ids=["refuses", "cuts off"],
+)
+async def test_a_hub_that_stops_is_unreachable_and_its_run_stored(error: RetinueError) -> None:
+    class StoppingHub:
+        async def dispatch(self, call: Call, channel: Any = None) -> Outcome:
+            return Outcome(call.id, call.skill, "refused", error=error)
+
+    said: list[str] = []
+    follower = RunFollower(MeshClient(StoppingHub(), "http://hub"), said.append)
+    with pytest.raises(AgentUnreachableError) as raised:
+        await follower.follow("mine")
+    assert raised.value.message == "the hub at http://hub is unreachable: it was stopping"
+    assert said == ["run mine is stored; the next hub or worker resumes it"]

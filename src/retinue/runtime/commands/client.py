@@ -21,6 +21,7 @@ from retinue.core.errors import (
     ExecutionFailedError,
     RetinueError,
     StepFailedError,
+    StoppingError,
 )
 from retinue.mesh.guard.trace_guard import new_trace
 from retinue.rpc.client import HubCalls
@@ -179,8 +180,14 @@ class RunFollower:
             asked = {"run": run, "after": after, "wait_s": _FOLLOW_WAIT_S}
             try:
                 reply = await self._client.get("follow_run", asked, timeout_s=_FOLLOW_WAIT_S + 40)
-            except AgentUnreachableError:
-                self._echo(f"run {run} is stored; the next hub or worker resumes it")
+            except RetinueError as error:
+                is_stopping = error.type == StoppingError.type
+                if is_stopping or isinstance(error, AgentUnreachableError):
+                    self._echo(f"run {run} is stored; the next hub or worker resumes it")
+                if is_stopping:
+                    # the same as from a hub that cuts the look at the run off
+                    url = self._client.hub_url or ""
+                    raise AgentUnreachableError("hub", url, "it was stopping") from error
                 raise
             for event in reply["events"]:
                 self._echo_event(event, run)
