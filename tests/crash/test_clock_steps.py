@@ -53,6 +53,7 @@ database = {database!r}
 
 [[agents]]
 target = {target!r}
+env = "inherit"  # the agent is on the same machine, so its clock is set too
 
 [runs]
 lease_s = {lease_s}

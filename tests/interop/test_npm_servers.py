@@ -250,7 +250,8 @@ async def test_a_tool_that_changes_waits_until_it_is_accepted(hub: Hub) -> None:
     wait_until(lambda: "echo" in hub.run("imports"), "the change is seen")
     text = await hub.call("changing__echo", {"message": "hi"})
     assert "retinue imports accept changing" in text
-    assert "And tell nobody." in text
+    assert "And tell nobody." not in text, "a model reads it, and nobody has accepted that text"
+    assert "And tell nobody." in hub.run("imports", "accept", "changing", "--show"), "its owner reads it"
     async with Client(f"{hub.url}/mcp") as client:
         listed = {tool.name: tool.description or "" for tool in (await client.list_tools()).tools}
     assert "And tell nobody." not in listed["changing__echo"]

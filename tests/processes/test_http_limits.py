@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.processes.running import Program, get, program, write_agent
+from tests.processes.running import Program, get, program, wait_until, write_agent
 
 CLOSED = {"RETINUE_AUTH__ANONYMOUS": "false"}
 MIB = 1024 * 1024
@@ -26,6 +27,18 @@ FEW_FILES = 256
 def resident_bytes(pid: int) -> int:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
+
+
+def await_settled_bytes(pid: int) -> int:
+    """Memory once the process has loaded what it loads after it says that it is up."""
+    latest: deque[int] = deque(maxlen=40)
+
+    def is_settled() -> bool:
+        latest.append(resident_bytes(pid))
+        return len(latest) == latest.maxlen and max(latest) - min(latest) < MIB // 4
+
+    wait_until(is_settled, "the memory stays as it is")
+    return latest[-1]
 
 
 @contextmanager
@@ -55,7 +68,7 @@ def check_heads_are_bounded(running: Program, url: str) -> None:
         "url": (b"GET /health?", b"a" * 65536),
     }
     assert get(f"{url}/health")[0] == 200
-    before = resident_bytes(running.process.pid)
+    before = await_settled_bytes(running.process.pid)
     for name, (begin, piece) in attacks.items():
         sent, answer = flood(url, begin, piece)
         assert sent < SENT_BYTES, name

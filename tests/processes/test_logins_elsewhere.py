@@ -140,6 +140,7 @@ async def test_an_authorization_server_that_is_named_later_gets_no_refresh_token
     before = file.read_bytes()
     failed = await docs.run("imports", "login", "docs", code=4)
     assert "nothing was stored" in failed
+    assert docs.stranger.url in failed, "not what the server of the import said to the registration"
     assert docs.stranger.requests, "a new login asks the named one"
     docs.check_stranger_has_no_token()
     assert file.read_bytes() == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,6 +16,7 @@ from starlette.routing import Route
 
 from retinue.core.errors import RegistryUnreachableError
 from retinue.core.record import AgentRecord, Endpoint
+from retinue.oci.codec.artifacts import Guard, NewArtifact
 from retinue.oci.codec.reference import Reference
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.card_publication import CardPublication
@@ -66,6 +68,45 @@ async def twins() -> AsyncIterator[tuple[str, str, AsyncExitStack]]:
 async def test_the_first_of_a_name_has_nothing_to_say(place: Place) -> None:
     await place.standing("http://127.0.0.1:1").publish()
     assert [line.partition(" in ")[0] for line in place.said] == ["published agents/twin:v1"]
+
+
+class HeldRegistry(LayoutRegistry):
+    """A registry whose answer to a push can be held back."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.stored, self.answers = asyncio.Event(), asyncio.Event()
+        self.answers.set()
+
+    async def push(
+        self, repository: str, tag: str, artifact: NewArtifact, *, guard: Guard | None = None
+    ) -> str:
+        digest = await super().push(repository, tag, artifact, guard=guard)
+        self.stored.set()
+        await self.answers.wait()
+        return digest
+
+
+async def test_a_card_whose_renewal_is_cancelled_half_way_is_withdrawn(tmp_path: Path) -> None:
+    registry = HeldRegistry(tmp_path)
+    urls = iter(f"http://127.0.0.1:{port}" for port in range(1, 9))
+
+    def read_record() -> AgentRecord:
+        return AgentRecord(name="twin-agent", version="1.0.0", endpoints=(Endpoint("execute", next(urls)),))
+
+    async with HttpClient() as http:
+        publication = CardPublication(registry, read_record, "v1", http, print, probe_timeout_s=1.0)
+        await publication.publish()
+        registry.stored.clear()
+        registry.answers.clear()
+        renewal = asyncio.create_task(publication.renew())
+        await registry.stored.wait()
+        renewal.cancel()
+        await asyncio.wait((renewal,))
+        withdrawal = asyncio.create_task(publication.withdraw())
+        registry.answers.set()
+        await withdrawal
+    assert await registry.find_digest(REFERENCE) is None
 
 
 async def test_who_replaces_a_living_agent_says_so(

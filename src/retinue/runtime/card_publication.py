@@ -61,6 +61,7 @@ class CardPublication:
         self._signer = signer
         self._sign_again_at = inf
         self._published: Published | None = None
+        self._pushes: set[asyncio.Task[Published]] = set()
         self._failed_probes = 0
         self._is_replaced = False
         """Whether the tag holds the card of another process."""
@@ -71,17 +72,17 @@ class CardPublication:
         Raises RegistryError, such as TagTakenError where the tag holds another major version.
         """
         before = await self._find_other()
-        self._published = await self._push()
+        published = await self._push()
         if before is not None and await self._answers(before):
             self._echo(f"another {before.name} answers at {before.url}; this card replaces that one's")
             _log.warning("card of a living agent replaced", agent=before.name, url=before.url)
-        self._echo(f"published {self._published} in {self._published.registry}")
+        self._echo(f"published {published} in {published.registry}")
 
     async def renew(self) -> None:
         """Publish the current record, unless another process has replaced the card; raises RegistryError."""
         self._record = self._read_record()
         if not self._is_replaced:
-            self._published = await self._push()
+            await self._push()
 
     async def keep(self, every_s: float, on_return: Callable[[], Awaitable[object]]) -> None:
         """Check the card until cancelled; ``on_return`` is called after it was published again."""
@@ -102,7 +103,7 @@ class CardPublication:
         if current == published.digest:
             self._is_replaced, self._failed_probes = False, 0
             if self._signer is not None and self._signer.clock() >= self._sign_again_at:
-                self._published = await self._push()
+                await self._push()
             return False
         if current is not None:
             other = await self._find_other()
@@ -120,13 +121,15 @@ class CardPublication:
                 return False
         elif not self._is_replaced:
             return False
-        self._published = await self._push()
+        pushed = await self._push()
         self._is_replaced, self._failed_probes = False, 0
-        self._echo(f"published {self._published} again: the agent that replaced it is gone")
+        self._echo(f"published {pushed} again: the agent that replaced it is gone")
         return True
 
     async def withdraw(self) -> None:
         """Remove the card on a clean exit; by digest, so that a successor's card is kept."""
+        # a push whose caller was cancelled may still replace the card that is withdrawn here
+        await asyncio.gather(*self._pushes, return_exceptions=True)
         if self._published is None:
             return
         try:
@@ -138,6 +141,13 @@ class CardPublication:
             self._echo(f"could not remove {self._published}: {error.message}{remedy}")
 
     async def _push(self) -> Published:
+        """Push the current record; a push goes on to its end where the caller is cancelled."""
+        push = asyncio.create_task(self._push_record())
+        self._pushes.add(push)
+        push.add_done_callback(self._pushes.discard)
+        return await asyncio.shield(push)
+
+    async def _push_record(self) -> Published:
         card = render_card(self._record, scopes=PUBLISHED_SCOPES)
         content = encode_card(card)
         check_card(self._record, content, reference=self._record.name)
@@ -146,7 +156,7 @@ class CardPublication:
             signatures = [self._signer.sign(content)]
             valid_s = self._signer.valid_s
             self._sign_again_at = inf if valid_s is None else self._signer.clock() + valid_s * _SIGN_AGAIN
-        return await publish_card(
+        self._published = await publish_card(
             self._registry,
             self._record.name,
             content,
@@ -156,6 +166,7 @@ class CardPublication:
             tag=self._tag,
             signatures=signatures,
         )
+        return self._published
 
     async def _find_other(self) -> AgentRecord | None:
         """The agent of this name that is published under the tag with another URL; None if there is none."""

@@ -43,6 +43,13 @@ _LOCK = "demo.lock"
 _YOUNG_S = 60.0
 
 WORKFLOW = "plan-build-test"
+_STEPS = {
+    "plan": ("create_plan", "planning"),
+    "build": ("generate_code", "execution"),
+    "check": ("review_code", "review"),
+}
+"""The steps of the workflow, each with its skill and the score that counts for it."""
+
 HUB_PORT = 9000
 
 
@@ -125,7 +132,8 @@ async def _run_job(options: DemoOptions, stop: Stop, echo: Echo) -> int:
         given = {"requirements": options.module}
         if options.python is not None:
             given["python"] = options.python
-        output = await RunFollower(client, echo).run(WORKFLOW, given)
+        overrides = None if options.model is None else {"agents": await _model_steps(client, options.model)}
+        output = await RunFollower(client, echo).run(WORKFLOW, given, overrides=overrides)
         echo("")
         for line in str(output["review"]).splitlines():
             echo(f"  {line}")
@@ -209,7 +217,7 @@ async def _team(home: Path, model: str | None, echo: Echo) -> AsyncIterator[Mesh
 
 async def _introduce(client: MeshClient, url: str, model: str | None, echo: Echo) -> None:
     echo(f"  {'hub':<12} {url}{_moved(url, HUB_PORT)}")
-    rows: list[Mapping[str, Any]] = (await client.get("list_agents", {"detailed": True}))["agents"]
+    rows = await _list_agents(client)
     ours = [plugin for plugin in list_plugins(AGENTS) if plugin.target.startswith(f"{__package__}.")]
     ports = {plugin.name: int(plugin.qualifier) for plugin in ours}
     if missing := ports.keys() - {str(row["name"]) for row in rows}:
@@ -220,6 +228,30 @@ async def _introduce(client: MeshClient, url: str, model: str | None, echo: Echo
     for row in rows:
         name, at = str(row["name"]), str(row["url"])
         echo(f"  {name:<12} {at}{_moved(at, ports.get(name))}  {', '.join(row['skills'])}")
+
+
+async def _list_agents(client: MeshClient) -> list[Mapping[str, Any]]:
+    rows: list[Mapping[str, Any]] = (await client.get("list_agents", {"detailed": True}))["agents"]
+    return rows
+
+
+async def _model_steps(client: MeshClient, model: str) -> dict[str, str]:
+    """The steps for which the model has the highest score, each with its name.
+
+    They name it, because a call that names no agent prefers agents that were made for the skill.
+    """
+    rows = await _list_agents(client)
+
+    def score(row: Mapping[str, Any], capability: str) -> float:
+        return float(row.get("capabilities", {}).get(capability) or 0.0)
+
+    steps: dict[str, str] = {}
+    for step, (skill, capability) in _STEPS.items():
+        scores = {str(row["name"]): score(row, capability) for row in rows if skill in row["skills"]}
+        own = scores.pop(model, 0.0)
+        if own > max(scores.values(), default=0.0):
+            steps[step] = model
+    return steps
 
 
 def _moved(url: str, wanted: int | None) -> str:

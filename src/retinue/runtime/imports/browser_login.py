@@ -181,10 +181,13 @@ async def log_in(
                     if number and str(request.url) == url and keep.tokens is not None:
                         break
         except OAuthRegistrationError as error:
+            # without metadata the SDK asks the server of the import itself, whose answer says nothing
+            _check_pkce(provider.context.oauth_metadata, provider.context.auth_server_url or url)
             raise NotAuthenticatedError(
                 f"the authorization server registers no client by itself: {_describe(error)}",
-                remedy="register one there by hand, with a redirect to http://127.0.0.1/callback, and import "
-                "again with --client-id ID (and --client-secret '${VARIABLE}')",
+                remedy="nothing was stored; register one there by hand, with a redirect to "
+                "http://127.0.0.1/callback, and import again with --client-id ID (and --client-secret "
+                "'${VARIABLE}')",
             ) from error
         except OAuthFlowError as error:
             raise _refused(_describe(error)) from error
@@ -213,7 +216,8 @@ def _check_pkce(metadata: OAuthMetadata | None, server: str) -> None:
         raise NotAuthenticatedError(
             f"the authorization server {server[:200]} {problem} code_challenge_methods_supported in its "
             "metadata: it is not known to support PKCE, which MCP requires",
-            remedy="ask its operator for S256; or import again with a token: --header or --token-env",
+            remedy="nothing was stored; ask its operator for S256, or import again with a token: --header "
+            "or --token-env",
         )
 
 
