@@ -8,7 +8,7 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import OctKey
 
-from retinue.core.text import HIDDEN, hide_tokens
+from retinue.core.text import HIDDEN, hide_argument_secrets, hide_tokens, hide_url_secrets
 from retinue.mesh.observing.events import ToolCallEvent, now, record_calls
 from retinue.storage.mesh_key import Join, render_join
 from tests.support.memory_audit import MemoryAudit
@@ -21,6 +21,42 @@ TOKENS = {
     "jwt": JWT,
     "join": render_join(Join("rtn_0_x", b"0" * 64)),
 }
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://ada:pass@word@h.example/mcp", "https://***@h.example/mcp"),
+        ("https://h.example/mcp?apiKey=abc&page=2#x", "https://h.example/mcp?apiKey=***&page=2#x"),
+        ("https://h.example/mcp?x_access_token=abc", "https://h.example/mcp?x_access_token=***"),
+        (
+            "https://h.example/@team/mcp?author=ada&keyboard=de",
+            "https://h.example/@team/mcp?author=ada&keyboard=de",
+        ),
+    ],
+)
+def test_a_url_is_shown_without_its_secrets(url: str, shown: str) -> None:
+    assert hide_url_secrets(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--api-key=abc", "--keyboard=de"], ["--api-key=***", "--keyboard=de"]),
+        (["--token", "abc", "abc"], ["--token", "***", "abc"]),
+        (["--auth", "--verbose", "x"], ["--auth", "--verbose", "x"]),
+        (["-e", "GITHUB_TOKEN=abc", "-e", "LANG=C"], ["-e", "GITHUB_TOKEN=***", "-e", "LANG=C"]),
+        (["--header", "X-Api-Key: abc def"], ["--header", "X-Api-Key: ***"]),
+        (["--header", "Authorization: Bearer ${TOKEN}"], ["--header", "Authorization: Bearer ${TOKEN}"]),
+        (["--api-key=${KEY}", "--token", "$TOKEN"], ["--api-key=${KEY}", "--token", "$TOKEN"]),
+        (["postgres://ada:pw@db/x?sslmode=on"], ["postgres://***@db/x?sslmode=on"]),
+        (["--db=postgres://ada:pw@db/x"], ["--db=postgres://***@db/x"]),
+        (["sk-ant-0123456789abcdef"], ["***"]),
+        (["-y", "@scope/server-tokens", "/home/ada/keys"], ["-y", "@scope/server-tokens", "/home/ada/keys"]),
+    ],
+)
+def test_the_words_of_a_command_are_shown_without_their_secrets(words: list[str], shown: list[str]) -> None:
+    assert hide_argument_secrets(words) == shown
 
 
 @pytest.mark.parametrize("token", TOKENS.values(), ids=TOKENS)

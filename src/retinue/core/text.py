@@ -1,9 +1,9 @@
-"""Finds similar names, marks data within a prompt, and removes tokens from text."""
+"""Finds similar names, marks data within a prompt, and removes tokens and other secrets from text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 MIN_SIMILARITY = 0.6
@@ -23,6 +23,22 @@ _TOKENS = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+
+
+_SECRET_WORDS = frozenset(
+    (
+        *("key", "apikey", "token", "accesstoken", "secret", "clientsecret", "password", "passwd", "pwd"),
+        *("pass", "pat", "auth", "authorization", "bearer", "credential", "credentials", "sig", "signature"),
+    )
+)
+"""Parts of the names of options and parameters whose values are secret."""
+
+_NAME_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_PAIR = re.compile(r"(?s)(?P<name>-{0,2}[A-Za-z][\w.-]{0,80})(?P<mark>\s*[=:]\s*)(?P<value>.+)")
+_USER = re.compile(r"(?<=://)[^/?#@\s]+(?:@[^/?#@\s]+)*@")
+_QUERY = re.compile(r"(?<=[?&])(?P<name>[^=&#\s]+)=(?P<value>[^&#\s]+)")
+_KNOWN_KEYS = re.compile(r"\b(?:sk-|ghp_|gho_|ghs_|github_pat_|glpat-|xox[a-z]-|AIza|AKIA)[\w-]{8,}")
+_REFERENCE = re.compile(r"(?:bearer )?\$(?:\{\w+\}|\w+)", re.IGNORECASE)
 
 
 def suggest(word: str, names: Iterable[str], *, limit: int = 3) -> tuple[str, ...]:
@@ -66,3 +82,39 @@ def hide_tokens(text: str) -> str:
     if "rtn" in folded or "eyj" in folded or "bearer " in folded or "basic " in folded:
         return _TOKENS.sub(HIDDEN, text)
     return text
+
+
+def hide_url_secrets(url: str) -> str:
+    """The URL with ``***`` in place of user and password, and of the values of secret parameters."""
+    shown = _USER.sub("***@", url)
+    return hide_tokens(_KNOWN_KEYS.sub("***", _QUERY.sub(_hide_parameter, shown)))
+
+
+def hide_argument_secrets(words: Sequence[str]) -> list[str]:
+    """The words of a command line with ``***`` in place of secret values.
+
+    Secret is the value of ``--api-key=…``, ``--token …``, ``API_KEY=…`` and the like, user and password of a
+    URL, and what begins as the keys of well-known providers do. References such as ``${API_KEY}`` stay.
+    """
+    shown: list[str] = []
+    is_value = False
+    for word in words:
+        if is_value and not word.startswith("-") and not _REFERENCE.fullmatch(word):
+            shown.append("***")
+            is_value = False
+            continue
+        pair = None if "://" in word.partition("=")[0] else _PAIR.fullmatch(word)
+        is_value = word.startswith("-") and pair is None and _is_secret_name(word)
+        if pair is not None and _is_secret_name(pair["name"]) and not _REFERENCE.fullmatch(pair["value"]):
+            shown.append(f"{pair['name']}{pair['mark']}***")
+        else:
+            shown.append(hide_url_secrets(word))
+    return shown
+
+
+def _hide_parameter(found: re.Match[str]) -> str:
+    return f"{found['name']}=***" if _is_secret_name(found["name"]) else found[0]
+
+
+def _is_secret_name(name: str) -> bool:
+    return any(part.lower() in _SECRET_WORDS for part in _NAME_PARTS.findall(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -152,3 +153,9 @@ def test_of_several_places_the_one_that_is_there_counts(tmp_path: Path) -> None:
     assert find_file((packaged, usual)) == tmp_path / "Packages" / "Claude_a" / "Claude" / "c.json"
     (tmp_path / "Packages" / "Claude_b" / "Claude" / "c.json").write_text("{}")
     assert find_file((packaged, usual)) == tmp_path / "Packages" / "Claude_b" / "Claude" / "c.json"
+
+
+def test_a_pipe_in_the_place_of_a_configuration_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "claude.json")
+    with pytest.raises(InvalidSettingError, match="is not a file"):
+        read_text(tmp_path / "claude.json")

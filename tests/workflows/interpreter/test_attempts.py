@@ -12,6 +12,7 @@ from retinue.core.errors import (
     AgentUnreachableError,
     BusyError,
     CallTimedOutError,
+    ExecutionFailedError,
     NotAllowedError,
     OutputInvalidError,
     Problem,
@@ -76,9 +77,19 @@ async def test_an_attempt_of_unknown_outcome_is_repeated_with_its_key_and_undone
 
 
 async def test_a_key_of_its_own_follows_only_an_answered_failure(bench: Bench) -> None:
-    offer(bench, late(), BusyError("full", 0), refused(), late())
-    await bench.run(CHARGE % "retry: {attempts: 5, delay: 1ms}", run_id="r")
-    assert keys(bench, "charge") == ["r/charge", "r/charge", "r/charge@3", "r/charge@3", "r/charge@3"]
+    """A refusal tells nothing about an attempt before it."""
+    failures = [ExecutionFailedError("declined"), late(), BusyError("full", 0), refused(), late()]
+    offer(bench, *failures, ExecutionFailedError("declined"))
+    await bench.run(CHARGE % "retry: {attempts: 7, delay: 1ms}", run_id="r")
+    assert keys(bench, "charge") == ["r/charge", *["r/charge@2"] * 5, "r/charge@6"]
+
+
+async def test_an_agent_that_refuses_to_tell_an_outcome_is_asked_again_with_the_same_key(
+    bench: Bench,
+) -> None:
+    refunded = offer(bench, late(), BusyError("full", 0))
+    record = await bench.run(BY_OUTPUT % "timeout: 2s", run_id="r")
+    assert (refunded, set(keys(bench, "charge")), record.is_half_undone) == (["C1"], {"r/charge"}, False)
 
 
 @requirement("P-31")

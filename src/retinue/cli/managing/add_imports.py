@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 
 import click
 
-from retinue.cli.managing.imports import describe, say, say_outcomes, say_slow
+from retinue.cli.managing.imports import describe, place_of, say, say_outcomes, say_slow
 from retinue.cli.output import print_table
 from retinue.cli.session import open_session, run_command
 from retinue.core.errors import InvalidSettingError
+from retinue.core.text import hide_argument_secrets, hide_url_secrets
 
 if TYPE_CHECKING:
     from retinue.cli.session import CommandSession
@@ -306,7 +307,9 @@ def _choose_names(
 def _place_of(server: FoundServer) -> str:
     if server.table is None:
         return f"- ({server.stays})"
-    return str(server.table.get("url") or " ".join([server.table["command"], *server.table["args"]]))
+    if url := server.table.get("url"):
+        return hide_url_secrets(str(url))
+    return " ".join([server.table["command"], *hide_argument_secrets(server.table["args"])])
 
 
 def _check_url(field: str, url: str) -> None:
@@ -336,7 +339,7 @@ def _name_for(place: str, text: str) -> str:
     name = re.sub(r"[^a-z0-9_-]+", "-", text).strip("-")[:40]
     session = open_session()
     table = read_imports(session.settings, session.state).get(name)
-    if table is not None and describe(table) != place:
+    if table is not None and place_of(table) != place:
         raise InvalidSettingError(
             "NAME",
             f"{name!r}, the default here, is the import of {describe(table)[:200]}",

@@ -11,6 +11,7 @@ from retinue.cli.options import json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn
 from retinue.cli.session import open_session, run_command
 from retinue.core.errors import InvalidSettingError
+from retinue.core.text import hide_argument_secrets, hide_url_secrets
 
 if TYPE_CHECKING:
     from retinue.cli.session import CommandSession
@@ -252,9 +253,16 @@ def say_slow(tables: Mapping[str, ImportTable]) -> Callable[[Sequence[str]], Non
     return say
 
 
-def describe(table: ImportTable) -> str:
-    """What an import connects to: a url, or a command with its arguments."""
+def place_of(table: ImportTable) -> str:
+    """What an import connects to: a url, or a command with its arguments. It may hold secrets."""
     return table.url or table.openapi or table.a2a or " ".join([table.command or "", *table.args])
+
+
+def describe(table: ImportTable) -> str:
+    """What an import connects to, with ``***`` in place of passwords and keys."""
+    if table.command is not None:
+        return " ".join([table.command, *hide_argument_secrets(table.args)])
+    return hide_url_secrets(place_of(table))
 
 
 def _shorten(names: Sequence[str]) -> str:

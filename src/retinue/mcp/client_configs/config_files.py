@@ -7,6 +7,7 @@ compared with what was read, and the edit is repeated if it differs.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -169,7 +170,11 @@ def _keep(target: Path, data: bytes) -> Path:
 
 def _read(path: Path) -> bytes | None:
     try:
-        if path.stat().st_size > MAX_BYTES:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) and not path.is_dir():
+            # reading a pipe or a device might never end
+            raise InvalidSettingError(str(path), "is not a file", remedy="see whether it is the right one")
+        if status.st_size > MAX_BYTES:
             raise InvalidSettingError(str(path), "is over 64 MiB", remedy="see whether it is the right file")
         return path.read_bytes()
     except FileNotFoundError:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from errno import EFBIG, EINVAL
 from importlib.metadata import version
 from pathlib import Path
+from stat import S_ISREG
 
 import structlog
 
@@ -25,6 +27,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Invoker
 from retinue.mesh.health.agent_stats import HealthSink
+from retinue.openapi.codec.reader import MAX_DOCUMENT_BYTES
 from retinue.openapi.imports import ApiSpec, ImportedApis
 from retinue.processes.environment import fill_variables, find_missing, with_home
 from retinue.runtime.factories import card_verifier
@@ -260,6 +263,16 @@ def _agent_of(name: str, table: ImportTable, own: Mapping[str, str]) -> AgentSpe
     )
 
 
+def _read_document(path: Path) -> bytes:
+    """The document in a file. Raises OSError for a pipe, which might never end, and for a larger file."""
+    status = path.stat()
+    if not S_ISREG(status.st_mode):
+        raise OSError(EINVAL, "it is not a file")
+    if status.st_size > MAX_DOCUMENT_BYTES:
+        raise OSError(EFBIG, f"it is over {MAX_DOCUMENT_BYTES:,} bytes")
+    return path.read_bytes()
+
+
 def _api_of(name: str, table: ImportTable, http: HttpClient) -> ApiSpec:
     place = table.openapi or ""
     is_url = "://" in place
@@ -268,7 +281,7 @@ def _api_of(name: str, table: ImportTable, http: HttpClient) -> ApiSpec:
         if is_url:
             return await _fetch(name, place, http)
         try:
-            return await asyncio.to_thread(Path(place).read_bytes)
+            return await asyncio.to_thread(_read_document, Path(place))
         except OSError as error:
             problem = f"{place}: {error.strerror or error}"
             raise InvalidSettingError(

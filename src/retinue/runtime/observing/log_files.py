@@ -23,6 +23,9 @@ from retinue.storage.files import write_all
 _log = structlog.get_logger("retinue.logs")
 
 _CHECK_S = 1.0
+_CHECK_FAST_S = 0.05
+"""Interval between two checks of a file that grows fast."""
+
 _FLUSH_S = 0.2
 _STDOUT, _STDERR = 1, 2
 _BUFFERED_LINES = 10_000
@@ -56,22 +59,37 @@ async def keep_small(path: Path, limits_now: Callable[[], LogTable]) -> None:
 
     The descriptors of standard output and error are replaced, so that all output goes to the new file.
     """
+    size_bytes, wait_s = 0, _CHECK_S
     while True:
-        await asyncio.sleep(_CHECK_S)
+        await asyncio.sleep(wait_s)
         try:
-            _rotate_output(path, limits_now())
+            limits = limits_now()
+            before_bytes, size_bytes = size_bytes, _rotate_output(path, limits)
+            if size_bytes >= before_bytes:  # else it was rotated, and tells nothing of its growth
+                wait_s = time_to_check((size_bytes - before_bytes) / wait_s, limits.file_bytes - size_bytes)
         except OSError as error:
             _log.warning("the log is not rotated", path=str(path), error=str(error))
             await asyncio.sleep(60)
 
 
-def _rotate_output(path: Path, limits: LogTable) -> None:
-    if path.stat().st_size >= limits.file_bytes and writes_to(path):
+def time_to_check(growth_bytes_per_s: float, room_bytes: int) -> float:
+    """Seconds until the next check: half the time in which the file is full if it grows on like this."""
+    if growth_bytes_per_s <= 0:
+        return _CHECK_S
+    return min(_CHECK_S, max(_CHECK_FAST_S, room_bytes / growth_bytes_per_s / 2))
+
+
+def _rotate_output(path: Path, limits: LogTable) -> int:
+    """Rotate the file if it is full; returns the bytes that are in the current one."""
+    size_bytes = path.stat().st_size
+    if size_bytes >= limits.file_bytes and writes_to(path):
         rotate(path, limits.files)
         new = open_appending(path)
         for descriptor in (_STDOUT, _STDERR):
             os.dup2(new, descriptor)
         os.close(new)
+        return 0
+    return size_bytes
 
 
 class AgentLogs:
@@ -125,26 +143,43 @@ class AgentLogs:
             if not lines or child not in self._names:
                 continue
             try:
-                self._write(self._folder / log_name(self._names[child]), b"\n".join(lines) + b"\n")
+                path = self._folder / log_name(self._names[child])
+                while lines:
+                    batch = _take_batch(lines, self.limits.file_bytes)
+                    self._write(path, b"\n".join(batch) + b"\n")
+                    for _ in batch:
+                        lines.popleft()
             except OSError as error:
                 if not self._failed:
                     _log.warning("the output of an agent is not written", child=child, error=str(error))
                 self._failed = True
             else:
                 self._failed = False
-                lines.clear()
 
     def _write(self, path: Path, data: bytes) -> None:
         if not self._folder.parent.is_dir():
             return  # the state folder was deleted: it must not come back half
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        if path.exists() and path.stat().st_size >= self.limits.file_bytes:
+        size_bytes = path.stat().st_size if path.exists() else 0
+        if size_bytes and size_bytes + len(data) > self.limits.file_bytes:
             rotate(path, self.limits.files)
         descriptor = open_appending(path)
         try:
             write_all(descriptor, data)
         finally:
             os.close(descriptor)
+
+
+def _take_batch(lines: deque[bytes], file_bytes: int) -> list[bytes]:
+    """The first lines that fit into one file; at least one."""
+    batch: list[bytes] = []
+    size_bytes = 0
+    for line in lines:
+        size_bytes += len(line) + 1
+        if batch and size_bytes > file_bytes:
+            break
+        batch.append(line)
+    return batch
 
 
 def log_name(agent: str) -> str:

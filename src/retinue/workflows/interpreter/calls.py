@@ -71,6 +71,9 @@ SHOWN_BEGINNING = 200
 _WITHOUT_RESULT = (OutputInvalidError.type, EmptyOutputError.type)
 """Failures of a skill that came to its end."""
 
+_NO_ANSWER = ("unreachable", "refused")
+"""After such a failure the outcome of a call may be asked for once more."""
+
 SETTLE = "settle"
 """The kind of a call that asks again for the outcome of an attempt."""
 
@@ -90,7 +93,7 @@ class Ask:
     compensates the step. ``as_mesh`` = called with the scopes of the mesh. With ``ask_first`` an agent is
     chosen among the agents that say yes. ``key_path`` is the key of an earlier attempt whose outcome is
     unknown, ``choice`` the agent that had it. ``once`` = only one that
-    was lost is followed by another.
+    was lost or refused is followed by another.
     """
 
     step_id: str
@@ -191,8 +194,10 @@ class CallSteps:
                 facts = {"agent": given["agent"], "cached": bool(given.get("cached"))}
                 return StepResult(given["value"], facts, last.sent)
             is_last = number == len(ask.attempts) or "limit_of" in fault.data or "waited_s" in fault.data
-            is_last = is_last or not fault.retryable or (ask.once and fault.on_error != "unreachable")
-            if last is not None and not (_is_unknown(fault) or _did_not_arrive(fault)):
+            is_last = is_last or not fault.retryable or (ask.once and fault.on_error not in _NO_ANSWER)
+            # A refusal says nothing about an earlier attempt with the same key.
+            is_refusal = fault.on_error in ("request", "refused") and bool(unknown or ask.key_path)
+            if last is not None and not (is_refusal or _is_unknown(fault) or _did_not_arrive(fault)):
                 # Answered: the work is to be done again, and what is known of this key will not change.
                 trials += _answered(last, fault, unknown)
                 unknown, key_path = [], None
