@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.errors import InvalidRequestError, ParseError, RetinueError, TooLargeError
+from retinue.core.errors import BusyError, InvalidRequestError, ParseError, RetinueError, TooLargeError
 from retinue.web.codec.jsonrpc import (
     ErrorReply,
     Malformed,
@@ -195,3 +195,15 @@ def test_replies_of_careless_servers_are_understood() -> None:
 def test_json_that_is_no_reply_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequestError):
         parse_response(body)
+
+
+def test_a_message_that_memory_does_not_suffice_for_may_be_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(body: bytes) -> None:
+        raise orjson.JSONDecodeError("Not enough memory to allocate buffer for parsing", "", 0)
+
+    monkeypatch.setattr("retinue.web.codec.jsonrpc.orjson.loads", fail)
+    with pytest.raises(BusyError, match="no memory to read a message of 2 bytes") as busy:
+        parse_message(b"{}")
+    assert busy.value.kind.retryable

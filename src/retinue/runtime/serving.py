@@ -223,7 +223,7 @@ async def serving(
     app: ASGIApp, listener: socket.socket, stop: Stop, limits: HttpLimits | None = None
 ) -> AsyncIterator[None]:
     """Serve while inside; on leaving, wait a few seconds for calls in flight."""
-    limits = _fit_to_open_files(limits or HttpLimits(), raise_open_files())
+    limits = fit_to_open_files(limits or HttpLimits(), raise_open_files() - count_open_files())
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -274,9 +274,17 @@ def raise_open_files() -> int:
     return _MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
 
-def _fit_to_open_files(limits: HttpLimits, open_files: int) -> HttpLimits:
-    """At most half of the descriptors are for clients; the others are for files, children and own calls."""
-    return replace(limits, connections=min(limits.connections, max(1, open_files // 2)))
+def fit_to_open_files(limits: HttpLimits, free: int) -> HttpLimits:
+    """At most half of the free descriptors are for clients, others for files, children and own calls."""
+    return replace(limits, connections=min(limits.connections, max(1, free // 2)))
+
+
+def count_open_files() -> int:
+    """How many descriptors this process has open; 0 where the system does not tell."""
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        with contextlib.suppress(OSError):
+            return sum(1 for _ in os.scandir(folder))
+    return 0
 
 
 def run_loop(main: Callable[[], Awaitable[int]], *, leave: Callable[[int], None] = os._exit) -> int:

@@ -14,6 +14,7 @@ import orjson
 
 from retinue.core.errors import (
     BudgetSpentError,
+    BusyError,
     CallTooDeepError,
     CircuitOpenError,
     GuardError,
@@ -88,7 +89,7 @@ def parse_message(
     """Parse one message: whether it is a batch, and its requests in order.
 
     Raises for the message as a whole: ParseError (not JSON, or nested too deeply), InvalidRequestError (an
-    empty batch, or neither object nor list), TooLargeError (too many requests).
+    empty batch, or neither object nor list), TooLargeError (too many requests), BusyError (no memory).
     """
     message = _decode(body, max_depth)
     if isinstance(message, dict):
@@ -205,6 +206,8 @@ def _decode(body: bytes, max_depth: int) -> Any:
     except orjson.JSONDecodeError as error:
         if "depth limit" in error.msg:
             raise _too_deep(max_depth) from None
+        if "memory" in error.msg:
+            raise BusyError(f"no memory to read a message of {len(body):,} bytes", 1.0) from None
         where = f"{error.msg} at line {error.lineno} column {error.colno}"
         raise ParseError(f"not JSON: {where}", remedy="send one JSON object, or a list of them") from None
 
