@@ -11,12 +11,20 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 MAX_DURATION_S = 7 * 24 * 3600.0
 
 
-_DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)(?P<unit>ms|s|m|h)")
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h)")
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -26,7 +34,7 @@ def parse_duration(text: str) -> float:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no duration: write a number with a unit, as in 250ms, 30s, 5m or 1h")
-    seconds = float(match["number"]) * _SECONDS[match["unit"]]
+    seconds = float(match[1]) * _SECONDS[match[2]]
     if not 0 < seconds <= MAX_DURATION_S:
         raise ValueError(f"{text!r} is out of range: more than 0, at most 168h")
     return seconds
@@ -49,7 +57,14 @@ def _refuse_bare_number(value: Any) -> Any:
     return value
 
 
-Duration = Annotated[str, BeforeValidator(_refuse_bare_number), AfterValidator(_check_duration)]
+DURATION_SCHEMA = {"type": "string", "pattern": f"^{_DURATION.pattern}$"}
+
+Duration = Annotated[
+    str,
+    BeforeValidator(_refuse_bare_number),
+    AfterValidator(_check_duration),
+    WithJsonSchema(DURATION_SCHEMA),
+]
 """A length of time as authored, with its unit."""
 
 
