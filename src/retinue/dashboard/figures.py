@@ -14,7 +14,7 @@ from retinue.dashboard.step_levels import ShownStep, unfold, write_counts
 
 RECENT_CALLS = 1_000
 RECENT_S = 300.0
-_KINDS = ("parallel", "loop", "switch", "wait_for", "foreach", "steps")
+_KINDS = ("parallel", "loop", "switch", "wait_for", "wait", "foreach", "steps")
 
 
 def measure(calls: list[Json], now: float) -> Json:
@@ -69,6 +69,8 @@ def draw_steps(steps: Sequence[ShownStep]) -> Graph:
 def _step_node(step: ShownStep) -> Box:
     facts = step.facts
     detail = facts.get("agent") or facts.get("skill") or facts.get("kind") or ""
+    if facts.get("until"):
+        detail = f"until {facts['until']}"
     if step.counts:
         detail = write_counts(step.counts)
     is_folded = bool(step.counts)
