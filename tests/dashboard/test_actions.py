@@ -66,6 +66,11 @@ async def site(retinue_home: Path) -> AsyncIterator[Site]:
             called.append("order")
             return "tea is ordered"
 
+        @agent.skill(expose=True)
+        async def refund(password: str) -> str:
+            """Gives the money back."""
+            raise ValueError(f"the till of <b>tea</b> does not open with {password}")
+
         @agent.skill
         async def restock() -> str:
             """Fills the shelves."""
@@ -193,6 +198,17 @@ async def test_a_trace_shows_its_depth_and_the_bounds_of_a_chain(site: Site) -> 
     assert f"Depth 0 of at most {guard.max_depth};" in page
     assert f"may cause {guard.new_trace_calls:,} further ones" in page
     assert "Arguments and results of calls are not recorded" in page
+
+
+async def test_calls_and_traces_show_why_a_call_failed_without_its_secrets(site: Site) -> None:
+    await site.submit(
+        "/ui/agents/shop-agent/skills/refund", {"/password": "swordfish"}, site.system.token, **OWN
+    )
+    trace = next(row["trace_id"] for row in site.hub.audit.recent(100) if row["type"] == "CALL:ENDED")
+    for path in ("/", "/ui/calls", "/ui/calls?failed=1", "/ui/agents/shop-agent", f"/ui/traces/{trace}"):
+        page = (await site.read(path, site.system.token)).body.decode()
+        assert "the till of &lt;b&gt;tea&lt;/b&gt; does not open with ***" in page, path
+        assert "swordfish" not in page, path
 
 
 async def test_a_refused_card_of_20000_skills_is_on_no_page_and_breaks_none(retinue_home: Path) -> None:

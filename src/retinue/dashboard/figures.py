@@ -14,13 +14,16 @@ from retinue.dashboard.step_levels import ShownStep, unfold, write_counts
 
 RECENT_CALLS = 1_000
 RECENT_S = 300.0
+CANCELLED = "cancelled"
+"""The error of a call that its caller ended, which is no failure."""
+
 _KINDS = ("parallel", "loop", "switch", "wait_for", "wait", "foreach", "steps")
 
 
 def measure(calls: list[Json], now: float) -> Json:
     """Figures of the calls of the last five minutes."""
     times = sorted(call["duration_ms"] for call in calls)
-    failed = sum(call["status"] in ("failed", "refused") for call in calls)
+    failed = sum(call["status"] in ("failed", "refused") and call.get("error") != CANCELLED for call in calls)
     buckets = [0.0] * 60
     for call in calls:
         buckets[59 - min(59, int((now - call["ended_at"]) / RECENT_S * 60))] += 1

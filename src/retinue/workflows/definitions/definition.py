@@ -11,7 +11,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
+
 from retinue.workflows.times import parse_time
 
 MAX_DURATION_S = 7 * 24 * 3600.0
@@ -20,7 +29,7 @@ MAX_TIMER_S = 3_650 * 24 * 3600.0
 """The longest timer, about ten years."""
 
 
-_DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)(?P<unit>ms|s|m|h|d)")
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d)")
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -29,8 +38,10 @@ def parse_duration(text: str, most_s: float = MAX_DURATION_S) -> float:
     """The seconds of ``250ms``, ``30s``, ``5m``, ``1h`` or ``2d``, at most ``most_s``; raises ValueError."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no duration: write a number with a unit, as in 250ms, 30s, 5m, 1h or 2d")
-    seconds = float(match["number"]) * _SECONDS[match["unit"]]
+        raise ValueError(
+            f"{text!r} is no duration: write a number with a unit, as in 250ms, 30s, 5m, 1h or 2d"
+        )
+    seconds = float(match[1]) * _SECONDS[match[2]]
     if not 0 < seconds <= most_s:
         raise ValueError(f"{text!r} is out of range: more than 0, at most {most_s / 3600:.0f}h")
     return seconds
@@ -58,11 +69,22 @@ def _check_timer(text: str) -> str:
     return text
 
 
-TimerDuration = Annotated[str, BeforeValidator(_refuse_bare_number), AfterValidator(_check_timer)]
+DURATION_SCHEMA = {"type": "string", "pattern": f"^{_DURATION.pattern}$"}
+
+TimerDuration = Annotated[
+    str,
+    BeforeValidator(_refuse_bare_number),
+    AfterValidator(_check_timer),
+    WithJsonSchema(DURATION_SCHEMA),
+]
 """A length of time that may be longer than 7 days."""
 
-
-Duration = Annotated[str, BeforeValidator(_refuse_bare_number), AfterValidator(_check_duration)]
+Duration = Annotated[
+    str,
+    BeforeValidator(_refuse_bare_number),
+    AfterValidator(_check_duration),
+    WithJsonSchema(DURATION_SCHEMA),
+]
 """A length of time as authored, with its unit."""
 
 
@@ -309,9 +331,7 @@ AUTO = "auto"
 """In the place of an agent's or a role's name: the choice is left open."""
 
 
-StepKind = Literal[
-    "skill", "role", "parallel", "loop", "foreach", "switch", "workflow", "wait_for", "wait"
-]
+StepKind = Literal["skill", "role", "parallel", "loop", "foreach", "switch", "workflow", "wait_for", "wait"]
 
 NAMED_KINDS: tuple[StepKind, ...] = (
     "skill",
