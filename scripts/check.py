@@ -1,4 +1,4 @@
-"""Runs format, lint, types and layers, all of them even when one fails, and says how long each took."""
+"""Runs format, lint, types and layers, also after a failure, and prints the seconds of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remembers what the first message of an id led to, so that the same message again leads to nothing new.
+"""Remembers the answer to each message id, so that a repeated message gets it and starts no new work.
 
 A sender that does not know whether its message arrived sends it again with the same id. The key of an entry
 names the sender; the content of the message must be equal, because ids of careless senders repeat.

@@ -1,4 +1,4 @@
-"""Makes records of others fit to be shown: no hidden characters, bounded names and texts.
+"""Cleans records of foreign sources: removes hidden characters, bounds names and texts.
 
 The directory does this for every listing that is not a card with bytes of its own, whatever its source,
 because a registry's cards with such characters are refused when they are read (`retinue.cards.card_checks`).

@@ -1,4 +1,4 @@
-"""Restores a state folder from a backup, without giving back access that was taken since the backup.
+"""Restores a state folder from a backup; access that was revoked since the backup stays revoked.
 
 Secrets and decisions about access are not rolled back where the replaced state still holds them: tokens and
 keys, imports and their accepted tools. Otherwise a token that was revoked after the backup, or a key that was

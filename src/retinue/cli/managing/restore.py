@@ -1,4 +1,4 @@
-"""``retinue restore``: put a backup in the place of the state folder, and revoke what must not come back."""
+"""``retinue restore``: replace the state folder by a backup; revoked access stays revoked."""
 
 from __future__ import annotations
 

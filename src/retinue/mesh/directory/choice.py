@@ -1,4 +1,4 @@
-"""The order in which the agents that offer a skill are tried, before any statistic is looked at.
+"""Orders the agents that offer a skill by trust and specialisation, before any statistic counts.
 
 Specification 7, "Trust before statistics". `choice_order` is the only place that decides it; a strategy
 orders only agents of one group, which are equal here.

@@ -1,4 +1,4 @@
-"""Checks the environment of the hub's agents: which variables of the hub they do not get, or get in full."""
+"""Checks the environment of the hub's agents: names the withheld variables, and agents that inherit all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to a database of runs on SQLite: their settings, and the clock that old SQLite lacks."""
+"""Connections to a database of runs on SQLite: their settings, and a clock for SQLite before 3.42."""
 
 from __future__ import annotations
 
