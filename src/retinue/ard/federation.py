@@ -121,7 +121,7 @@ class Upstreams:
 
     async def _search_catalog(self, url: str, search: Search) -> list[CatalogEntry]:
         entries = await self._read_catalog(url)
-        matching = [one for one in entries if matches(one, search.filter)]
+        matching = [entry for entry in entries if matches(entry, search.filter)]
         return [
             {**entry, "score": score, "source": url} for entry, score in rank_entries(search.text, matching)
         ]

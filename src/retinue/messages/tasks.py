@@ -82,7 +82,7 @@ class MessageTask:
     def names(self) -> tuple[str, ...]:
         """The keys of a task: its id, and the ids of the request."""
         ids = (self.id, self.request.message_id, self.request.reply_with)
-        return tuple(dict.fromkeys(one for one in ids if one is not None))
+        return tuple(dict.fromkeys(reference for reference in ids if reference is not None))
 
 
 Run = Callable[[Channel], Awaitable[Outcome]]

@@ -139,7 +139,7 @@ def choose_uid(uid_map: str, keeper: int) -> int | None:
     ranges = [(int(first), int(count)) for first, _, count in map(str.split, uid_map.splitlines())]
     if not ranges:
         return None
-    first, count = max(ranges, key=lambda one: one[1])
+    first, count = max(ranges, key=lambda span: span[1])
     # the last but one of 65,536 is nobody
     uid = min(first + count - 3, _LAST_UID) - keeper % 4096
     return uid if uid > first + 1000 else None

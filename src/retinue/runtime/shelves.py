@@ -80,7 +80,9 @@ class RegistryShelf:
 
     async def list_names(self) -> Sequence[str]:
         repositories = await list_published(self._registry)
-        return [one.removeprefix(_PREFIX) for one in repositories if one.startswith(_PREFIX)]
+        return [
+            repository.removeprefix(_PREFIX) for repository in repositories if repository.startswith(_PREFIX)
+        ]
 
     async def find_text(self, name: str, version: str | None = None) -> StoredText | None:
         """As ``Shelf.find_text``; raises RegistryError."""
@@ -114,4 +116,4 @@ def open_shelves(
     """
     folder = settings.workflows.directory or state.root / WORKFLOW_FOLDER
     named = registries.items()
-    return [FolderShelf(folder), *(RegistryShelf(one, is_own=name == own) for name, one in named)]
+    return [FolderShelf(folder), *(RegistryShelf(registry, is_own=name == own) for name, registry in named)]

@@ -55,7 +55,7 @@ class PersonalitySource(Source):
         return self._adapter.subscribe(tell)
 
     def _list(self, held: list[Held]) -> list[Listing]:
-        return [as_listing(one) for one in held if not self._is_own(one.profile)]
+        return [as_listing(personality) for personality in held if not self._is_own(personality.profile)]
 
 
 def listing_key(rid: AgentPersonality) -> ListingKey:

@@ -202,13 +202,13 @@ def _describe_parameter(
             return None
         candidates = [f"st.just({parameter.default}) | {candidate}" for candidate in candidates]
     elif parameter.default == "None" and "st.none()" not in candidates[0]:
-        given = [candidate for candidate in candidates if candidate != "st.none()"]
-        candidates = [*(f"st.none() | {candidate}" for candidate in given), *given]
-        if given[0].startswith("st.just("):
+        strategies = [candidate for candidate in candidates if candidate != "st.none()"]
+        candidates = [*(f"st.none() | {candidate}" for candidate in strategies), *strategies]
+        if strategies[0].startswith("st.just("):
             candidates.append("st.none()")  # a function that fits nowhere is better left out
     elif parameter.default == "None":
-        given = [c.removeprefix("st.none() | ").removesuffix(" | st.none()") for c in candidates]
-        candidates = [*candidates, *(candidate for candidate in given if candidate != "st.none()")]
+        strategies = [c.removeprefix("st.none() | ").removesuffix(" | st.none()") for c in candidates]
+        candidates = [*candidates, *(candidate for candidate in strategies if candidate != "st.none()")]
         if any("st.just(" in candidate for candidate in candidates):
             candidates.append("st.none()")  # a function that fits nowhere is better left out
     return {
@@ -243,8 +243,8 @@ def _add_flavours(
     if not (is_text or is_bytes):
         return candidates
     kind = str if is_text else bytes
-    found = [value for value in samples.get(parameter, ()) if isinstance(value, kind)]
-    texts = [value if isinstance(value, str) else value.decode("latin-1") for value in found]
+    values = [value for value in samples.get(parameter, ()) if isinstance(value, kind)]
+    texts = [value if isinstance(value, str) else value.decode("latin-1") for value in values]
     flavours = list_text_flavours(target.words, texts[:12], binary=is_bytes)
     return [candidates[0], *flavours, *candidates[1:]]
 

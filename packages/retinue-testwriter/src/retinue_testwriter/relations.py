@@ -49,13 +49,13 @@ def list_relations(subject: Subject, target: Target) -> list[Relation]:
         return list(_list_class_relations(subject, target))
     required = [parameter for parameter in target.parameters if parameter.required]
     functions = {other.name: other for other in subject.targets if "." not in other.name and not other.builds}
-    found: list[Relation] = []
+    relations: list[Relation] = []
     if len(required) == 1:
         call = f"{subject.module}.{target.name}(result)"
         challenges = _list_challenges(subject, target, required[0].name)
         title = f"{target.name}_twice_is_{target.name}_once"
         twice = _compare(title, f"doing {target.name} again changes nothing", call, "result")
-        found += [replace(relation, challenges=challenges) for relation in twice]
+        relations += [replace(relation, challenges=challenges) for relation in twice]
     for other in _list_opposites(target.name):
         if other not in functions or not required:
             continue
@@ -69,9 +69,9 @@ def list_relations(subject: Subject, target: Target) -> list[Relation]:
         back = required[0].name
         wanted = back if len(takes) == 1 else f"({', '.join(p.name for p in target.parameters)})"
         title, claim = f"{other}_undoes_{target.name}", f"{other} gives back what {target.name} was given"
-        found += _compare(title, claim, call, wanted)
-        found.append(Relation(title, claim, f"{call} == [{back}]"))
-    return found
+        relations += _compare(title, claim, call, wanted)
+        relations.append(Relation(title, claim, f"{call} == [{back}]"))
+    return relations
 
 
 def _list_class_relations(subject: Subject, target: Target) -> Iterator[Relation]:
@@ -110,8 +110,8 @@ def _list_opposites(name: str) -> Iterator[str]:
     turned = _TURNED.match(name)
     if turned:
         yield f"{turned[3]}_{turned[2]}_{turned[1]}"
-    for one, other in _OPPOSITES:
-        for here, there in ((one, other), (other, one)):
+    for word, other in _OPPOSITES:
+        for here, there in ((word, other), (other, word)):
             parts = name.split("_")
             if here in parts:
                 yield "_".join(there if part == here else part for part in parts)

@@ -45,7 +45,7 @@ class CardEndpoint:
             "vary": "Authorization",
             "last-modified": self._served_since(tag),
         }
-        asked = [one.strip() for one in request.headers.get("if-none-match", "").split(",")]
+        asked = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
         if "*" in asked or tag in asked:
             return Response(status_code=304, headers=headers)
         return Response(body, media_type="application/json", headers=headers)

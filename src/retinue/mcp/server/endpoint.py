@@ -65,11 +65,11 @@ def capabilities_of(offer: Offer, principal: Principal) -> dict[str, Any]:
     resources = offer.resources(principal)
     prompts = offer.prompts(principal)
     declared: dict[str, Any] = {"tools": {"listChanged": True}, "resources": {"listChanged": True}}
-    if any(one.live for one in resources):
+    if any(resource.live for resource in resources):
         declared["resources"] = {"subscribe": True, "listChanged": True}
     if prompts:
         declared["prompts"] = {"listChanged": True}
-    if prompts or any(is_template(one.uri) for one in resources):
+    if prompts or any(is_template(resource.uri) for resource in resources):
         declared["completions"] = {}
     if offer.facts.logs:
         declared["logging"] = {}

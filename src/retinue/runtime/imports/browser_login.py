@@ -266,7 +266,7 @@ async def may_be_private(url: str, settings: Settings) -> bool:
         addresses = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise _refused(f"{host}: {error.strerror or error}") from error
-    return any(find_refusal(str(one[4][0]), allow_private=False) is not None for one in addresses)
+    return any(find_refusal(str(address[4][0]), allow_private=False) is not None for address in addresses)
 
 
 def _describe(error: Exception) -> str:

@@ -55,16 +55,16 @@ def probe_target(caller: Caller, target: dict[str, Any]) -> dict[str, Any]:
         final = final if any(case.kind in bad for case in again) else again
     if target["builds"]:
         define_instances(caller, target, chosen, final)
-    found: dict[str, Any] = describe(caller, target, function, chosen, cases, final)
-    return found
+    findings: dict[str, Any] = describe(caller, target, function, chosen, cases, final)
+    return findings
 
 
 def main() -> None:
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     with Path(sys.argv[2]).open("a", encoding="utf-8") as results:
 
-        def tell(found: dict[str, Any]) -> None:
-            results.write(json.dumps(found) + "\n")
+        def tell(findings: dict[str, Any]) -> None:
+            results.write(json.dumps(findings) + "\n")
             results.flush()
 
         try:
