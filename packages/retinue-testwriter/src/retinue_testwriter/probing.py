@@ -21,7 +21,7 @@ from retinue.processes.limited import ProgramLimits, run_command
 from retinue_testwriter.inspection import describe_end
 from retinue_testwriter.relations import Relation, list_relations
 from retinue_testwriter.strategies import PLAIN_DATA, UNTYPED, TypeReader, list_text_flavours
-from retinue_testwriter.subject import Parameter, Subject, Target, Untestable
+from retinue_testwriter.subject import Subject, Target, TargetParameter, Untestable
 
 LIMITS = ProgramLimits(wall_s=60, cpu_s=60, memory_bytes=1536 * 1024**2, processes=8, must_bind=True)
 _BUDGET_S = 9.0
@@ -176,7 +176,7 @@ def _prepare(subject: Subject, made: Mapping[str, str]) -> tuple[list[dict[str, 
 def _describe_parameter(
     reader: TypeReader,
     target: Target,
-    parameter: Parameter,
+    parameter: TargetParameter,
     own_class: str,
     made: Mapping[str, str],
     samples: Mapping[str, Sequence[Any]],

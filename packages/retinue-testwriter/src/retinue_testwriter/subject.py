@@ -10,7 +10,7 @@ ParameterKind = Literal["positional", "either", "keyword", "rest", "options"]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class TargetParameter:
     """One parameter; ``annotation`` and ``default`` are Python source, None if absent."""
 
     name: str
@@ -35,7 +35,7 @@ class Target:
     name: str
     template: str
     operands: int = 0
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[TargetParameter, ...] = ()
     returns: str | None = None
     doc: str = ""
     raises: tuple[str, ...] = ()
@@ -91,8 +91,9 @@ class Subject:
         return next(target for target in self.targets if target.name == name)
 
 
-def read_parameters(described: Sequence[dict[str, Any]]) -> tuple[Parameter, ...]:
+def read_parameters(described: Sequence[dict[str, Any]]) -> tuple[TargetParameter, ...]:
     """Read parameters as printed by ``inside/outline.py``."""
     return tuple(
-        Parameter(entry["name"], entry["kind"], entry["annotation"], entry["default"]) for entry in described
+        TargetParameter(entry["name"], entry["kind"], entry["annotation"], entry["default"])
+        for entry in described
     )

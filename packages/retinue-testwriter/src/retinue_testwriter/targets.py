@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from retinue_testwriter.subject import Parameter, Target, read_parameters
+from retinue_testwriter.subject import Target, TargetParameter, read_parameters
 
 MAX_TARGETS = 60
 _MAX_OPTIONAL = 12
@@ -184,7 +184,7 @@ def _list_method_targets(
     shown = f"{class_name}.{method}"
     signature = signatures[0]
     decorators = [*signature["decorators"], *(source["decorators"] if source else [])]
-    own = Parameter(_variable(class_name), "positional", class_name)
+    own = TargetParameter(_variable(class_name), "positional", class_name)
     if method in BINARY:
         given = signature["parameters"][1:2]
         template = f"{{0}} {BINARY[method]} {{1}}" if method != "__contains__" else "{1} in {0}"
@@ -233,12 +233,12 @@ def _make(
     source: Mapping[str, Any] | None,
     own_errors: tuple[str, ...],
     *,
-    operands: tuple[Parameter, ...] = (),
+    operands: tuple[TargetParameter, ...] = (),
     builds: str = "",
 ) -> Target:
     about = source or {}
     taken = {operand.name for operand in operands} | {template.split(".")[0]}
-    kept: list[Parameter] = []
+    kept: list[TargetParameter] = []
     for parameter in read_parameters(signature["parameters"]):
         if parameter.kind in ("rest", "options"):
             continue
@@ -248,7 +248,7 @@ def _make(
     # a stub may write "..." for a default that only the source states
     by_name = {entry["name"]: entry["default"] for entry in about.get("parameters", ())}
     parameters = tuple(
-        Parameter(
+        TargetParameter(
             _free(p.name, taken) if p.kind != "keyword" else p.name,
             p.kind,
             p.annotation,

@@ -8,12 +8,12 @@ import types
 from typing import Any
 
 import observing  # type: ignore[import-not-found]
-from calling import Caller, copy_values  # type: ignore[import-not-found]
+from calling import TargetCaller, copy_values  # type: ignore[import-not-found]
 from calls import write_call, write_value  # type: ignore[import-not-found]
 
 
 def write_pins(
-    caller: Caller, target: dict[str, Any], findings: dict[str, Any], pool: Any
+    caller: TargetCaller, target: dict[str, Any], findings: dict[str, Any], pool: Any
 ) -> list[dict[str, Any]]:
     """Writes assertions on recorded results and keeps those that pass."""
     pins = []
@@ -42,7 +42,7 @@ def write_pins(
 
 
 def write_assertion(
-    caller: Caller, target: dict[str, Any], findings: dict[str, Any], case: Any, call: str
+    caller: TargetCaller, target: dict[str, Any], findings: dict[str, Any], case: Any, call: str
 ) -> list[str] | None:
     if findings["changes"]:
         return write_changes(caller, target, findings, case)
@@ -66,7 +66,7 @@ def write_assertion(
 
 
 def write_changes(
-    caller: Caller, target: dict[str, Any], findings: dict[str, Any], case: Any
+    caller: TargetCaller, target: dict[str, Any], findings: dict[str, Any], case: Any
 ) -> list[str] | None:
     after = copy_values(case.values)
     function = caller.compile_call(target)
@@ -90,7 +90,7 @@ def write_changes(
     return lines
 
 
-def try_lines(caller: Caller, lines: list[str]) -> bool:
+def try_lines(caller: TargetCaller, lines: list[str]) -> bool:
     names = dict(caller.names)
     _result, error, _features = caller.call(
         lambda: exec("\n".join(lines), names),  # noqa: S102
@@ -100,7 +100,7 @@ def try_lines(caller: Caller, lines: list[str]) -> bool:
     return error is None
 
 
-def try_refusal(caller: Caller, name: str, call: str) -> bool:
+def try_refusal(caller: TargetCaller, name: str, call: str) -> bool:
     _result, error, _features = caller.call(
         lambda: eval(call, dict(caller.names)),  # noqa: S307
         {},
@@ -109,7 +109,7 @@ def try_refusal(caller: Caller, name: str, call: str) -> bool:
     return isinstance(error, Exception) and bool(name_class(caller, type(error))[0] == name)
 
 
-def name_class(caller: Caller, kind: type) -> tuple[str | None, str]:
+def name_class(caller: TargetCaller, kind: type) -> tuple[str | None, str]:
     """How to write a class in the test file: (source, module to import or "")."""
     if kind.__module__ == "builtins":
         return (kind.__name__, "") if hasattr(builtins, kind.__name__) else (None, "")

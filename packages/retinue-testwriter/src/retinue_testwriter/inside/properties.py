@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from calling import Caller, copy_values  # type: ignore[import-not-found]
+from calling import TargetCaller, copy_values  # type: ignore[import-not-found]
 
 CHALLENGED = 40
 HOLDS_AFTER = 60
 
 
 def relation_holds(
-    caller: Caller,
+    caller: TargetCaller,
     relation: Any,
     target: dict[str, Any],
     function: Any,
@@ -37,7 +37,9 @@ def relation_holds(
     return len(results) >= 5 and survives(caller, relation, target, function, good)
 
 
-def survives(caller: Caller, relation: Any, target: dict[str, Any], function: Any, good: list[Any]) -> bool:
+def survives(
+    caller: TargetCaller, relation: Any, target: dict[str, Any], function: Any, good: list[Any]
+) -> bool:
     """Whether the property also holds for arguments returned by other functions of the module."""
     for challenge in relation["challenges"]:
         variables = list(good[0].values)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import observing  # type: ignore[import-not-found]
-from calling import Caller, copy_values  # type: ignore[import-not-found]
+from calling import TargetCaller, copy_values  # type: ignore[import-not-found]
 from calls import write_call  # type: ignore[import-not-found]
 from pinning import name_class, write_pins  # type: ignore[import-not-found]
 from properties import list_invariants, relation_holds  # type: ignore[import-not-found]
 
 
 def describe(
-    caller: Caller,
+    caller: TargetCaller,
     target: dict[str, Any],
     function: Any,
     chosen: dict[str, str],
@@ -59,7 +59,9 @@ def describe(
     return findings
 
 
-def list_errors(caller: Caller, target: dict[str, Any], cases: list[Any], kind: Any) -> list[dict[str, Any]]:
+def list_errors(
+    caller: TargetCaller, target: dict[str, Any], cases: list[Any], kind: Any
+) -> list[dict[str, Any]]:
     """One example of each exception type."""
     errors = {}
     for case in cases:
@@ -75,7 +77,7 @@ def list_errors(caller: Caller, target: dict[str, Any], cases: list[Any], kind: 
     return list(errors.values())
 
 
-def list_types(caller: Caller, good: list[Any]) -> list[dict[str, Any]]:
+def list_types(caller: TargetCaller, good: list[Any]) -> list[dict[str, Any]]:
     kinds = list(dict.fromkeys(type(case.result) for case in good))
     if len(kinds) > 4:
         return []
@@ -88,7 +90,7 @@ def list_types(caller: Caller, good: list[Any]) -> list[dict[str, Any]]:
     return types
 
 
-def check_repeats(caller: Caller, findings: dict[str, Any], function: Any, good: list[Any]) -> None:
+def check_repeats(caller: TargetCaller, findings: dict[str, Any], function: Any, good: list[Any]) -> None:
     """Whether the same arguments give the same result and are not changed."""
     changed = set()
     for case in good[:60]:
