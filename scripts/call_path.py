@@ -120,7 +120,7 @@ def _obey(recorder: Recorder, control: socket.socket) -> None:
 
 
 class Hub:
-    """A traced hub with one agent beside it, in a state folder of their own."""
+    """A traced hub and one agent, in a state folder of their own."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="call-path-")))

@@ -72,7 +72,7 @@ class FirstAnswers(Generic[T]):
             self._drop_old()
 
     def forget(self, key: tuple[str, ...], began: T) -> None:
-        """Let the next message of this key begin anew."""
+        """Let the next message of this key start new work."""
         entry = self._entries.get(key)
         if entry is not None and entry.began is began:
             self._remove(key)

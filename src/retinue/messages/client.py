@@ -246,7 +246,7 @@ def error_of(reply: Envelope, agent: str, skill: str) -> RetinueError:
     data = payload.get("data")
     remedy = data.get("remedy") if isinstance(data, dict) else None
     if isinstance(remedy, str):
-        # whoever reports it next adds the remedy again
+        # the next report of the error adds the remedy again
         text = text.removesuffix(f" — {remedy}")
     if reply.performative == "TASK_REJECT":
         if (guard := find_guard_error(code)) is not None:

@@ -206,7 +206,7 @@ class Handlers:
         ]
         skill = choose_skill(task, exchange.request.ontology, visible)
         if skill is None and self._forwards and task.type and exchange.request.receiver == "":
-            # addressed to nobody, at the hub: whoever offers it
+            # without a receiver, at the hub: any agent that offers it
             exchange.target = None
             return task.type, arguments_of(task, None)
         if skill is None:
@@ -246,7 +246,7 @@ class Handlers:
         task.work.add_done_callback(lambda _: self._end(task, key))
         await self._wait(task, exchange)
         if task.reply is not None and (is_sync or task.reply.performative != "INFORM_RESULT"):
-            # its sender is told now: nobody asks for it
+            # its sender is told now, because it will not ask
             self._tasks.forget(task)
             return task.reply, False, task.calls_used
         try:
@@ -271,7 +271,7 @@ class Handlers:
             await asyncio.wait({task.work}, timeout=max(exchange.wait_s, 0.0))
         except asyncio.CancelledError:
             if task.waiting == 1 and not task.observers:
-                # the sender left before it was told of a task: nobody will ask for it
+                # the sender left before it was told of a task, so it cannot ask for it
                 await self._tasks.cancel(task)
             raise
         finally:

@@ -135,7 +135,7 @@ def bind_uid(tasks: int, keeper: int) -> bool:
 
 
 def choose_uid(uid_map: str, keeper: int) -> int | None:
-    """A user id that nobody has; None where ``uid_map`` (of /proc) has too few."""
+    """A user id that is in use nowhere; None where ``uid_map`` (of /proc) has too few."""
     ranges = [(int(first), int(count)) for first, _, count in map(str.split, uid_map.splitlines())]
     if not ranges:
         return None

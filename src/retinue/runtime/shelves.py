@@ -50,7 +50,7 @@ class FolderShelf:
         path = next((p for p in (self._folder / f"{name}{e}" for e in ENDINGS) if _is_file(p)), None)
         if path is None:
             return None
-        # Whoever lists or runs workflows is told the name of the file, but not where the state is.
+        # A caller that lists or runs workflows is told the name of the file, but not where the state is.
         shown = f"{self._folder.name}/{path.name}"
         try:
             if path.stat().st_size > MAX_TEXT_BYTES:

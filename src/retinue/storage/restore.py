@@ -66,7 +66,7 @@ def restore(backup: Path, state: State, *, replace: bool = False, keys_of_backup
 
 
 def _move_away(root: Path, *, replace: bool) -> Path | None:
-    """Move the state folder beside itself; returns its new place, None if there is nothing to move."""
+    """Rename the state folder within its parent; returns its new place, None if there is nothing to move."""
     if not root.exists() or (root.is_dir() and not any(root.iterdir())):
         return None
     if not replace:

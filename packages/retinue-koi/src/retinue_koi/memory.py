@@ -96,7 +96,7 @@ class NodeMemory:
         """Note that such a message was taken. Raises StateError.
 
         Each sender has a limit. Beyond the limit of all, the oldest of the sender with the most goes, so
-        that nobody can push out what another has signed.
+        that no node can push out the signatures of another.
         """
         key = f"{_SIGNATURE}{sender}:{signature_id}"
         self._cache.note(key, 1)

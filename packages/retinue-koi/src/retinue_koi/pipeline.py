@@ -208,7 +208,7 @@ class Processor:
             await asyncio.sleep(0)
 
     def _ask(self, kobj: KnowledgeObject, asked: Awaitable[bool]) -> None:
-        """Wait for other nodes beside the pipeline, then let the object go on."""
+        """Wait for other nodes outside the pipeline, then let the object go on."""
 
         async def ask() -> None:
             try:

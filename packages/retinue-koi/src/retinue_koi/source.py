@@ -1,6 +1,6 @@
 """The personalities of a network as a source of the directory.
 
-A key is the RID without the version, and the version is the tag: so the versions of one agent stand beside
+A key is the RID without the version, and the version is the tag: so the versions of one agent stand next to
 each other, as those of a registry do. A change reaches the directory at once, without a reading.
 """
 

@@ -15,7 +15,7 @@ from retinue_testwriter.inside.calls import write_call
 from retinue_testwriter.notes import Narrowing, render_code_notes, render_narrowing
 from retinue_testwriter.probing import Findings, choose_python
 from retinue_testwriter.strategies import PLAIN_DATA
-from retinue_testwriter.subject import Subject, Target, Untestable
+from retinue_testwriter.subject import Subject, ProbedTarget, Untestable
 
 _SHORT = 60
 _NONE = Narrowing()
@@ -69,7 +69,7 @@ class _Writer:
         self.tests: list[str] = []
         self.untestable: list[Untestable] = []
 
-    def add_target(self, target: Target, findings: Mapping[str, Any]) -> None:
+    def add_target(self, target: ProbedTarget, findings: Mapping[str, Any]) -> None:
         why = self._refuse(findings)
         if why:
             if not target.is_overload:
@@ -84,7 +84,7 @@ class _Writer:
             head = f"# {self._title(target)}\n\n" + ("".join(shared) + "\n\n" if shared else "\n")
             self._sections.append(head + "\n\n\n".join(written))
 
-    def _share_strategies(self, target: Target, findings: Mapping[str, Any]) -> list[str]:
+    def _share_strategies(self, target: ProbedTarget, findings: Mapping[str, Any]) -> list[str]:
         """Define a name for each long strategy of a target when it is first used."""
         lines: list[str] = []
         for parameter, source in findings["chosen"].items():
@@ -180,7 +180,7 @@ class _Writer:
             return f"no generated call succeeded; each raised {seen}"
         return ""
 
-    def _write_property_test(self, target: Target, findings: Mapping[str, Any]) -> str:
+    def _write_property_test(self, target: ProbedTarget, findings: Mapping[str, Any]) -> str:
         """The test of the properties of every call: result type, repeatability, invariants."""
         name = self._name(make_slug(target.name))
         change = self._narrowing.get(name, _NONE)
@@ -209,7 +209,9 @@ class _Writer:
         self.tests.append(name)
         return "\n".join(lines)
 
-    def _write_relation(self, target: Target, findings: Mapping[str, Any], held: Mapping[str, str]) -> str:
+    def _write_relation(
+        self, target: ProbedTarget, findings: Mapping[str, Any], held: Mapping[str, str]
+    ) -> str:
         name = self._name(_snake(held["name"]))
         change = self._narrowing.get(name, _NONE)
         if change.leave_out or change.drops(f"assert {held['predicate']}"):
@@ -232,7 +234,7 @@ class _Writer:
         self.tests.append(name)
         return "\n".join(lines)
 
-    def _write_pinned(self, target: Target, findings: Mapping[str, Any]) -> str:
+    def _write_pinned(self, target: ProbedTarget, findings: Mapping[str, Any]) -> str:
         """Recorded results, as plain assertions."""
         name = self._name(f"{make_slug(target.name)}_pinned")
         change = self._narrowing.get(name, _NONE)
@@ -257,7 +259,7 @@ class _Writer:
         return f"def {name}():\n{doc}\n{body}"
 
     def _write_head(
-        self, target: Target, findings: Mapping[str, Any], name: str, change: Narrowing
+        self, target: ProbedTarget, findings: Mapping[str, Any], name: str, change: Narrowing
     ) -> list[str]:
         variables = [
             parameter.name for parameter in target.parameters if parameter.name in findings["chosen"]
@@ -271,7 +273,7 @@ class _Writer:
         bound = f"@settings(repeatable, max_examples={change.examples})" if change.examples else "@repeatable"
         return [bound, one_line, _write_signature(name, variables)]
 
-    def _write_call(self, target: Target, findings: Mapping[str, Any]) -> str:
+    def _write_call(self, target: ProbedTarget, findings: Mapping[str, Any]) -> str:
         described = {
             "template": target.template,
             "operands": target.operands,
@@ -320,7 +322,7 @@ class _Writer:
 
     def _describe_property(
         self,
-        target: Target,
+        target: ProbedTarget,
         findings: Mapping[str, Any],
         kept: Sequence[str],
         handlers: Sequence[tuple[str, str]],
@@ -334,7 +336,7 @@ class _Writer:
             what += f", or raises {_list_words([e.split('.')[-1] for e, _ in handlers])}"
         return f"{what}."
 
-    def _title(self, target: Target) -> str:
+    def _title(self, target: ProbedTarget) -> str:
         name = target.name.split(" ")[0]
         if target.template[0] == "{" or "{0}" in target.template:
             shown = target.template.replace("{arguments}", "…")

@@ -21,7 +21,7 @@ from retinue.processes.limited import ProgramLimits, run_command
 from retinue_testwriter.inspection import describe_end
 from retinue_testwriter.relations import Relation, list_relations
 from retinue_testwriter.strategies import PLAIN_DATA, UNTYPED, TypeReader, list_text_flavours
-from retinue_testwriter.subject import Subject, Target, TargetParameter, Untestable
+from retinue_testwriter.subject import Subject, ProbedTarget, TargetParameter, Untestable
 
 LIMITS = ProgramLimits(wall_s=60, cpu_s=60, memory_bytes=1536 * 1024**2, processes=8, must_bind=True)
 _BUDGET_S = 9.0
@@ -175,7 +175,7 @@ def _prepare(subject: Subject, made: Mapping[str, str]) -> tuple[list[dict[str, 
 
 def _describe_parameter(
     reader: TypeReader,
-    target: Target,
+    target: ProbedTarget,
     parameter: TargetParameter,
     own_class: str,
     made: Mapping[str, str],
@@ -223,7 +223,7 @@ def _describe_parameter(
     }
 
 
-def _collect_samples(targets: Sequence[Target]) -> dict[str, list[Any]]:
+def _collect_samples(targets: Sequence[ProbedTarget]) -> dict[str, list[Any]]:
     """Arguments of documented examples of the whole module, by parameter name."""
     samples: dict[str, list[Any]] = {}
     for target in targets:
@@ -236,7 +236,7 @@ def _collect_samples(targets: Sequence[Target]) -> dict[str, list[Any]]:
 
 
 def _add_flavours(
-    candidates: list[str], target: Target, parameter: str, samples: Mapping[str, Sequence[Any]]
+    candidates: list[str], target: ProbedTarget, parameter: str, samples: Mapping[str, Sequence[Any]]
 ) -> list[str]:
     """Candidates for a text parameter: also words of the docstring and code, and arguments of examples."""
     is_text, is_bytes = candidates[0].startswith("st.text("), candidates[0].startswith("st.binary(")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from retinue_testwriter.subject import Subject, Target
+from retinue_testwriter.subject import Subject, ProbedTarget
 
 _OPPOSITES = (
     ("encode", "decode"),
@@ -43,7 +43,7 @@ class Relation:
     """Expressions that derive other arguments from the first one, for which the property must hold too."""
 
 
-def list_relations(subject: Subject, target: Target) -> list[Relation]:
+def list_relations(subject: Subject, target: ProbedTarget) -> list[Relation]:
     """Candidate relations of a target, exact ones before inexact ones."""
     if target.operands or target.builds or target.is_async or "." in target.name or "(" in target.name:
         return list(_list_class_relations(subject, target))
@@ -74,7 +74,7 @@ def list_relations(subject: Subject, target: Target) -> list[Relation]:
     return relations
 
 
-def _list_class_relations(subject: Subject, target: Target) -> Iterator[Relation]:
+def _list_class_relations(subject: Subject, target: ProbedTarget) -> Iterator[Relation]:
     """The constructor of a class inverts ``str`` of its instances."""
     if target.builds and [p for p in target.parameters if p.required]:
         again = f"{subject.module}.{target.builds}(str(result))"
@@ -85,7 +85,7 @@ def _list_class_relations(subject: Subject, target: Target) -> Iterator[Relation
         )
 
 
-def _list_challenges(subject: Subject, target: Target, first: str) -> tuple[str, ...]:
+def _list_challenges(subject: Subject, target: ProbedTarget, first: str) -> tuple[str, ...]:
     """Arguments to which other functions of the module are applied twice.
 
     Random text rarely contains what one function escapes and another unescapes.

@@ -24,7 +24,7 @@ class TargetParameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProbedTarget:
     """One thing to test: a function, a constructor, a method, a property or an operator of a class.
 
     ``template`` is the call as source, with ``{arguments}`` for the argument list and ``{0}``, ``{1}`` for
@@ -79,7 +79,7 @@ class Subject:
     """SHA-256 of the source file, "" without one."""
     search_path: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
-    targets: tuple[Target, ...] = ()
+    targets: tuple[ProbedTarget, ...] = ()
     classes: tuple[str, ...] = ()
     same: tuple[tuple[str, str], ...] = ()
     """Pairs (alias, original) of public names of the same function."""
@@ -87,7 +87,7 @@ class Subject:
     """Type aliases, type variables and new types: name → source."""
     untestable: tuple[Untestable, ...] = ()
 
-    def get_target(self, name: str) -> Target:
+    def get_target(self, name: str) -> ProbedTarget:
         return next(target for target in self.targets if target.name == name)
 
 

@@ -1,7 +1,7 @@
 """Pure codec of the calling side of A2A, versions 1.x and 0.3: renders calls, reads replies.
 
 A message names the skill in its metadata, and for agents that publish schemas its arguments in a data part
-``{"skill": …, "arguments": {…}}``. To others it is a text, with the ``data`` of the arguments beside it.
+``{"skill": …, "arguments": {…}}``. To others it is a text and a part with ``data``.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class CardEndpoint:
             fault = rest_fault(error)
             return JSONResponse(fault.body, fault.status, fault.headers)
         body = orjson.dumps(card)
-        # weak: a signature that is made anew says the same about the same card
+        # weak: a new signature says the same about the same card
         unsigned = orjson.dumps({key: value for key, value in card.items() if key != "signatures"})
         tag = f'W/"{sha256(unsigned).hexdigest()}"'
         headers = {

@@ -14,7 +14,7 @@ from retinue.cli.session import find_state, open_session, run_command
 
 if TYPE_CHECKING:
     from retinue.runtime.commands.connect import HubTarget
-    from retinue.runtime.commands.moved_servers import MovePlan, Restored
+    from retinue.runtime.commands.moved_servers import MovePlan, RestoredFile
 
 DEFAULT_NAME = "retinue"
 NAMES = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
@@ -108,7 +108,7 @@ def _remove(client_name: str, name: str) -> None:
 
     client = get_client(client_name)
     file = find_config(client)
-    restored: list[Restored] = []
+    restored: list[RestoredFile] = []
     imports: list[str] = []
     if moves_file(find_state(), client).exists():
         # imported here: it loads what imports need, and most clients were only connected

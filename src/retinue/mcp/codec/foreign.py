@@ -50,7 +50,7 @@ class ForeignServerFacts:
     """The facts of a server about itself; ``capabilities`` are the names of its capabilities.
 
     ``subscribes`` tells whether it reports changes of single resources, ``is_bilingual`` whether a server
-    with a session takes requests of 2026-07-28 beside it.
+    with a session takes requests of 2026-07-28 as well.
     """
 
     era: Era

@@ -112,7 +112,7 @@ class McpEndpoint:
         if unanswered is None:
             return
         receive = unanswered
-        # no events are kept, and the SDK leaves a request to resume a stream unanswered: it begins anew
+        # no events are kept, and the SDK leaves a request to resume a stream unanswered, so it starts again
         scope["headers"] = [_trimmed(*header) for header in scope["headers"] if header[0] != _RESUMED]
         # the SDK compares this with the opener of the session, and answers another caller with 404
         scope["user"] = AuthenticatedUser(

@@ -288,7 +288,7 @@ class ServerSession:
             message = self._requests.of(method, sent, capabilities=channel.capabilities, era=era)
             if repeated:
                 message = replace(message, param_headers=repeated)
-            # beside a session, a request of its own hears everything on its own stream
+            # a request outside the session gets everything on its own stream
             is_counted = era == self.facts.era
             async with self._open.running(message.id, name, channel) if is_counted else nullcontext():
                 reply = await self._exchange(message, channel)
@@ -324,7 +324,7 @@ class ServerSession:
             raise
         finally:
             for task in asked:
-                task.cancel()  # nobody waits for the answer to a question of a call that has ended
+                task.cancel()  # the answer to a question of a call that has ended is not needed
         raise AgentUnreachableError(self.name, "its server", "no response", sent=True)
 
     async def _give_up(self, message: Message) -> None:
@@ -358,7 +358,7 @@ class ServerSession:
             channel = named.channel if channel is None and named is not None else channel
             await (channel or _NOBODY).progress(news.fraction, news.text)
         else:
-            # a log line on the common stream names no call: with several in flight it is nobody's
+            # a log line on the common stream names no call: with several in flight it belongs to none
             owner = channel or self._open.find_only()
             if owner is None or owner is _NOBODY or (channel is None and "log" not in owner.capabilities):
                 self._lines.write(news.level, news.text)

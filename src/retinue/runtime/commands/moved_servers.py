@@ -80,7 +80,7 @@ class MovePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredFile:
     """The entries that were put back in one file."""
 
     file: Path
@@ -268,14 +268,14 @@ def _exchange(file: Path, expected: str | None, text: str | None, *, secret: boo
 
 def restore(
     settings: Settings, state: State, client: Client, hub_name: str
-) -> tuple[list[Restored], list[str]]:
+) -> tuple[list[RestoredFile], list[str]]:
     """Put the servers of every move of this client back; returns the files, and the removed imports.
 
     Raises InvalidSettingError for a file that is invalid now; earlier restored files stay restored.
     """
     with _alone(state):
         moves = _read_moves(state, client.name)
-        restored: list[Restored] = []
+        restored: list[RestoredFile] = []
         removed: list[str] = []
         for note in reversed(moves):
             if note["hub"] != hub_name:
@@ -293,7 +293,7 @@ def list_names(state: State, client: Client) -> list[str]:
     return list(dict.fromkeys(str(note["hub"]) for note in _read_moves(state, client.name)))
 
 
-def _restore_file(client: Client, hub_name: str, note: Mapping[str, Any]) -> Restored:
+def _restore_file(client: Client, hub_name: str, note: Mapping[str, Any]) -> RestoredFile:
     file = Path(note["path"])
     moved = [MovedEntry(tuple(entry["container"]), entry["name"], entry["entry"]) for entry in note["moved"]]
     result = PutBack(None)
@@ -316,7 +316,7 @@ def _restore_file(client: Client, hub_name: str, note: Mapping[str, Any]) -> Res
     if mode is not None and changed.changed:
         with storage_errors(file):
             file.chmod(mode)  # a token of the hub made the file readable for its owner only
-    return Restored(file, result.restored, result.kept, changed)
+    return RestoredFile(file, result.restored, result.kept, changed)
 
 
 def _remove_imports(

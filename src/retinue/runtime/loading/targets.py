@@ -61,7 +61,7 @@ class Target:
 def load_target(text: str, *, folder: Path | None = None) -> Target:
     """Load ``file.py[:attr]``, ``module:attr``, ``agent.json`` or a character; raises InvalidSettingError.
 
-    A skill without a description, by which nobody finds it, is logged as a warning.
+    A skill without a description, which no search finds, is logged as a warning.
     """
     target = _load(text, folder or Path.cwd())
     silent = [

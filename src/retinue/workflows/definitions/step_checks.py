@@ -125,7 +125,7 @@ KEYS_OF: Mapping[StepKind, frozenset[str]] = {
     "workflow": frozenset({"workflow", "with", "compensate"}),
     "wait_for": frozenset({"wait_for"}),
 }
-"""The keys allowed beside a kind. Other keys of these sets are refused there."""
+"""The keys allowed next to a kind. Other keys of these sets are refused there."""
 
 _ALL = frozenset().union(*KEYS_OF.values())
 

@@ -454,7 +454,7 @@ async def _launch() -> None:
         error: Exception | None = None
         try:
             DBOS.launch()
-        except Exception as problem:  # noqa: BLE001 - handed to whoever awaits the launch
+        except Exception as problem:  # noqa: BLE001 - raised where the launch is awaited
             error = problem
         with contextlib.suppress(RuntimeError):  # the loop has ended, and the process with it
             loop.call_soon_threadsafe(settle, error)

@@ -52,7 +52,7 @@ SETTLE_S = 2.0
 """How long after its body a run is looked at for its recorded end, which comes within milliseconds."""
 
 AGENT_WAIT_S = 20.0
-"""How long a run that was taken up waits for agents that nobody knows: a machine that restarts starts them as
+"""How long a run that was taken up waits for unknown agents: a machine that restarts starts them as
 well. Its step waits longer for known agents (``workflows.interpreter.calls``).
 """
 

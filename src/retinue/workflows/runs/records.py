@@ -155,7 +155,7 @@ class Limit:
 
 
 RUN_CALLER = "run"
-"""On whose behalf a run calls that nobody started from outside."""
+"""The caller of a run that was not started from outside."""
 
 MESH_SCOPES = frozenset({"exposed", "mesh"})
 """The scopes of the agents of the mesh."""

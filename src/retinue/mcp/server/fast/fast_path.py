@@ -171,7 +171,7 @@ class FastPath:
     def _find_reused(self, message: Message, headers: Headers, principal: Principal) -> FastRequest | None:
         """The request, if an earlier one of its session with the same id is not answered yet.
 
-        The SDK would give the response of the earlier one to nobody.
+        The SDK would drop the response of the earlier one.
         """
         if message["type"] != "http.request" or message.get("more_body", False):
             return None

@@ -277,7 +277,7 @@ class ImportedServer(LiveMember):
                         raise
                 if transport.ends_with_stream:
                     return
-                # changes between two streams are not sent again, so the lists are read anew
+                # changes between two streams are not sent again, so the lists are read again
                 is_kept = time.monotonic() - began > REOPEN_S
                 await asyncio.sleep(REOPEN_S if is_kept else RELIST_S)
                 has_news.set()
