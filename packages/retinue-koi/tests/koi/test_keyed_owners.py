@@ -196,7 +196,8 @@ def port_of(node: KoiNode) -> int:
 @requirement("K-37")
 @pytest.mark.parametrize("given", ["url", "url and RID"])
 async def test_a_node_that_signs_and_has_lost_its_cache_joins_again(tmp_path: Path, given: str) -> None:
-    async with WatchedClient() as client, run_node(tmp_path, http=client) as node:
+    client = WatchedClient()
+    async with client, run_node(tmp_path, http=client) as node:
 
         def contact() -> FirstContact:
             return FirstContact(url_of(node), node.rid if given == "url and RID" else None)
@@ -218,7 +219,8 @@ async def test_a_node_that_signs_and_has_lost_its_cache_joins_again(tmp_path: Pa
 @requirement("K-37")
 async def test_nodes_that_introduce_themselves_to_each_other_at_once_join(tmp_path: Path) -> None:
     """The later introduction ends the edge that the earlier one has brought."""
-    async with WatchedClient() as client, run_node(tmp_path) as node:
+    client = WatchedClient()
+    async with client, run_node(tmp_path) as node:
         contact = FirstContact(url_of(node), node.rid)
         async with run_node(tmp_path, "owner", first_contact=contact) as owner:
             await until(lambda: is_joined(node, owner))
