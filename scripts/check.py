@@ -1,4 +1,7 @@
-"""Runs format, lint, types and layers, also after a failure, and prints the seconds of each."""
+"""Runs format, lint, types, layers and the comparison of generated files, also after a failure.
+
+Prints the seconds of each.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,9 @@ CHECKS = {
     "lint": ["ruff", "check", "."],
     "types": ["mypy", *(word for name in PACKAGES for word in ("-p", name))],
     "layers": ["lint-imports", "--no-logo"],
+    "workflow schema": ["python", "-m", "scripts.workflow_schema", "--check"],
+    "error tables": ["python", "-m", "scripts.error_tables", "--check"],
+    "python reference": ["python", "-m", "scripts.python_reference", "--check"],
 }
 
 

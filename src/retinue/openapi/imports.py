@@ -51,7 +51,8 @@ class ApiSpec:
     """One import: ``load`` gives the bytes of the document, ``url`` is where it was found, if anywhere.
 
     ``server`` replaces the servers of the document; ``key_origins`` get its credentials in addition to
-    the first server. With ``strict`` a response that differs from the document is an error, else a warning. ``fingerprint`` changes with the configuration.
+    the first server. With ``strict`` a response that differs from the document is an error, else a warning.
+    ``fingerprint`` changes with the configuration.
     """
 
     name: str

@@ -15,7 +15,7 @@ from retinue_testwriter.inside.calls import write_call
 from retinue_testwriter.notes import Narrowing, render_code_notes, render_narrowing
 from retinue_testwriter.probing import Findings, choose_python
 from retinue_testwriter.strategies import PLAIN_DATA
-from retinue_testwriter.subject import Subject, ProbedTarget, Untestable
+from retinue_testwriter.subject import ProbedTarget, Subject, Untestable
 
 _SHORT = 60
 _NONE = Narrowing()

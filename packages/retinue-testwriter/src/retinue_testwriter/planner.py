@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from retinue import Agent, Context
 from retinue_testwriter.inspection import inspect_text
 from retinue_testwriter.notes import render_plan_notes
-from retinue_testwriter.subject import Subject, ProbedTarget
+from retinue_testwriter.subject import ProbedTarget, Subject
 
 _MOST_LISTED = 60
 

@@ -21,7 +21,7 @@ from retinue.processes.limited import ProgramLimits, run_command
 from retinue_testwriter.inspection import describe_end
 from retinue_testwriter.relations import Relation, list_relations
 from retinue_testwriter.strategies import PLAIN_DATA, UNTYPED, TypeReader, list_text_flavours
-from retinue_testwriter.subject import Subject, ProbedTarget, TargetParameter, Untestable
+from retinue_testwriter.subject import ProbedTarget, Subject, TargetParameter, Untestable
 
 LIMITS = ProgramLimits(wall_s=60, cpu_s=60, memory_bytes=1536 * 1024**2, processes=8, must_bind=True)
 _BUDGET_S = 9.0

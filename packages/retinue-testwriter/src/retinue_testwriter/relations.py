@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from retinue_testwriter.subject import Subject, ProbedTarget
+from retinue_testwriter.subject import ProbedTarget, Subject
 
 _OPPOSITES = (
     ("encode", "decode"),
