@@ -15,6 +15,7 @@ from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.drawings import draw_tiles
 from retinue.dashboard.figures import draw_steps, find_waiting
 from retinue.dashboard.frame import PAGE, Page, PageFrame, lead_to, read_entries, read_number
+from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.sessions import ROOT
 from retinue.dashboard.step_levels import make_level
 
@@ -34,9 +35,12 @@ MAX_VALUE_CHARACTERS = 5_000
 class RunPages:
     """The pages below ``/ui/runs``; ``has_runs`` tells whether any run was stored."""
 
-    def __init__(self, hub: HubSkills, frame: PageFrame, has_runs: Callable[[], bool]) -> None:
+    def __init__(
+        self, hub: HubSkills, frame: PageFrame, files: ResultFiles, has_runs: Callable[[], bool]
+    ) -> None:
         self._hub = hub
         self._frame = frame
+        self._files = files
         self._has_runs = has_runs
 
     def list_pages(self) -> dict[str, Page]:
@@ -69,9 +73,11 @@ class RunPages:
         if level is None:
             raise InvalidRequestError(f"The run has no step {path[:200]!r}", remedy="open the run again")
         waiting = find_waiting(run["steps"])
+        shown = run.get("output") if level.within is None else _result_of(level.within)
         context = {
             "run": run,
             "level": level,
+            "files": self._files.show_value(shown, principal),
             "failed": only_failed,
             "graph": None if level.is_wide or only_failed else draw_steps(level.steps),
             "tiles": draw_tiles(level.statuses) if level.is_wide and not only_failed else None,
@@ -94,6 +100,11 @@ class RunPages:
         value = (await self._hub.act(principal, action, arguments)).get()
         shown = value.get("run", run) if isinstance(value, Mapping) else run
         return lead_to("runs", str(shown))
+
+
+def _result_of(step: Json) -> Any:
+    """The parts of a step, in or beside its output, in the form of a value."""
+    return {"parts": step["parts"]} if step.get("parts") else step.get("output")
 
 
 def _parse_answer(text: str) -> Any:
