@@ -6,13 +6,12 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import mcp_types as types
 import orjson
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -131,6 +130,14 @@ async def execute(wire: Wire, url: str, skill: str, arguments: Any = None) -> tu
     return reply.result, reply.json.get("retinue/parts")
 
 
+async def retinue(*arguments: str) -> tuple[str, str]:
+    """What a command prints on standard output and on standard error, without the log of the hub."""
+    result = await asyncio.to_thread(CliRunner().invoke, program, arguments)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    return "\n".join(line for line in lines if not line.startswith("level=")), result.stderr
+
+
 @requirement("S-11")
 async def test_execute_gives_the_value_else_the_text_else_the_parts(hub: Hub, wire: Wire) -> None:
     """Agent and hub give the same reply; a result without parts has no further member."""
@@ -168,8 +175,7 @@ async def test_parts_of_an_imported_server_pass_every_endpoint(hub: Hub, wire: W
         assert [block.type for block in drawn.content] == ["image"]
 
 
-@requirement("S-17")
-async def test_files_of_an_imported_a2a_agent_are_results(system: System, wire: Wire) -> None:
+async def test_files_of_an_imported_a2a_agent_are_results(system: System, wire: Wire, tmp_path: Path) -> None:
     later = LateApp()
     url = await system.stack.enter_async_context(serve_app(later))
     later.app = app_of(card_of(f"{url}/a2a"), Executor())
@@ -179,11 +185,10 @@ async def test_files_of_an_imported_a2a_agent_are_results(system: System, wire: 
     image = IMAGE | {"size": 3, "data": "cG5n"}
     result, beside = await execute(wire, f"{hub.url}/agents/sketches", "mixed", {"prompt": "see"})
     assert (result, beside) == ({"text": "see", "data": [1, 2]}, [image])
-    with NamedTemporaryFile() as file:
-        arguments = ("call", "mixed", '{"prompt": "see"}', "--out", file.name)
-        called = await asyncio.to_thread(CliRunner().invoke, program, arguments)
-        assert Path(file.name).read_bytes() == b"png"
-    assert orjson.loads(called.stdout) == {"text": "see", "data": [1, 2]}
+    out = tmp_path / "drawn.png"
+    printed, _ = await retinue("call", "mixed", '{"prompt": "see"}', "--out", str(out))
+    assert out.read_bytes() == b"png"
+    assert orjson.loads(printed) == {"text": "see", "data": [1, 2]}
 
 
 async def test_a_run_carries_parts_up_to_a_megabyte_each(hub: Hub, wire: Wire) -> None:
@@ -221,24 +226,21 @@ async def test_the_command_line_writes_what_an_imported_server_draws(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    async def retinue(*arguments: str) -> Result:
-        return await asyncio.to_thread(CliRunner().invoke, program, arguments)
-
-    plain = await retinue("call", "photograph")
-    assert orjson.loads(plain.stdout) == "a cat"
-    assert f"the result has image (image/png, {len(PNG)} bytes); save it: add --out FILE" in plain.stderr
-    written = await retinue("call", "photograph", "--out", "cat.png")
+    printed, noted = await retinue("call", "photograph")
+    assert orjson.loads(printed) == "a cat"
+    assert f"the result has image (image/png, {len(PNG)} bytes); save it: add --out FILE" in noted
+    printed, _ = await retinue("call", "photograph", "--out", "cat.png")
     assert (tmp_path / "cat.png").read_bytes() == PNG
-    assert orjson.loads(written.stdout) == "a cat"
+    assert orjson.loads(printed) == "a cat"
     # over /mcp, as at a terminal
-    sung = await retinue("call", "sing", "--progress", "--out", "sounds/")
-    assert sung.stdout == ""
+    printed, _ = await retinue("call", "sing", "--progress", "--out", "sounds/")
+    assert printed == ""
     assert (tmp_path / "sounds/audio-1.wav").read_bytes() == WAV
-    again = await retinue("call", "sing", "--out", "sounds/", "--json")
+    printed, _ = await retinue("call", "sing", "--out", "sounds/", "--json")
     row = {key: SOUND[key] for key in ("kind", "mime_type", "name", "size")}
-    assert orjson.loads(again.stdout) == {"parts": [{**row, "file": "sounds/audio-1-2.wav"}]}
-    none = await retinue("call", "list_agents", "--out", "x")
-    assert "nothing was written to x" in none.stderr
+    assert orjson.loads(printed) == {"parts": [{**row, "file": "sounds/audio-1-2.wav"}]}
+    _, noted = await retinue("call", "list_agents", "--out", "x")
+    assert "nothing was written to x" in noted
     assert not (tmp_path / "x").exists()
 
 
