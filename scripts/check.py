@@ -1,4 +1,7 @@
-"""Runs format, lint, types and layers, all of them even when one fails, and says how long each took."""
+"""Runs format, lint, types, layers and the comparison of generated files, even when one fails.
+
+Says how long each took.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ CHECKS = {
     "lint": ["ruff", "check", "."],
     "types": ["mypy", *(word for name in PACKAGES for word in ("-p", name))],
     "layers": ["lint-imports", "--no-logo"],
+    "generated": ["python", "-m", "scripts.workflow_schema", "--check"],
 }
 
 

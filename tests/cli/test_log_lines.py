@@ -35,6 +35,10 @@ CALL: dict[str, Any] = {
         ({"duration_ms": 61_200.0}, "greet → my-agent  61.2 s  done"),
         ({"status": "failed", "error": "timeout"}, "greet → my-agent  18 ms  failed (timeout)"),
         (
+            {"status": "failed", "error": "remote_error", "reason": "no\x1btea"},
+            "greet → my-agent  18 ms  failed (remote_error): no tea",
+        ),
+        (
             {"agent": None, "status": "refused", "error": "unknown_skill"},
             "greet  18 ms  refused (unknown_skill)",
         ),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlencode
 
 import orjson
 import pytest
@@ -15,43 +13,14 @@ from retinue.authoring.agent import Agent
 from retinue.core.call import Answer
 from retinue.oci.registry import publish_card
 from retinue.storage.state import State
-from retinue.web.issued_tokens import TokenFile
-from tests.system import NOON, Hub, Reply, System, Wire, open_system, open_wire
+from tests.dashboard.site import OWN, Site
+from tests.system import NOON, open_system, open_wire
 
-OWN = {"sec-fetch-site": "same-origin"}
 VOTES = {"a": "Rome", "b": "rome.", "c": "Paris"}
 VOTE = {
     "name": "ask-three",
     "steps": [{"id": "ask", "parallel": {"mode": "vote", "role": "execute", "prompt": "Capital of Italy?"}}],
 }
-
-
-@dataclass(slots=True)
-class Site:
-    """A hub with pages, an agent with an exposed skill and one of the mesh, voters, and what was called."""
-
-    system: System
-    hub: Hub
-    wire: Wire
-    called: list[str]
-
-    def token(self, *scopes: str, name: str, agents: tuple[str, ...] = ()) -> str:
-        _, text = TokenFile(self.system.state.keys).issue(scopes, name=name, agents=agents)
-        return f"Bearer {text}"
-
-    async def read(self, path: str, token: str) -> Reply:
-        return await self.wire.get(f"{self.hub.url}{path}", authorization=token, accept="text/html")
-
-    async def submit(self, path: str, entries: dict[str, str], token: str, **headers: str) -> Reply:
-        form = {"content-type": "application/x-www-form-urlencoded", "accept": "text/html"}
-        body = urlencode(entries).encode()
-        return await self.wire.post(f"{self.hub.url}{path}", body, authorization=token, **form, **headers)
-
-    def list_audit(self) -> list[tuple[str, str, str]]:
-        """Caller, skill and status of each call of the dashboard that ended."""
-        rows = reversed(self.hub.audit.recent(100))
-        ended = [row for row in rows if row["type"] == "CALL:ENDED" and row["door"] == "dashboard"]
-        return [(row["caller"], row["skill"], row["status"]) for row in ended]
 
 
 @pytest.fixture
@@ -65,6 +34,11 @@ async def site(retinue_home: Path) -> AsyncIterator[Site]:
             """Orders tea."""
             called.append("order")
             return "tea is ordered"
+
+        @agent.skill(expose=True)
+        async def refund(password: str) -> str:
+            """Gives the money back."""
+            raise ValueError(f"the till of <b>tea</b> does not open with {password}")
 
         @agent.skill
         async def restock() -> str:
@@ -193,6 +167,17 @@ async def test_a_trace_shows_its_depth_and_the_bounds_of_a_chain(site: Site) -> 
     assert f"Depth 0 of at most {guard.max_depth};" in page
     assert f"may cause {guard.new_trace_calls:,} further ones" in page
     assert "Arguments and results of calls are not recorded" in page
+
+
+async def test_calls_and_traces_show_why_a_call_failed_without_its_secrets(site: Site) -> None:
+    await site.submit(
+        "/ui/agents/shop-agent/skills/refund", {"/password": "swordfish"}, site.system.token, **OWN
+    )
+    trace = next(row["trace_id"] for row in site.hub.audit.recent(100) if row["type"] == "CALL:ENDED")
+    for path in ("/", "/ui/calls", "/ui/calls?failed=1", "/ui/agents/shop-agent", f"/ui/traces/{trace}"):
+        page = (await site.read(path, site.system.token)).body.decode()
+        assert "the till of &lt;b&gt;tea&lt;/b&gt; does not open with ***" in page, path
+        assert "swordfish" not in page, path
 
 
 async def test_a_refused_card_of_20000_skills_is_on_no_page_and_breaks_none(retinue_home: Path) -> None:

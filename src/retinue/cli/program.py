@@ -33,7 +33,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "restore": ("managing.restore:restore", "Restore the state folder from a backup."),
     },
     "Agents": {
-        "new": ("serving.new:new", "Create the folder of a new agent."),
+        "new": ("serving.new:new", "Create the folder of a new agent, or a workflow."),
         "serve": ("serving.serve:serve", "Serve an agent and publish it."),
         "publish": ("managing.registry:publish", "Publish an agent card or a workflow to a registry."),
         "pull": ("managing.registry:pull", "Fetch an agent card or a workflow from a registry."),
@@ -71,7 +71,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Workflows": {
         "run": ("calling.run:run", "Run a workflow and show its steps."),
         "worker": ("serving.serve:worker", "Run workflows in an additional process."),
-        "workflows": ("calling.run:workflows", "List the workflows."),
+        "workflows": ("calling.workflows:workflows", "List the workflows, or check files."),
         "runs": ("calling.runs:runs", "List runs, or show one as a tree of its steps."),
         "resume": ("calling.runs:resume", "Resume a run."),
         "cancel": ("calling.runs:cancel", "Cancel a run, its branches and the calls in flight."),

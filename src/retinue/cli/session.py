@@ -167,9 +167,10 @@ def render_call(row: Mapping[str, Any]) -> str:
     at = datetime.fromisoformat(row["timestamp"].replace("Z", "+00:00")).astimezone()
     agent = f" → {row['agent']}" if row.get("agent") else ""
     error = f" ({row['error']})" if row.get("error") else ""
+    reason = f": {_plain(row['reason'])}" if row.get("reason") else ""
     duration_ms = row["duration_ms"]
     took = f"{duration_ms:.0f} ms" if duration_ms < 10_000 else f"{duration_ms / 1000:.1f} s"
-    return f"{at:%H:%M:%S} {_plain(row['skill'])}{_plain(agent)}  {took}  {row['status']}{error}"
+    return f"{at:%H:%M:%S} {_plain(row['skill'])}{_plain(agent)}  {took}  {row['status']}{error}{reason}"
 
 
 def _plain(text: Any) -> str:

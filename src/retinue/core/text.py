@@ -38,6 +38,13 @@ _PAIR = re.compile(r"(?s)(?P<name>-{0,2}[A-Za-z][\w.-]{0,80})(?P<mark>\s*[=:]\s*
 _USER = re.compile(r"(?<=://)[^/?#@\s]+(?:@[^/?#@\s]+)*@")
 _QUERY = re.compile(r"(?<=[?&])(?P<name>[^=&#\s]+)=(?P<value>[^&#\s]+)")
 _KNOWN_KEYS = re.compile(r"\b(?:sk-|ghp_|gho_|ghs_|github_pat_|glpat-|xox[a-z]-|AIza|AKIA)[\w-]{8,}")
+_ASSIGNMENT = re.compile(
+    r"""(?P<name>[A-Za-z][\w.-]{0,80})(?P<mark>["']?\s*[=:]\s*(?:(?:bearer|basic)\s+)?)"""
+    r"""(?P<value>"[^"\n]*"?|'[^'\n]*'?|[^\s"',;&{}()\[\]]+)""",
+    re.IGNORECASE,
+)
+"""A name with its value in prose, in JSON or in a header."""
+_HAS_DIGIT = re.compile(r"\d").search
 _REFERENCE = re.compile(r"(?:bearer )?\$(?:\{\w+\}|\w+)", re.IGNORECASE)
 
 
@@ -90,6 +97,20 @@ def hide_url_secrets(url: str) -> str:
     return hide_tokens(_KNOWN_KEYS.sub("***", _QUERY.sub(_hide_parameter, shown)))
 
 
+def hide_secrets(text: str) -> str:
+    """The text of an error with ``***`` in place of values that a secret name stands before.
+
+    Secret are ``password=…``, ``"api_key": "…"``, ``token: …`` with a digit, the secrets of URLs, and what
+    begins as the keys of well-known providers do. Tokens become ``[token]``.
+    """
+    return hide_url_secrets(_ASSIGNMENT.sub(_hide_assignment, text))
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a value of this name is secret, as that of ``api_key`` or ``clientSecret``."""
+    return any(part.lower() in _SECRET_WORDS for part in _NAME_PARTS.findall(name))
+
+
 def hide_argument_secrets(words: Sequence[str]) -> list[str]:
     """The words of a command line with ``***`` in place of secret values.
 
@@ -104,8 +125,8 @@ def hide_argument_secrets(words: Sequence[str]) -> list[str]:
             is_value = False
             continue
         pair = None if "://" in word.partition("=")[0] else _PAIR.fullmatch(word)
-        is_value = word.startswith("-") and pair is None and _is_secret_name(word)
-        if pair is not None and _is_secret_name(pair["name"]) and not _REFERENCE.fullmatch(pair["value"]):
+        is_value = word.startswith("-") and pair is None and is_secret_name(word)
+        if pair is not None and is_secret_name(pair["name"]) and not _REFERENCE.fullmatch(pair["value"]):
             shown.append(f"{pair['name']}{pair['mark']}***")
         else:
             shown.append(hide_url_secrets(word))
@@ -113,8 +134,14 @@ def hide_argument_secrets(words: Sequence[str]) -> list[str]:
 
 
 def _hide_parameter(found: re.Match[str]) -> str:
-    return f"{found['name']}=***" if _is_secret_name(found["name"]) else found[0]
+    return f"{found['name']}=***" if is_secret_name(found["name"]) else found[0]
 
 
-def _is_secret_name(name: str) -> bool:
-    return any(part.lower() in _SECRET_WORDS for part in _NAME_PARTS.findall(name))
+def _hide_assignment(found: re.Match[str]) -> str:
+    value = found["value"]
+    # "key: unknown" is prose
+    mark = found["mark"].lower().rstrip()
+    is_value = "=" in mark or mark.endswith(("bearer", "basic")) or value[0] in "\"'" or _HAS_DIGIT(value)
+    if not is_value or not is_secret_name(found["name"]) or _REFERENCE.fullmatch(value):
+        return found[0]
+    return f"{found['name']}{found['mark']}***"

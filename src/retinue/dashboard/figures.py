@@ -14,13 +14,16 @@ from retinue.dashboard.step_levels import ShownStep, unfold, write_counts
 
 RECENT_CALLS = 1_000
 RECENT_S = 300.0
-_KINDS = ("parallel", "loop", "switch", "wait_for", "foreach", "steps")
+CANCELLED = "cancelled"
+"""The error of a call that its caller ended, which is no failure."""
+
+_KINDS = ("parallel", "loop", "switch", "wait_for", "wait", "foreach", "steps")
 
 
 def measure(calls: list[Json], now: float) -> Json:
     """Figures of the calls of the last five minutes."""
     times = sorted(call["duration_ms"] for call in calls)
-    failed = sum(call["status"] in ("failed", "refused") for call in calls)
+    failed = sum(call["status"] in ("failed", "refused") and call.get("error") != CANCELLED for call in calls)
     buckets = [0.0] * 60
     for call in calls:
         buckets[59 - min(59, int((now - call["ended_at"]) / RECENT_S * 60))] += 1
@@ -69,6 +72,8 @@ def draw_steps(steps: Sequence[ShownStep]) -> Graph:
 def _step_node(step: ShownStep) -> Box:
     facts = step.facts
     detail = facts.get("agent") or facts.get("skill") or facts.get("kind") or ""
+    if facts.get("until"):
+        detail = f"until {facts['until']}"
     if step.counts:
         detail = write_counts(step.counts)
     is_folded = bool(step.counts)

@@ -117,12 +117,12 @@ def _of_text(error: RetinueError) -> DefinitionError:
 
 
 def _render(fault: DefinitionError) -> Json:
-    message = fault.message.removeprefix(f"{fault.source}:{fault.line}: ").removeprefix(f"{fault.source}: ")
     # the fault of a workflow that this one runs has the lines of another text
     is_own = fault.source == DRAFT
     return {
         "line": fault.line if is_own else 0,
-        "message": message if is_own else fault.message,
+        "column": fault.column if is_own else 0,
+        "message": fault.problem if is_own else fault.message,
         "remedy": fault.remedy,
     }
 
@@ -131,6 +131,6 @@ def _find_missing_skills(loaded: Loaded, is_offered: Callable[[str], bool]) -> l
     found: list[Json] = []
     for path, step in iterate_places(loaded.definition.steps, ("steps",)):
         if step.skill is not None and "${{" not in step.skill and not is_offered(step.skill):
-            line = loaded.document.line_of((*path, "skill"))
+            line = loaded.document.place_of((*path, "skill")).line
             found.append({"line": line, "message": f"no agent offers {step.skill!r} now"})
     return found

@@ -132,6 +132,32 @@ def test_a_refused_call_of_a_run_names_its_error_and_its_step() -> None:
         call, Outcome(call.id, "nope", "refused", error=UnknownSkillError("nope")), AT
     ).as_json()
     assert (row["error"], row["run_step"], row["agent"]) == ("unknown_skill", "run-1/plan", None)
+    assert "nope" in row["reason"]
+
+
+@requirement("P-26")
+def test_the_reason_of_a_failed_call_is_the_text_of_its_error_without_secrets() -> None:
+    call = make_call(arguments={"text": "tea", "login": {"password": "hunter2", "codes": ["9-9-9-9"]}})
+    text = (
+        "no tea for hunter2; asked https://ada:pw@shop.example/?token=abc&page=2 with sk-0123456789abcdef, "
+        'api_key=k1, {"client_secret": "c d", "page": 3}, Authorization: Bearer abc, password: pw-1, rtn_'
+        + "x"
+        * 20
+    )
+    outcome = Outcome(call.id, "create_plan", "failed", error=ExecutionFailedError(text))
+    reason = CallEndedEvent(call, outcome, AT).as_json()["reason"]
+    assert reason == (
+        "no tea for ***; asked https://***@shop.example/?token=***&page=2 with ***, "
+        'api_key=***, {"client_secret": ***, "page": 3}, Authorization: Bearer ***, password: ***, [token]'
+    )
+
+
+def test_a_long_reason_is_cut() -> None:
+    call = make_call()
+    outcome = Outcome(call.id, "create_plan", "failed", error=RemoteFaultError("a", -32000, "word " * 500))
+    reason = CallEndedEvent(call, outcome, AT).as_json()["reason"]
+    assert len(reason) == 500
+    assert reason.endswith("…")
 
 
 @requirement("P-26")

@@ -1,4 +1,4 @@
-"""``retinue run`` starts a workflow and follows it to its end; ``retinue workflows`` lists workflows."""
+"""``retinue run`` starts a workflow and follows it to its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from retinue.cli.calling.result_files import out_option, print_result
 from retinue.cli.options import json_option, read_object
-from retinue.cli.output import note, print_json, print_table, warn, working
+from retinue.cli.output import working
 from retinue.cli.session import open_session, run_command
 
 FILE_ENDINGS = frozenset({".yaml", ".yml", ".json"})
@@ -64,20 +64,25 @@ def _read_workflow(text: str) -> str | dict[str, Any]:
     path = Path(text)
     if path.suffix not in FILE_ENDINGS and not path.is_file():
         return text
+    from retinue.workflows.definitions.loading import load_definition
+
+    return load_definition(read_definition(path), source=text).to_json()
+
+
+def read_definition(path: Path) -> str:
+    """The text of a definition's file; raises InvalidSettingError."""
     from retinue.core.errors import InvalidSettingError
     from retinue.workflows.definitions.documents import MAX_TEXT_BYTES
-    from retinue.workflows.definitions.loading import load_definition
 
     try:
         with path.open(encoding="utf-8") as file:
-            source = file.read(MAX_TEXT_BYTES + 1)  # one more than fits, which is refused as too large
+            return file.read(MAX_TEXT_BYTES + 1)  # one more than fits, which is refused as too large
     except FileNotFoundError:
-        raise InvalidSettingError("FILE", f"no file {text}", remedy="check the path") from None
+        raise InvalidSettingError("FILE", f"no file {path}", remedy="check the path") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSettingError(
-            "FILE", f"{text} cannot be read: {error}", remedy="check the file"
+            "FILE", f"{path} cannot be read: {error}", remedy="check the file"
         ) from error
-    return load_definition(source, source=text).to_json()
 
 
 async def _run(
@@ -88,44 +93,3 @@ async def _run(
     async with open_session().client() as client:
         with working("running") as echo:
             return await RunFollower(client, echo, echo.now).run(workflow, given, run_id, overrides)
-
-
-@click.command()
-@json_option
-def workflows(as_json: bool) -> None:
-    """List the workflows.
-
-    Lists the built-in workflows, those in the folder of custom workflows (workflows/ in the state folder)
-    and those published in the registries.
-    """
-    reply = run_command(_list())
-    if as_json:
-        print_json(reply)
-        return
-    rows = reply["workflows"]
-    readable = [row for row in rows if "error" not in row]
-    if readable:
-        print_table(
-            ("NAME", "FROM", "STEPS", "SKILLS", "DESCRIPTION"),
-            [
-                (
-                    row["name"],
-                    row.get("origin", "built-in"),
-                    row.get("steps"),
-                    row.get("skills"),
-                    row.get("description"),
-                )
-                for row in readable
-            ],
-        )
-    else:
-        note("no workflows yet; publish one: retinue publish flow.yaml")
-    for row in rows:
-        if "error" in row:
-            warn(f"{row['name']}: {row['error']}")
-
-
-async def _list() -> dict[str, Any]:
-    async with open_session().client() as client:
-        reply: dict[str, Any] = await client.get("list_workflows")
-        return reply

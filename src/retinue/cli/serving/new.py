@@ -1,4 +1,4 @@
-"""``retinue new``: create the folder of a new agent."""
+"""``retinue new``: create the folder of a new agent, or the file of a new workflow."""
 
 from __future__ import annotations
 
@@ -17,27 +17,41 @@ MAX_NAME_CHARS = 64
 TEMPLATE_NAME = "my-agent"
 """The placeholder for the name in the templates."""
 
+WORKFLOW_TEMPLATE_NAME = "my-workflow"
+
 SUFFIX = ".txt"
 """Prevents tools that scan for Python code from treating a template as part of Retinue."""
 
 
 @click.command()
 @click.argument("name")
-def new(name: str) -> None:
-    """Create the folder of a new agent.
+@click.option("--workflow", is_flag=True, help="Create the workflow NAME.yaml instead.")
+def new(name: str, workflow: bool) -> None:
+    """Create the folder of a new agent, or a workflow.
 
     NAME is the folder and the agent's name. The folder holds agent.py with one skill, agent.json,
-    a test with its pytest.ini, and a README.
+    a test with its pytest.ini, and a README. With --workflow, NAME.yaml is a workflow, and
+    workflow.schema.json beside it lets editors complete and check it.
     """
+    from retinue.core.errors import InvalidSettingError
+
+    if not NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
+        kind, example = ("a workflow", "word-flow") if workflow else ("an agent", "word-agent")
+        raise InvalidSettingError(
+            "NAME",
+            f"{name!r} is not {kind} name",
+            remedy=f"use lower-case letters and digits, separated by - . or _, such as {example}",
+        )
+    if workflow:
+        _create_workflow(name)
+    else:
+        _create_agent(name)
+
+
+def _create_agent(name: str) -> None:
     from retinue.core.errors import InvalidSettingError, StateError
     from retinue.storage.files import storage_errors
 
-    if not NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
-        raise InvalidSettingError(
-            "NAME",
-            f"{name!r} is not an agent name",
-            remedy="use lower-case letters and digits, separated by - . or _, such as word-agent",
-        )
     folder = Path(name)
     try:
         with storage_errors(folder):
@@ -60,6 +74,30 @@ def new(name: str) -> None:
     click.echo(f"  {retinue} serve {name}/agent.json")
     click.echo(f"""  {retinue} call greet '{{"name": "Ada"}}'      (in another terminal)""")
     click.echo(f"  {module_command('pytest')} {name}{needed}")
+
+
+def _create_workflow(name: str) -> None:
+    from retinue.core.errors import InvalidSettingError
+    from retinue.storage.files import storage_errors
+    from retinue.workflows.definitions.editor_schema import FILE_NAME, render_schema
+
+    file, schema = Path(f"{name}.yaml"), Path(FILE_NAME)
+    template = resources.files("retinue.cli.serving").joinpath("templates", "workflow", "workflow.yaml.txt")
+    with storage_errors(file):
+        try:
+            with file.open("x", encoding="utf-8") as created:
+                created.write(template.read_text("utf-8").replace(WORKFLOW_TEMPLATE_NAME, name))
+        except FileExistsError:
+            raise InvalidSettingError(
+                "NAME", f"{file} exists", remedy="choose another name, or move the file away"
+            ) from None
+        schema.write_bytes(render_schema())  # that of this release, also where an older one lies there
+    retinue = command_line()
+    click.echo(f"Created {file} and {FILE_NAME}. Try:")
+    click.echo(f"  {retinue} workflows check {file}")
+    click.echo(
+        f"""  {retinue} run {file} '{{"who": "Ada"}}'      (with the agent of: {retinue} new my-agent)"""
+    )
 
 
 def read_templates(name: str) -> dict[str, str]:

@@ -93,19 +93,41 @@ class SchemaRefusedError(RequestError):
 
 
 class DefinitionError(RequestError):
-    """A workflow definition is wrong; ``line`` is 1-based, 0 when unknown."""
+    """A workflow definition is wrong.
+
+    ``line`` and ``column`` count from 1 and are 0 when unknown; ``path`` leads to the place in the
+    definition, as keys and positions.
+    """
 
     type = "invalid_definition"
 
-    def __init__(self, problem: str, *, source: str = "definition", line: int = 0, remedy: str) -> None:
+    def __init__(
+        self,
+        problem: str,
+        *,
+        source: str = "definition",
+        line: int = 0,
+        column: int = 0,
+        path: tuple[str | int, ...] = (),
+        remedy: str,
+    ) -> None:
         at = f"{source}:{line}" if line else source
         super().__init__(f"{at}: {problem}", remedy=remedy)
+        self.problem = problem
         self.source = source
         self.line = line
+        self.column = column
+        self.path = path
 
     @property
     def data(self) -> dict[str, Any]:
-        return {"source": self.source, "line": self.line}
+        return {
+            "source": self.source,
+            "line": self.line,
+            "column": self.column,
+            "path": list(self.path),
+            "problem": self.problem,
+        }
 
 
 class KeyConflictError(RequestError):

@@ -20,6 +20,7 @@ from retinue.core.log_lines import find_json_lines
 from retinue.core.quick_dataclass import quick_dataclass
 from retinue.core.record import HUB_NAME
 from retinue.core.text import MIN_TOKEN_LENGTH, hide_tokens
+from retinue.mesh.observing.reasons import write_reason
 
 _log = structlog.get_logger("retinue.events")
 
@@ -83,7 +84,10 @@ class CallEndedEvent:
     type: Literal["CALL:ENDED"] = "CALL:ENDED"
 
     def as_json(self) -> dict[str, Any]:
-        """The event as a flat row without arguments or values, which may hold secrets (P-26)."""
+        """The event as a flat row without arguments or values, which may hold secrets (P-26).
+
+        ``reason`` is the text of the error, without secrets.
+        """
         call, outcome = self.call, self.outcome
         row: dict[str, Any] = {
             "type": self.type,
@@ -106,6 +110,7 @@ class CallEndedEvent:
             row["run_step"] = call.run_step
         if outcome.error is not None:
             row["error"] = outcome.error.type
+            row["reason"] = write_reason(outcome.error, call.arguments)
         return row
 
 

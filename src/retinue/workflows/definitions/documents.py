@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from ruamel.yaml import YAML
@@ -50,28 +50,36 @@ _OTHER_BASE = re.compile(r"0o[0-7]{1,20}|0x[0-9a-fA-F]{1,15}")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3})?")
 
 
+class Place(NamedTuple):
+    """A place in a text, counted from 1; zeros when unknown."""
+
+    line: int = 0
+    column: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed text: its value, and the 1-based line at which the value of each path begins.
+    """A parsed text: its value, and the place at which the value of each path begins.
 
-    The line of a mapping's entry is that of its key.
+    The place of a mapping's entry is that of its key.
     """
 
     value: Any
     source: str
-    lines: dict[Path, int] = field(default_factory=dict)
+    places: dict[Path, Place] = field(default_factory=dict)
 
-    def line_of(self, path: Path) -> int:
-        """The line of a path, or of the nearest thing around it; 0 when unknown."""
-        while path and path not in self.lines:
+    def place_of(self, path: Path) -> Place:
+        """The place of a path, or of the nearest thing around it."""
+        while path and path not in self.places:
             path = path[:-1]
-        return self.lines.get(path, 0)
+        return self.places.get(path, Place())
 
     def fault(self, path: Path, problem: str, remedy: str) -> DefinitionError:
         """The error that this document has at ``path``."""
         where = render_path(path)
         text = f"{where}: {problem}" if where else problem
-        return DefinitionError(text, source=self.source, line=self.line_of(path), remedy=remedy)
+        line, column = self.place_of(path)
+        return DefinitionError(text, source=self.source, line=line, column=column, path=path, remedy=remedy)
 
 
 def document_of(value: Any, source: str) -> Document:
@@ -121,12 +129,12 @@ def _read_json(text: str, source: str) -> Document:
             raise DefinitionError(f"more than {MAX_VALUES:,} values", source=source, remedy="make it smaller")
         return document_of(value, source)
     try:
-        lines = _read_yaml(text, source).lines
+        places = _read_yaml(text, source).places
     except DefinitionError as error:
         if "nested" in error.message or "values" in error.message:
             raise
-        lines = {}
-    return Document(value, source, lines)
+        places = {}
+    return Document(value, source, places)
 
 
 def _iterate_values(value: Any) -> Iterator[Any]:
@@ -158,16 +166,16 @@ def _read_yaml(text: str, source: str) -> Document:
         raise _too_deep(source, error.problem_mark.line + 1) from None
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 0
+        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
         problem = (error.problem or error.context or "no YAML").strip()
         problem, remedy = _PROBLEMS.get(problem, (problem, _yaml_remedy(text, line)))
-        raise DefinitionError(problem, source=source, line=line, remedy=remedy) from None
+        raise DefinitionError(problem, source=source, line=line, column=column, remedy=remedy) from None
     except YAMLError as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else "no YAML"
         raise DefinitionError(line, source=source, remedy="mend the YAML") from None
     builder = _Builder(source)
-    value = None if root is None else builder.build(root, (), root.start_mark.line + 1)
-    return Document(value, source, builder.lines)
+    value = None if root is None else builder.build(root, (), _place_of(root))
+    return Document(value, source, builder.places)
 
 
 class _LimitedScanner(Scanner):
@@ -190,16 +198,17 @@ class _Builder:
     """Values from nodes, counted while they are built; an aliased value is built once and shared."""
 
     def __init__(self, source: str) -> None:
-        self.lines: dict[Path, int] = {}
+        self.places: dict[Path, Place] = {}
         self._source = source
         self._built: dict[Node, tuple[Any, int]] = {}
         self._open: set[Node] = set()
         self._values = 0
         self._aliases = 0
 
-    def build(self, node: Node, path: Path, line: int) -> Any:
-        """The value of ``node``; ``line`` is that of its key, or of the collection around an alias."""
-        self.lines[path] = line
+    def build(self, node: Node, path: Path, place: Place) -> Any:
+        """The value of ``node``; ``place`` is that of its key, or of the collection around an alias."""
+        self.places[path] = place
+        line = place.line
         if node in self._open:
             raise self._fault(f"alias *{node.anchor} stands for nothing yet", line, "write the value out")
         if node in self._built:
@@ -218,30 +227,31 @@ class _Builder:
             if len(path) >= MAX_DEPTH:
                 raise _too_deep(self._source, line)
             self._open.add(node)
-            value = self._build_entries(node, path, line)
+            value = self._build_entries(node, path, place)
             self._open.remove(node)
         self._built[node] = (value, self._values - before)
         return value
 
-    def _build_entries(self, node: Node, path: Path, line: int) -> dict[str, Any] | list[Any]:
+    def _build_entries(self, node: Node, path: Path, place: Place) -> dict[str, Any] | list[Any]:
         if not isinstance(node, MappingNode):
             return [
-                self.build(item, (*path, place), line if item in self._built else item.start_mark.line + 1)
-                for place, item in enumerate(node.value)
+                self.build(item, (*path, index), place if item in self._built else _place_of(item))
+                for index, item in enumerate(node.value)
             ]
         values: dict[str, Any] = {}
         for key, item in node.value:
-            key_line = key.start_mark.line + 1
+            key_place = _place_of(key)
+            key_line = key_place.line
             if key in self._built:
-                raise self._fault("an alias as a key", line, "write the key out")
+                raise self._fault("an alias as a key", place.line, "write the key out")
             self._refuse_tag(key)
             if not isinstance(key, ScalarNode):
                 raise self._fault("a key that is no text", key_line, "write a plain word as the key")
             if key.value in values:
-                first = self.lines[(*path, key.value)]
+                first = self.places[(*path, key.value)].line
                 problem = f"key {key.value!r} stands twice (first in line {first})"
                 raise self._fault(problem, key_line, "remove one of them")
-            values[key.value] = self.build(item, (*path, key.value), key_line)
+            values[key.value] = self.build(item, (*path, key.value), key_place)
         return values
 
     def _refuse_tag(self, node: Node) -> None:
@@ -258,6 +268,10 @@ class _Builder:
 
     def _fault(self, problem: str, line: int, remedy: str) -> DefinitionError:
         return DefinitionError(problem, source=self._source, line=line, remedy=remedy)
+
+
+def _place_of(node: Node) -> Place:
+    return Place(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 def _read_scalar(text: str) -> Any:

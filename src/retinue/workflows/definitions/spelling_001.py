@@ -26,7 +26,7 @@ from typing import Any
 
 from retinue.workflows.definitions.checks import unknown_key
 from retinue.workflows.definitions.definition import render_duration
-from retinue.workflows.definitions.documents import Document, Path
+from retinue.workflows.definitions.documents import Document, Path, Place
 
 _TOP_KEYS = ("metadata", "steps", "error_handling", "input_schema", "output")
 _METADATA_KEYS = ("id", "name", "version", "description", "tags", "author", "created", "updated")
@@ -78,7 +78,7 @@ class _Translation:
 
     def __init__(self, document: Document) -> None:
         self._from = document
-        self._lines: dict[Path, int] = {}
+        self._places: dict[Path, Place] = {}
         self._aliases: dict[str, str] = {}
 
     def translate(self) -> Document:
@@ -97,7 +97,7 @@ class _Translation:
             "steps": self._translate_steps(value["steps"], ("steps",), ("steps",), None),
             "output": self._translate_value(value.get("output", "merged"), ("output",)),
         }
-        self._lines |= {("name",): self._from.line_of(("metadata",)), (): self._from.line_of(())}
+        self._places |= {("name",): self._from.place_of(("metadata",)), (): self._from.place_of(())}
         if settings:
             canonical["settings"] = self._place(settings, ("settings",), ("error_handling",))
         if metadata.get("version") is not None:
@@ -106,7 +106,7 @@ class _Translation:
             canonical["tags"] = metadata["tags"]
         if value.get("input_schema") is not None:
             canonical["input"] = value["input_schema"]
-        return Document(canonical, self._from.source, self._lines)
+        return Document(canonical, self._from.source, self._places)
 
     def _translate_steps(self, steps: Any, path: Path, target: Path, when: _Condition | None) -> list[Any]:
         if not isinstance(steps, list):
@@ -128,7 +128,7 @@ class _Translation:
         if kind == "conditional":
             return self._translate_conditional(step, path, target, index, when)
         here = (*target, index)
-        self._lines[here] = self._from.line_of(path)
+        self._places[here] = self._from.place_of(path)
         canonical: dict[str, Any] = {"id": step["id"]}
         if step.get("description"):
             canonical["description"] = step["description"]
@@ -236,7 +236,7 @@ class _Translation:
 
     def _translate_value(self, value: Any, path: Path, target: Path | None = None) -> Any:
         target = path if target is None else target
-        self._lines[target] = self._from.line_of(path)
+        self._places[target] = self._from.place_of(path)
         if isinstance(value, str):
             return _TEMPLATE.sub(self._translate_template(path), value)
         if isinstance(value, Mapping):
@@ -305,7 +305,7 @@ class _Translation:
         return settings
 
     def _place(self, value: Any, target: Path, path: Path) -> Any:
-        self._lines[target] = self._from.line_of(path)
+        self._places[target] = self._from.place_of(path)
         return value
 
 

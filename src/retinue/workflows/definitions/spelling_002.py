@@ -55,7 +55,7 @@ class _Translation:
 
     def __init__(self, document: Document) -> None:
         self._from = document
-        self._lines = dict(document.lines)
+        self._places = dict(document.places)
         self._ids: dict[str, str] = {}
 
     def translate(self) -> Document:
@@ -66,7 +66,7 @@ class _Translation:
             value["steps"] = [self._step(step, ("steps", n)) for n, step in enumerate(steps)]
         if isinstance(value.get("settings"), Mapping):
             value["settings"] = self._settings(value["settings"])
-        return Document(value, self._from.source, self._lines)
+        return Document(value, self._from.source, self._places)
 
     def _name_all(self, steps: list[Any]) -> None:
         for step in steps:
@@ -175,7 +175,7 @@ class _Translation:
             path: Path = ("settings", key)
             name = SETTINGS.get(key, key)
             if name:
-                self._lines["settings", name] = self._from.line_of(path)
+                self._places["settings", name] = self._from.place_of(path)
             if key == "metricsLevel":
                 if value not in _METRICS:
                     raise self._from.fault(path, f"{value!r} is no level", f"write {', '.join(_METRICS)}")
@@ -199,15 +199,15 @@ class _Translation:
         found["delay"] = _as_duration(found.get("delay", 1000))
         if "backoffFactor" in found:
             found["backoff"] = found.pop("backoffFactor")
-            self._lines[(*path, "backoff")] = self._from.line_of((*path, "backoffFactor"))
+            self._places[(*path, "backoff")] = self._from.place_of((*path, "backoffFactor"))
         if isinstance(found.get("backoff"), int) and not isinstance(found["backoff"], bool):
             found["backoff"] = float(found["backoff"])
         return found
 
     def _move(self, path: Path, key: str, *target: str) -> None:
         """Move the value under ``key`` to ``target``, with its line."""
-        if (*path, key) in self._lines:
-            self._lines[(*path, *target)] = self._lines[(*path, key)]
+        if (*path, key) in self._places:
+            self._places[(*path, *target)] = self._places[(*path, key)]
 
 
 def _as_duration(value: Any) -> Any:
