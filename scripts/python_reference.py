@@ -213,7 +213,11 @@ def _render_parameter(parameter: inspect.Parameter) -> str:
     if parameter.annotation is not parameter.empty:
         text += f": {_type(parameter.annotation)}"
     if parameter.default is not parameter.empty:
-        default = repr(parameter.default)
+        value = parameter.default
+        # the order of a set differs from process to process
+        default = (
+            f"{{{', '.join(map(repr, sorted(value)))}}}" if isinstance(value, frozenset) else repr(value)
+        )
         text += f" = {default if len(default) <= _LONGEST_DEFAULT and '<' not in default else '…'}"
     return text
 
