@@ -84,7 +84,12 @@ def test_a_step_without_a_limit_has_three_hundred_seconds() -> None:
         ("name: w\nsteps: []\n", 2, "no steps", "add at least one"),
         ("name: w\n", 1, "'steps' is missing", "add steps"),
         ("name: w\nsteps: plan\n", 2, "steps: it must be a list; it is a string", "retinue docs workflows"),
-        ("name: w\nsteps: [plan]\n", 2, "steps[0]: it must be an object; it is a string", "retinue docs workflows"),
+        (
+            "name: w\nsteps: [plan]\n",
+            2,
+            "steps[0]: it must be an object; it is a string",
+            "retinue docs workflows",
+        ),
         ("name: 1\nsteps: [{id: a, skill: b}]\n", 1, "name: it must be a string; it is a number", "quote"),
         ("steps: [{id: a, skill: b}]\n", 1, "'name' is missing", "add name"),
         (with_step("{id: a, skill: b, with: {n: ${{ input.n }}}}"), 4, "", "put quotes around it"),
