@@ -101,7 +101,7 @@ def restore(
     if new_keys:
         note("the keys are made anew by the next hub: machines join again, retinue connect is repeated")
     elif not result.current:
-        warn("keys, logins and accepted tools are those of the backup: see docs/guides/backup.md")
+        warn("keys, logins and accepted tools are those of the backup: read: retinue docs backup")
     if load_settings().database is not None:
         warn("the runs are in the configured database: restore it with its own program")
 

@@ -118,7 +118,7 @@ def revoke(token_id: str, keep_published: bool) -> None:
         registry = LayoutRegistry(find_state().registry)
         for reference in registry.remove_published_by(issued.principal.id):
             note(f"removed {reference}, which it published")
-    note("that machine still has the key of the mesh; to change the key, see docs/security.md")
+    note("that machine still has the key of the mesh; to change the key, read: retinue docs security")
 
 
 def _tokens(*, prepare: bool = False) -> TokenFile:

@@ -75,7 +75,7 @@ async def check_ready(state: State, url: str, settings: Settings, http: HttpClie
     if not status:
         return []
     condition = "; ".join([f"the hub is {status}", *problems])
-    remedy = "see docs/operating.md" if problems or status != "ready" else ""
+    remedy = "retinue docs operating" if problems or status != "ready" else ""
     return [
         Check(
             "ready",
