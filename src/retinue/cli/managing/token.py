@@ -154,8 +154,8 @@ def _check_name(name: str | None) -> None:
 def _read_lifetime(text: str | None) -> float | None:
     if text is None:
         return None
-    found = _LIFETIME.fullmatch(text.strip())
-    lifetime_s = float(found["count"]) * _UNITS_S[found["unit"]] if found else 0.0
+    match = _LIFETIME.fullmatch(text.strip())
+    lifetime_s = float(match["count"]) * _UNITS_S[match["unit"]] if match else 0.0
     if not 0 < lifetime_s <= MAX_LIFETIME_S:
         raise InvalidSettingError(
             "--expires",

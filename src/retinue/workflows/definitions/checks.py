@@ -1,4 +1,4 @@
-"""Checks a definition when it is loaded, as far as its text alone shows faults.
+"""Checks a definition when it is loaded, for faults that its text alone shows.
 
 The first fault, by its place in the text, is raised as DefinitionError with source, line and remedy. This
 module checks the shape; ``step_checks`` checks the relations between steps.
