@@ -18,6 +18,7 @@ from retinue.dashboard.forms import WHOLE, has_problem, make_form, read_form
 from retinue.dashboard.frame import PAGE, Page, PageFrame, describe_error, read_entries, read_number
 from retinue.dashboard.open_calls import ANSWER_WITHIN_S, OpenCall, OpenCalls
 from retinue.dashboard.questions import Question, make_question, read_answer
+from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.sessions import ROOT
 
 SKILLS = 100
@@ -36,10 +37,11 @@ _ORIGINS = {
 class AgentPages:
     """The pages below ``/ui/agents``."""
 
-    def __init__(self, hub: HubSkills, frame: PageFrame, open_calls: OpenCalls) -> None:
+    def __init__(self, hub: HubSkills, frame: PageFrame, files: ResultFiles, open_calls: OpenCalls) -> None:
         self._hub = hub
         self._open_calls = open_calls
         self._frame = frame
+        self._files = files
 
     def list_pages(self) -> dict[str, Page]:
         """The pages to read, by path."""
@@ -115,12 +117,14 @@ class AgentPages:
                     result = await self._open_calls.start(principal.id, arguments, call_skill)
         if isinstance(result, OpenCall) and question is None:
             question = make_question(result.question.schema)
+        outcome = result if isinstance(result, Outcome) else None
         context = {
             "name": name,
             "skill": skill,
             "has_fields": fields.kind != "json",
             "form": form,
-            "outcome": result if isinstance(result, Outcome) else None,
+            "outcome": outcome,
+            "files": [] if outcome is None else self._files.show(outcome.parts, principal),
             "open_call": result if isinstance(result, OpenCall) else None,
             "question": question,
             "answer_within_s": ANSWER_WITHIN_S,
