@@ -4,54 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlencode
 
 import orjson
 import pytest
 
 from retinue.authoring.agent import Agent
 from retinue.core.call import Answer
+from retinue.dashboard.figures import measure
 from retinue.oci.registry import publish_card
 from retinue.storage.state import State
-from retinue.web.issued_tokens import TokenFile
-from tests.system import NOON, Hub, Reply, System, Wire, open_system, open_wire
+from tests.dashboard.site import OWN, Site
+from tests.system import NOON, open_system, open_wire
 
-OWN = {"sec-fetch-site": "same-origin"}
 VOTES = {"a": "Rome", "b": "rome.", "c": "Paris"}
 VOTE = {
     "name": "ask-three",
     "steps": [{"id": "ask", "parallel": {"mode": "vote", "role": "execute", "prompt": "Capital of Italy?"}}],
 }
-
-
-@dataclass(slots=True)
-class Site:
-    """A hub with pages, an agent with an exposed skill and one of the mesh, voters, and what was called."""
-
-    system: System
-    hub: Hub
-    wire: Wire
-    called: list[str]
-
-    def token(self, *scopes: str, name: str, agents: tuple[str, ...] = ()) -> str:
-        _, text = TokenFile(self.system.state.keys).issue(scopes, name=name, agents=agents)
-        return f"Bearer {text}"
-
-    async def read(self, path: str, token: str) -> Reply:
-        return await self.wire.get(f"{self.hub.url}{path}", authorization=token, accept="text/html")
-
-    async def submit(self, path: str, entries: dict[str, str], token: str, **headers: str) -> Reply:
-        form = {"content-type": "application/x-www-form-urlencoded", "accept": "text/html"}
-        body = urlencode(entries).encode()
-        return await self.wire.post(f"{self.hub.url}{path}", body, authorization=token, **form, **headers)
-
-    def list_audit(self) -> list[tuple[str, str, str]]:
-        """Caller, skill and status of each call of the dashboard that ended."""
-        rows = reversed(self.hub.audit.recent(100))
-        ended = [row for row in rows if row["type"] == "CALL:ENDED" and row["door"] == "dashboard"]
-        return [(row["caller"], row["skill"], row["status"]) for row in ended]
 
 
 @pytest.fixture
@@ -198,6 +168,31 @@ async def test_a_trace_shows_its_depth_and_the_bounds_of_a_chain(site: Site) -> 
     assert f"Depth 0 of at most {guard.max_depth};" in page
     assert f"may cause {guard.new_trace_calls:,} further ones" in page
     assert "Arguments and results of calls are not recorded" in page
+
+
+async def test_an_unknown_page_is_a_page(site: Site) -> None:
+    for path in ("/ui/nosuch", "/ui/runs/a/b", "/ui/"):
+        reply = await site.read(path, site.system.token)
+        assert reply.status == 404, path
+        page = reply.body.decode()
+        assert f"There is no page {path}" in page
+        assert ">Overview</a>" in page
+    assert (await site.read("/ui/nosuch", "")).status in (401, 404)
+
+
+async def test_a_browser_whose_session_has_ended_is_told_and_can_sign_in(site: Site) -> None:
+    reply = await site.wire.get(
+        f"{site.hub.url}/ui/agents", cookie="retinue_session=gone", accept="text/html"
+    )
+    page = reply.body.decode()
+    assert "Sign out" not in page
+    assert "Sign in</a>" in page
+
+
+def test_a_call_that_its_caller_ended_is_no_failure() -> None:
+    call = {"status": "failed", "duration_ms": 1.0, "ended_at": 100.0, "agent": "a"}
+    figures = measure([{**call, "error": "cancelled"}, {**call, "error": "timeout"}], 100.0)
+    assert (figures["failed"], figures["count"], figures["period_ms"]) == (1, 2, 300_000.0)
 
 
 async def test_calls_and_traces_show_why_a_call_failed_without_its_secrets(site: Site) -> None:

@@ -17,7 +17,7 @@ RECENT_S = 300.0
 CANCELLED = "cancelled"
 """The error of a call that its caller ended, which is no failure."""
 
-_KINDS = ("parallel", "loop", "switch", "wait_for", "foreach", "steps")
+_KINDS = ("parallel", "loop", "switch", "wait_for", "wait", "foreach", "steps")
 
 
 def measure(calls: list[Json], now: float) -> Json:
@@ -36,6 +36,7 @@ def measure(calls: list[Json], now: float) -> Json:
         "p50_ms": times[len(times) // 2] if times else None,
         "p95_ms": times[min(len(times) - 1, int(len(times) * 0.95))] if times else None,
         "failed": failed,
+        "period_ms": seconds * 1000,
         "line": draw_sparkline(buckets),
     }
 
@@ -59,7 +60,7 @@ def draw_steps(steps: Sequence[ShownStep]) -> Graph:
     before: list[str] = []
     for step in steps:
         nodes.append(_step_node(step))
-        # the items of a foreach and the branches of a step run beside each other
+        # the items of a foreach and the branches of a step run at the same time
         if step.path[-1:].isdigit() and "#" in step.path.rpartition("/")[2]:
             before = []
         edges += [(name, step.path) for name in before]
@@ -72,6 +73,8 @@ def draw_steps(steps: Sequence[ShownStep]) -> Graph:
 def _step_node(step: ShownStep) -> Box:
     facts = step.facts
     detail = facts.get("agent") or facts.get("skill") or facts.get("kind") or ""
+    if facts.get("until"):
+        detail = f"until {facts['until']}"
     if step.counts:
         detail = write_counts(step.counts)
     is_folded = bool(step.counts)

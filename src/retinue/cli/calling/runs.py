@@ -162,12 +162,18 @@ def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
             (
                 row["run"],
                 row["workflow"],
-                f"{row['status']}, undo incomplete" if "undo" in row else row["status"],
+                _describe_status(row),
                 *_read_times(row),
             )
             for row in rows
         ],
     )
+
+
+def _describe_status(row: Mapping[str, Any]) -> str:
+    if "waits_for" in row:
+        return f"waiting: {', '.join(row['waits_for'])}"
+    return f"{row['status']}, undo incomplete" if "undo" in row else str(row["status"])
 
 
 def _draw(shown: Mapping[str, Any]) -> Iterator[str]:
@@ -207,7 +213,9 @@ def _draw_step(node: Mapping[str, Any], depth: int) -> Iterator[str]:
         yield f"{inner}input: {_shorten(node['input'])}"
     for attempt in attempts if len(attempts) > 1 else ():
         yield f"{inner}{_draw_attempt(attempt)}"
-    if node["status"] == "waiting":
+    if node.get("until"):
+        yield f"{inner}until {clean(node['until'])}"
+    elif node["status"] == "waiting":
         asked = f": {clean(node['message'])}" if node.get("message") else ""
         yield f"{inner}waits for {clean(node.get('topic'))}{asked}"
     if node.get("warning"):

@@ -96,6 +96,14 @@ class RunContext(Protocol):
     async def sleep(self, path: str, seconds: float) -> None:
         """Sleep; time that passes while the run is interrupted counts."""
 
+    async def wait_until(
+        self, path: str, until: float, *, at_most_s: float, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Wait until a time, in seconds since 1970, as the clock shows it. Emits the events of a step.
+
+        A clock that is set back makes the wait of one execution no longer than ``at_most_s``.
+        """
+
     async def receive(
         self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None
     ) -> StepOutcome:
@@ -114,7 +122,7 @@ class Runs(Protocol):
     async def start(self, request: RunRequest, *, run_id: str | None = None) -> RunRecord:
         """Start a run. The id is an idempotency key: the same request again returns the first run.
 
-        Without one the run gets an id that nobody used.
+        Without one the run gets a new id.
 
         Raises RunConflictError for the same id with another request, and for the id of a run that has ended
         and was deleted, OutputInvalidError for a request that

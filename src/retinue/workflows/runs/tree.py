@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from retinue.core.parts import PARTS_FIELD
 from retinue.workflows.runs.records import RunEvent, StepRecord
 
 _CALLS = ("call", "undo", "review")
+_WAITS = ("wait", "timer")
 _UNDOING = ("undo", "settle")
 _TRY = re.compile(r"(?:@\d+|/again)+$")
 _OF_THE_RUN = re.compile(r"(?:^|/)(?:cache/(?:find|keep)|settings/max_duration)$")
@@ -22,7 +24,7 @@ _RUN_EVENTS = ("run_started", "run_finished", "run_resumed")
 _SERVING = ("choose", "clock", "fail", "settle")
 _LEVEL = re.compile(r"(?=[./#])")
 _CALL_FACTS = ("skill", "agent", "role", "warning")
-_FACTS = ("topic", "message", "schema", "when", "branch", "value", "role", "cached")
+_FACTS = ("topic", "until", "message", "schema", "when", "branch", "value", "role", "cached")
 
 
 @dataclass(slots=True)
@@ -211,6 +213,8 @@ class _Tree:
         elif is_call:
             node.facts["output"] = value["value"]
             node.facts.setdefault("agent", value["agent"])
+            if value.get(PARTS_FIELD):
+                node.facts[PARTS_FIELD] = value[PARTS_FIELD]
             if value.get("cached"):
                 node.facts["cached"] = True
             if value.get("usage"):
@@ -257,11 +261,11 @@ def _take_other(node: StepNode, event: RunEvent, kind: str) -> None:
     node.facts |= {key: facts[key] for key in _FACTS if facts.get(key)}
     if event.kind == "step_started":
         node.facts.setdefault("started_at", event.at)
-        node.status = "waiting" if kind == "wait" else node.status
+        node.status = "waiting" if kind in _WAITS else node.status
     elif facts.get("error") is not None:
         node.status, node.facts["error"] = "failed", facts["error"]
     elif kind == "skip":
         node.status = "skipped"
-    elif kind == "wait":
+    elif kind in _WAITS:
         node.status = "done"
         node.facts["duration_ms"] = facts.get("duration_ms")
