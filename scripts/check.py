@@ -30,7 +30,9 @@ CHECKS = {
     "lint": ["ruff", "check", "."],
     "types": ["mypy", *(word for name in PACKAGES for word in ("-p", name))],
     "layers": ["lint-imports", "--no-logo"],
-    "generated": ["python", "-m", "scripts.workflow_schema", "--check"],
+    "workflow schema": ["python", "-m", "scripts.workflow_schema", "--check"],
+    "error tables": ["python", "-m", "scripts.error_tables", "--check"],
+    "python reference": ["python", "-m", "scripts.python_reference", "--check"],
 }
 
 

@@ -203,6 +203,13 @@ class Watched:
         await self._context.sleep(path, seconds)
         self._points.reach()
 
+    async def wait_until(
+        self, path: str, until: float, *, at_most_s: float, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        self._points.reach()
+        await self._context.wait_until(path, until, at_most_s=at_most_s, facts=facts)
+        self._points.reach()
+
     async def receive(
         self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None
     ) -> StepOutcome:

@@ -8,8 +8,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from retinue.runtime.serving import Stop, bind, count_open_files, fit_to_open_files, serving, url_of
-from retinue.web.connection_gate import HttpLimits
+from retinue.runtime.serving import Stop, bind, serving, url_of
 from retinue.web.http_client import HttpClient
 
 
@@ -60,12 +59,3 @@ async def test_a_client_that_went_away_leaves_no_traceback_in_the_log(
     async with HttpClient() as http, serving(app, listener, Stop()):
         await http.request("GET", url_of(listener), timeout_s=30)
     assert len([one for one in caplog.records if one.exc_info]) == lines
-
-
-@pytest.mark.parametrize(("free", "connections"), [(41, 20), (1, 1), (-3, 1), (1_000_000, 4096)])
-def test_half_of_the_files_that_may_still_be_opened_are_for_clients(free: int, connections: int) -> None:
-    assert fit_to_open_files(HttpLimits(), free).connections == connections
-
-
-def test_the_open_files_of_this_process_are_counted() -> None:
-    assert count_open_files() >= 3

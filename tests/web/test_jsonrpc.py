@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.errors import BusyError, InvalidRequestError, ParseError, RetinueError, TooLargeError
+from retinue.core.errors import InvalidRequestError, OutOfMemoryError, ParseError, RetinueError, TooLargeError
 from retinue.web.codec.jsonrpc import (
     ErrorReply,
     Malformed,
@@ -197,13 +198,14 @@ def test_json_that_is_no_reply_is_refused(body: bytes) -> None:
         parse_response(body)
 
 
+@pytest.mark.parametrize("parse", [parse_message, parse_response])
 def test_a_message_that_memory_does_not_suffice_for_may_be_sent_again(
-    monkeypatch: pytest.MonkeyPatch,
+    parse: Callable[[bytes], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(body: bytes) -> None:
         raise orjson.JSONDecodeError("Not enough memory to allocate buffer for parsing", "", 0)
 
-    monkeypatch.setattr("retinue.web.codec.jsonrpc.orjson.loads", fail)
-    with pytest.raises(BusyError, match="no memory to read a message of 2 bytes") as busy:
-        parse_message(b"{}")
-    assert busy.value.kind.retryable
+    monkeypatch.setattr(orjson, "loads", fail)
+    with pytest.raises(OutOfMemoryError, match="no memory to read a message of 2 bytes") as error:
+        parse(b"{}")
+    assert error.value.kind.retryable

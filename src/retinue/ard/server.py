@@ -86,9 +86,10 @@ class DiscoveryEndpoint:
             visited = parse_visited(request.headers.get(VISITED_HEADER))
             reply, answers = await self.search(search, caller, visited)
         except RetinueError as error:
-            status = 400 if isinstance(error, InvalidParametersError) else rest_fault(error).status
+            fault = rest_fault(error)
+            status = 400 if isinstance(error, InvalidParametersError) else fault.status
             code = _CODES.get(status, "INTERNAL_ERROR")
-            return JSONResponse({"error": {"code": code, "message": error.message}}, status)
+            return JSONResponse({"error": {"code": code, "message": error.message}}, status, fault.headers)
         headers = {}
         if answers.missing:
             missing = [{"source": url, "error": reason} for url, reason in answers.missing.items()]

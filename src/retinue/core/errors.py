@@ -38,7 +38,8 @@ RetinueError
 │   ├── BudgetSpentError      the trace has no calls or seconds left, or a model agent no money
 │   └── CircuitOpenError      the breaker of this trace or agent is open
 ├── BusyError                 a rate or concurrency limit; try later
-│   └── StoppingError         the process is stopping; try later, or elsewhere
+│   ├── StoppingError         the process is stopping; try later, or elsewhere
+│   └── OutOfMemoryError      the process has no memory to read the request; try later, or elsewhere
 ├── ExecutionError            the skill was called and did not return a result
 │   ├── ExecutionFailedError  it raised
 │   ├── OutputInvalidError    its result does not fit the output schema, or is not JSON
@@ -88,6 +89,7 @@ from retinue.core.error_kinds.admission import (
     InsufficientScopeError,
     NotAllowedError,
     NotAuthenticatedError,
+    OutOfMemoryError,
     StoppingError,
     find_guard_error,
 )
@@ -214,6 +216,7 @@ __all__ = [
     "NotAuthenticatedError",
     "NotCallableError",
     "OnErrorClass",
+    "OutOfMemoryError",
     "OutputInvalidError",
     "ParseError",
     "PortInUseError",

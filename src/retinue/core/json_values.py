@@ -7,10 +7,23 @@ from typing import Any
 
 import orjson
 
-from retinue.core.errors import OutputInvalidError, Problem
+from retinue.core.errors import OutOfMemoryError, OutputInvalidError, Problem
 
 MAX_DEPTH = 128
 """Maximum levels of nesting in received JSON: orjson reads 1,024 but writes only 254."""
+
+
+def decode_json(body: bytes) -> Any:
+    """The value of a JSON text that was received.
+
+    Raises ``orjson.JSONDecodeError``, and OutOfMemoryError where memory does not suffice to read it.
+    """
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        if "memory" in error.msg:
+            raise OutOfMemoryError(f"a message of {len(body):,} bytes") from None
+        raise
 
 
 def copy_json(value: Any, what: str) -> Any:

@@ -71,6 +71,12 @@ def _stopping(error: RemoteFaultError, message: str, facts: Facts) -> RetinueErr
     return stopping
 
 
+def _out_of_memory(error: RemoteFaultError, message: str, facts: Facts) -> RetinueError:
+    short = e.OutOfMemoryError(retry_after_s=float(facts["retry_after_s"]))
+    short.is_nested = facts.get("nested") is True
+    return short
+
+
 _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] = {
     e.InvalidParametersError.type: lambda _, m, f: e.InvalidParametersError(_problems(f)),
     e.UnknownSkillError.type: _of_skill(e.UnknownSkillError),
@@ -82,6 +88,7 @@ _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] 
     e.InsufficientScopeError.type: lambda _, m, f: e.InsufficientScopeError(m, scopes=f["scopes"]),
     e.BusyError.type: _busy,
     e.StoppingError.type: _stopping,
+    e.OutOfMemoryError.type: _out_of_memory,
     e.ExecutionFailedError.type: lambda _, m, f: e.ExecutionFailedError(
         m, exception=f.get("exception", ""), detail=f.get("detail", ""), skill=f.get("skill", "")
     ),

@@ -17,7 +17,7 @@ RECENT_S = 300.0
 CANCELLED = "cancelled"
 """The error of a call that its caller ended, which is no failure."""
 
-_KINDS = ("parallel", "loop", "switch", "wait_for", "foreach", "steps")
+_KINDS = ("parallel", "loop", "switch", "wait_for", "wait", "foreach", "steps")
 
 
 def measure(calls: list[Json], now: float) -> Json:
@@ -72,6 +72,8 @@ def draw_steps(steps: Sequence[ShownStep]) -> Graph:
 def _step_node(step: ShownStep) -> Box:
     facts = step.facts
     detail = facts.get("agent") or facts.get("skill") or facts.get("kind") or ""
+    if facts.get("until"):
+        detail = f"until {facts['until']}"
     if step.counts:
         detail = write_counts(step.counts)
     is_folded = bool(step.counts)

@@ -62,11 +62,26 @@ def make_form(schema: Schema | None, given: Any = None) -> FormField:
 
     The outermost field is a group, or one of kind "json" for a schema without declared properties.
     """
-    shown = schema or {}
-    made = _make("", "", shown, _Root(shown), required=True, depth=0)
+    made = make_field(schema, "")
     if made.kind != "group":
         made = replace(made, kind="json", label="arguments")
     return made if given is None else _fill(made, given)
+
+
+def make_field(schema: Schema | None, label: str) -> FormField:
+    """The field, or the group of fields, for a value of the schema; its kind follows from the schema."""
+    shown = schema or {}
+    return _make("", label, shown, _Root(shown), required=True, depth=0)
+
+
+def read_field(form: FormField, entered: Mapping[str, str]) -> tuple[Any, FormField]:
+    """As `read_form`; where nothing was entered, the value is one for which `is_entered` is false."""
+    return _read(form, entered)
+
+
+def is_entered(value: Any) -> bool:
+    """Whether a value of `read_field` was entered."""
+    return value is not _NOTHING
 
 
 def read_form(form: FormField, entered: Mapping[str, str]) -> tuple[Any, FormField]:

@@ -29,6 +29,7 @@ from retinue.core.errors import (
     UnknownAgentError,
     UnknownSkillError,
 )
+from retinue.core.json_values import decode_json
 from retinue.mesh.dispatch import Calls
 from retinue.web.codec.trace import CALLS_USED_KEY, parse_raw_trace_headers
 from retinue.web.disconnect import CancelOnDisconnect, read_body
@@ -220,12 +221,12 @@ _JSON = "application/json"
 def read_arguments(trait: Mapping[str, Any], body: bytes) -> Any:
     """The arguments in the body of a call: an object, or a string for the only parameter.
 
-    Raises InvalidParametersError.
+    Raises InvalidParametersError and OutOfMemoryError.
     """
     if not body.strip():
         return {}
     try:
-        arguments = orjson.loads(body)
+        arguments = decode_json(body)
     except orjson.JSONDecodeError as error:
         raise InvalidParametersError([Problem("", f"the body is not JSON: {error}")]) from error
     if isinstance(arguments, dict):

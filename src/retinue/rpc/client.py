@@ -23,6 +23,7 @@ from retinue.core.errors import (
     InvalidParametersError,
     InvalidRequestError,
     NotAuthenticatedError,
+    OutOfMemoryError,
     ParseError,
     Problem,
     RemoteFaultError,
@@ -246,6 +247,9 @@ def _read_reply(reply: HttpResponse, target: CallTarget) -> Any:
         check_not_refused(target.name, target.url, reply.status, reply.headers)
     try:
         found = parse_response(reply.body)
+    except OutOfMemoryError as error:
+        problem = f"no memory here to read its reply of {len(reply.body):,} bytes"
+        raise AgentUnreachableError(target.name, target.url, problem, sent=True) from error
     except (ParseError, InvalidRequestError) as error:
         if is_lost(reply.status):
             raise lost(target.name, target.url, reply.status, reply.body) from error

@@ -25,6 +25,7 @@ from retinue.core.call import ANONYMOUS, MAX_KEY_LENGTH, Call, TraceContext, new
 from retinue.core.errors import (
     ExecutionFailedError,
     InvalidRequestError,
+    OutOfMemoryError,
     OutputInvalidError,
     RetinueError,
     StoppingError,
@@ -124,6 +125,8 @@ class ExecuteEndpoint:
         try:
             is_batch, entries = parse_message(body)
             key = _idempotency_key(visitor.headers)
+        except OutOfMemoryError:
+            raise  # the security middleware answers it, with a status
         except RetinueError as error:
             return self._render_error(None, error)
         trace = parse_raw_trace_headers(visitor.headers) or _NO_TRACE

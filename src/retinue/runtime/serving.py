@@ -8,14 +8,12 @@ import errno
 import gc
 import logging
 import os
-import resource
 import signal
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -25,6 +23,13 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from retinue.core.errors import InvalidSettingError, PortInUseError, StateError
+from retinue.runtime.machine_limits import (
+    count_free_memory,
+    count_open_files,
+    fit_to_memory,
+    fit_to_open_files,
+    raise_open_files,
+)
 from retinue.web.connection_gate import ConnectionGate, HttpLimits
 from retinue.web.fast.http_protocol import LimitedHttpProtocol
 from retinue.web.rejections import is_upload_path
@@ -40,9 +45,6 @@ FIRST_AGENT_PORT = 8001
 
 _PORTS_TRIED = 200
 _STOP_GRACE_S = 8.0
-_MAX_OPEN_FILES = 65536
-"""Enough for every connection; tables of this size cost the kernel nothing to speak of."""
-
 _LOOPBACK_WAIT_S = 2.0
 _THREADS_GRACE_S = 5.0
 """How long a stopping process waits for skills that run in threads, which cannot be cancelled."""
@@ -224,6 +226,7 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Serve while inside; on leaving, wait a few seconds for calls in flight."""
     limits = fit_to_open_files(limits or HttpLimits(), raise_open_files() - count_open_files())
+    limits = fit_to_memory(limits, count_free_memory())
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -257,34 +260,6 @@ async def serving(
         server.should_exit = True
         await task
         gate.close()
-
-
-def raise_open_files() -> int:
-    """Raise the soft limit of open files to the hard one, at most 65,536; returns the limit in force.
-
-    The usual soft limit is 1,024, on macOS 256. With no descriptor left, the kernel closes new connections
-    without a word.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):  # macOS may refuse what it reports as the hard limit
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            return wanted
-    return _MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
-
-
-def fit_to_open_files(limits: HttpLimits, free: int) -> HttpLimits:
-    """At most half of the free descriptors are for clients, others for files, children and own calls."""
-    return replace(limits, connections=min(limits.connections, max(1, free // 2)))
-
-
-def count_open_files() -> int:
-    """How many descriptors this process has open; 0 where the system does not tell."""
-    for folder in ("/proc/self/fd", "/dev/fd"):
-        with contextlib.suppress(OSError):
-            return sum(1 for _ in os.scandir(folder))
-    return 0
 
 
 def run_loop(main: Callable[[], Awaitable[int]], *, leave: Callable[[int], None] = os._exit) -> int:

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import orjson
@@ -238,6 +239,18 @@ class MemoryContext:
             if self._replay("sleep", path) is None:
                 await self._services.sleep(seconds)
                 self._record("sleep", path, True)
+
+    async def wait_until(
+        self, path: str, until: float, *, at_most_s: float, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        async def wait() -> None:
+            left_s = min(until - self._services.clock(), at_most_s)
+            if left_s > 0:
+                await self._services.sleep(left_s)
+
+        with self._rules.take(path):
+            if self._replay("sleep", path) is None:
+                await self._run_seen("sleep", path, wait, inf, facts)
 
     async def receive(
         self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None

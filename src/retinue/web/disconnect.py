@@ -13,6 +13,7 @@ from typing import Self
 
 from starlette.types import Message, Receive, Scope
 
+from retinue.core.errors import OutOfMemoryError
 from retinue.mesh.time_limit import Alarm
 
 WATCH_AFTER_S = 0.05
@@ -88,7 +89,7 @@ class DisconnectCallbacks:
 
 
 async def read_body(receive: Receive) -> bytes | None:
-    """Read the whole body; None when the client disconnected before its end."""
+    """Read the whole body; None when the client disconnected before its end. Raises OutOfMemoryError."""
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
         return bytes(message.get("body", b""))
@@ -96,7 +97,10 @@ async def read_body(receive: Receive) -> bytes | None:
     while message["type"] == "http.request":
         chunks.append(message.get("body", b""))
         if not message.get("more_body", False):
-            return b"".join(chunks)
+            try:
+                return b"".join(chunks)
+            except MemoryError:
+                raise OutOfMemoryError from None
         message = await receive()
     return None
 

@@ -172,6 +172,7 @@ TABLE: dict[type[RetinueError], Row] = {
     e.BudgetSpentError: _row(BUDGET_SPENT, "", 508, _ERROR, _REJECT, 5),
     e.BusyError: _row(BUSY, "", 429, _RESULT, ("TASK_REJECT", "busy"), 5),
     e.StoppingError: _row(BUSY, "", 503, _RESULT, _REJECT, 5),
+    e.OutOfMemoryError: _row(BUSY, "", 503, _RESULT, _REJECT, 5),
     e.ExecutionError: _row(*_FAILED, 500, _TASK, _FAILURE, 1),
     e.CallTimedOutError: _row(*_FAILED, 504, _TASK, _FAILURE, 6),
     e.CallCancelledError: _row(*_FAILED, 499, ("tool_error", "canceled"), _FAILURE, 130),

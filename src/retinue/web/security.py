@@ -26,6 +26,7 @@ from retinue.core.errors import (
     InvalidSettingError,
     NotAllowedError,
     NotAuthenticatedError,
+    OutOfMemoryError,
     RetinueError,
     TooLargeError,
     UnsupportedMediaTypeError,
@@ -269,11 +270,15 @@ class SecurityMiddleware:
         scope.setdefault("state", {})[_IDENTITY] = RequestIdentity(principal, headers)
         if self._settings.resource is not None:
             send = add_challenge(send, lambda: self._challenge(scope, headers, _TOKEN_REQUIRED))
-        if b"transfer-encoding" in headers:
-            await self._pass_counted(scope, receive, send)
-        else:
-            # The server itself enforces a Content-Length.
-            await self._app(scope, receive, send)
+        try:
+            if b"transfer-encoding" in headers:
+                await self._pass_counted(scope, receive, send)
+            else:
+                # The server itself enforces a Content-Length.
+                await self._app(scope, receive, send)
+        except OutOfMemoryError as error:
+            # Endpoints raise it while they read the body, so no response has begun.
+            await Rejection(scope, receive, send).answer(error, drain=False)
 
     async def authenticate(
         self, headers: Headers, path: str = "/", server: Sequence[Any] | None = None

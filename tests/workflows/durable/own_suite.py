@@ -518,3 +518,36 @@ async def test_a_launch_that_is_given_up_leaves_no_engine(tmp_path: Path, held_l
     await runs.start(ASKED, run_id="one")
     assert (await runs.finish("one")).status == "done"
     await runs.aclose()
+
+
+class SetClock:
+    """The module ``time`` of a machine whose clock can be set."""
+
+    monotonic = staticmethod(time.monotonic)
+    perf_counter = staticmethod(time.perf_counter)
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def time(self) -> float:
+        return time.time() + self.ahead_s
+
+
+async def test_a_timer_ends_when_the_clock_is_set_past_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SetClock()
+    monkeypatch.setattr("retinue.workflows.durable.run_context.time", clock)
+    monkeypatch.setattr("retinue.workflows.durable.run_context.CLOCK_LOOK_S", 0.02)
+
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        await context.wait_until("t", time.time() + 86_400, at_most_s=float("inf"))
+
+    runs = open_at(tmp_path, body=body)
+    await runs.start(ASKED, run_id="r")
+    async for event in runs.follow("r"):
+        if event.step == "t":
+            break
+    clock.ahead_s = 90_000.0
+    assert (await asyncio.wait_for(runs.finish("r"), 30)).status == "done"
+    await runs.aclose()

@@ -11,10 +11,11 @@ from tests.workflows.runs import (
     test_children,
     test_runs,
     test_size,
+    test_timers,
 )
 
 pytestmark = pytest.mark.timeout(1_200)
-MODULES = (test_runs, test_children, test_asking, test_cancelling, test_size)
+MODULES = (test_runs, test_children, test_asking, test_cancelling, test_size, test_timers)
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ from retinue.core.errors import (
     InputRequiredError,
     InvalidRequestError,
     NotAuthenticatedError,
+    OutOfMemoryError,
     ParseError,
     RemoteFaultError,
     RetinueError,
@@ -259,6 +260,9 @@ class A2aClient:
             )
         try:
             found = parse_response(body)
+        except OutOfMemoryError as error:
+            cause = f"no memory here to read its reply of {len(body):,} bytes"
+            raise AgentUnreachableError(place.name, place.url, cause, sent=True) from error
         except (ParseError, InvalidRequestError) as error:
             if status >= 500 or status in (404, 429):
                 cause = f"it answers with status {status}"

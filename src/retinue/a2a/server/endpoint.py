@@ -32,7 +32,7 @@ from retinue.a2a.server.agents import A2aAgent, AgentOf
 from retinue.a2a.server.service import A2aService
 from retinue.a2a.server.task_table import Sender
 from retinue.core.call import MAX_KEY_LENGTH, TraceContext
-from retinue.core.errors import InvalidRequestError, RetinueError
+from retinue.core.errors import InvalidRequestError, OutOfMemoryError, RetinueError
 from retinue.core.record import Skill
 from retinue.web.codec.jsonrpc import Malformed, Request, parse_message
 from retinue.web.codec.merged_traces import merge_traces
@@ -82,8 +82,12 @@ class A2aEndpoint:
                     await _send_stream(send, request_id, exchange.stream(method), is_legacy=is_legacy)
                     return
                 reply = {"jsonrpc": "2.0", "id": request_id, "result": await exchange.run(method)}
+            except OutOfMemoryError:
+                raise
             except RetinueError as error:
                 raise A2aError.of(error) from error
+        except OutOfMemoryError:
+            raise  # the security middleware answers it, with a status
         except A2aError as error:
             reply = render_fault(request_id, error, legacy=is_legacy)
         except Exception:  # noqa: BLE001 - a bug of ours: its text belongs in the log, not in a response

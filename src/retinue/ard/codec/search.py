@@ -15,7 +15,7 @@ import orjson
 
 from retinue.ard.codec.catalog import CatalogEntry, parse_entry, publisher_of
 from retinue.core.errors import InvalidParametersError, Problem
-from retinue.core.json_values import name_shape
+from retinue.core.json_values import decode_json, name_shape
 
 Federation = Literal["auto", "referrals", "none"]
 
@@ -54,7 +54,7 @@ class Search:
 def parse_search(body: bytes) -> Search:
     """Raises InvalidParametersError, which names the field and the remedy."""
     try:
-        document = orjson.loads(body)
+        document = decode_json(body)
     except ValueError:
         raise _refuse("", "the body is not JSON") from None
     if not isinstance(document, dict):

@@ -207,7 +207,9 @@ def _draw_step(node: Mapping[str, Any], depth: int) -> Iterator[str]:
         yield f"{inner}input: {_shorten(node['input'])}"
     for attempt in attempts if len(attempts) > 1 else ():
         yield f"{inner}{_draw_attempt(attempt)}"
-    if node["status"] == "waiting":
+    if node.get("until"):
+        yield f"{inner}until {clean(node['until'])}"
+    elif node["status"] == "waiting":
         asked = f": {clean(node['message'])}" if node.get("message") else ""
         yield f"{inner}waits for {clean(node.get('topic'))}{asked}"
     if node.get("warning"):

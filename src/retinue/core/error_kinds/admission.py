@@ -222,3 +222,12 @@ class StoppingError(BusyError):
         super().__init__("", retry_after_s)
         self.message = "Stopping: this process takes no new calls"
         self.args = (self.message,)
+
+
+class OutOfMemoryError(BusyError):
+    """The process is short of memory and has not read the request; no call of it has run."""
+
+    type = "out_of_memory"
+
+    def __init__(self, what: str = "the request", retry_after_s: float = 1.0) -> None:
+        super().__init__(f"no memory to read {what}", retry_after_s)

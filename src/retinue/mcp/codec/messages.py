@@ -13,7 +13,7 @@ from typing import Any, Literal
 import orjson
 
 from retinue.core.errors import InvalidRequestError, ParseError
-from retinue.core.json_values import MAX_DEPTH, is_nested_deeper, name_shape
+from retinue.core.json_values import MAX_DEPTH, decode_json, is_nested_deeper, name_shape
 from retinue.core.quick_dataclass import quick_dataclass
 
 MessageKind = Literal["request", "notification", "response"]
@@ -93,9 +93,12 @@ def is_modern(version: str | None) -> bool:
 
 
 def parse_message(body: bytes) -> Message:
-    """Parse one message; raises ParseError (not JSON, nested too deeply) and InvalidRequestError."""
+    """Parse one message.
+
+    Raises ParseError (not JSON, nested too deeply), InvalidRequestError and OutOfMemoryError.
+    """
     try:
-        document = orjson.loads(body)
+        document = decode_json(body)
     except orjson.JSONDecodeError as error:
         raise ParseError(f"not JSON: {error.msg}", remedy="send one JSON-RPC message") from None
     if not isinstance(document, dict):

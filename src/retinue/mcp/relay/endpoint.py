@@ -23,6 +23,7 @@ from retinue.core.errors import (
     ExecutionError,
     ExecutionFailedError,
     InvalidRequestError,
+    OutOfMemoryError,
     RequestError,
     RetinueError,
     UnknownAgentError,
@@ -116,6 +117,8 @@ class RelayEndpoint:
                 await self._fall_back(request.listing, scope, _receive_again(body, receive), send)
         except SessionGoneError:
             await writer.whole(404, render_error(None, -32600, "Session not found"), {})
+        except OutOfMemoryError:
+            raise  # the security middleware answers it, with a status
         except RetinueError as error:
             status = 404 if isinstance(error, UnknownAgentError) else None
             status = 400 if isinstance(error, RequestError) else status

@@ -143,7 +143,7 @@ class Directory:
         return iter(self._index)
 
     def list_all(self) -> tuple[Listing, ...]:
-        """As `list_entries`, as whole listings; meant for the few agents of a test or a command."""
+        """The listing of every agent, in the order of `list_entries`; for a test or a command."""
         return tuple(self.open_all(self.list_entries()))
 
     def find_by_skill(self, skill_id: str, scopes: Scopes) -> tuple[Entry, ...]:
@@ -170,7 +170,11 @@ class Directory:
         return self._index.list_named(name) if is_seen(view, name) else []
 
     def find(self, name: str, *, view: AgentView | None = None) -> Listing | None:
-        """As `find_named`, as a whole listing; raises StateError where the store cannot be read."""
+        """The listing of an agent by its name; None if there is no such agent within ``view``.
+
+        ``name`` is a bare name, ``name@source`` or ``name@version``; a bare name means the newest stable
+        version that answers. Raises StateError where the store cannot be read.
+        """
         entry = self.find_named(name, view=view)
         return self._cache.open(entry.id) if entry is not None else None
 

@@ -12,6 +12,7 @@ from retinue.core.errors import (
     GuardError,
     InputRequiredError,
     LookupFailedError,
+    OutOfMemoryError,
     OutputInvalidError,
     RemoteFaultError,
     RequestError,
@@ -23,7 +24,7 @@ from retinue.core.errors import (
 from retinue.core.record import Skill
 from retinue.mesh.health.agent_stats import AgentStats
 
-_BUSY = frozenset({BusyError.type, StoppingError.type})
+_BUSY = frozenset({BusyError.type, StoppingError.type, OutOfMemoryError.type})
 """The agent refused the call and has not run it."""
 
 _FAILURES = _BUSY | {error.type for error in (ExecutionFailedError, OutputInvalidError, CallTimedOutError)}

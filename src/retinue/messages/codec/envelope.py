@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from retinue.core.call import new_id
-from retinue.core.json_values import is_nested_deeper, name_shape
+from retinue.core.json_values import decode_json, is_nested_deeper, name_shape
 from retinue.core.text import suggest
 from retinue.mesh.asking.query import fold
 from retinue.messages.codec.performatives import FROM_FIPA, PERFORMATIVES, knows_ontology
@@ -102,9 +102,9 @@ class Envelope:
 
 
 def read_json(body: bytes) -> Any:
-    """The JSON value of a body; raises NotUnderstoodError ``parsing_error``."""
+    """The JSON value of a body; raises NotUnderstoodError ``parsing_error``, and OutOfMemoryError."""
     try:
-        value = orjson.loads(body)
+        value = decode_json(body)
     except orjson.JSONDecodeError as error:
         raise NotUnderstoodError(
             PARSING_ERROR,

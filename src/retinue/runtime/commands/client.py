@@ -279,6 +279,8 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
     if kind == "wait" and event["event"] == "step_started":
         asked = event.get("message") or f"waits for {event['topic']}"
         return f"  {event['step']:<18} {asked} — answer: retinue signal {run} {event['topic']} VALUE"
+    if kind == "timer" and event["event"] == "step_started":
+        return f"  {event['step']:<18} waits until {event['until']}"
     if kind in CALL_KINDS and event["event"] == "step_finished":
         seconds = render_elapsed(float(event.get("duration_ms") or 0) / 1000)
         error = event.get("error")

@@ -14,7 +14,6 @@ import orjson
 
 from retinue.core.errors import (
     BudgetSpentError,
-    BusyError,
     CallTooDeepError,
     CircuitOpenError,
     GuardError,
@@ -23,7 +22,7 @@ from retinue.core.errors import (
     RetinueError,
     TooLargeError,
 )
-from retinue.core.json_values import MAX_DEPTH, is_nested_deeper, name_shape
+from retinue.core.json_values import MAX_DEPTH, decode_json, is_nested_deeper, name_shape
 
 RequestId = str | int | float | None
 
@@ -89,7 +88,7 @@ def parse_message(
     """Parse one message: whether it is a batch, and its requests in order.
 
     Raises for the message as a whole: ParseError (not JSON, or nested too deeply), InvalidRequestError (an
-    empty batch, or neither object nor list), TooLargeError (too many requests), BusyError (no memory).
+    empty batch, or neither object nor list), TooLargeError (too many requests), OutOfMemoryError.
     """
     message = _decode(body, max_depth)
     if isinstance(message, dict):
@@ -108,7 +107,7 @@ def parse_message(
 def parse_response(body: bytes) -> ResultReply | ErrorReply:
     """Parse the reply to one request.
 
-    Raises ParseError (not JSON) and InvalidRequestError (JSON, but not a reply).
+    Raises ParseError (not JSON), InvalidRequestError (JSON, but not a reply) and OutOfMemoryError.
     """
     reply = _decode(body, MAX_DEPTH)
     if not isinstance(reply, dict):
@@ -202,12 +201,10 @@ def _readable_id(value: Any) -> RequestId:
 
 def _decode(body: bytes, max_depth: int) -> Any:
     try:
-        return orjson.loads(body)
+        return decode_json(body)
     except orjson.JSONDecodeError as error:
         if "depth limit" in error.msg:
             raise _too_deep(max_depth) from None
-        if "memory" in error.msg:
-            raise BusyError(f"no memory to read a message of {len(body):,} bytes", 1.0) from None
         where = f"{error.msg} at line {error.lineno} column {error.colno}"
         raise ParseError(f"not JSON: {where}", remedy="send one JSON object, or a list of them") from None
 

@@ -33,6 +33,7 @@ _HEADER_EXTRA_BYTES = 4
 """Colon, space and line end."""
 
 _MALFORMED = Refusal(400, "malformed request", "this is not a valid HTTP/1.1 request")
+_NO_MEMORY = Refusal(503, "no memory", "this server has no memory to read the request")
 _TOO_MANY_PIPELINED = Refusal(
     429, "too many pipelined requests", f"more than {MAX_PIPELINED} requests were sent ahead"
 )
@@ -138,7 +139,8 @@ class LimitedHttpProtocol(HttpToolsProtocol, Waiting):
             pass  # no other protocol is spoken here; the request is answered as any other
         except httptools.HttpParserError as error:
             cause = error.__context__
-            self.refuse(cause.refusal if isinstance(cause, _RefusedError) else _MALFORMED)
+            refusal = _NO_MEMORY if isinstance(cause, MemoryError) else _MALFORMED
+            self.refuse(cause.refusal if isinstance(cause, _RefusedError) else refusal)
             return
         if self._phase == _IDLE:
             if self._is_waiting:

@@ -24,6 +24,7 @@ from retinue.workflows.definitions.definition import (
     Settings,
     Step,
     StrictModel,
+    Timer,
     WaitFor,
 )
 from retinue.workflows.definitions.documents import Document, Path
@@ -40,6 +41,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "foreach": _list_keys(Foreach),
     "parallel": _list_keys(Parallel),
     "wait_for": _list_keys(WaitFor),
+    "wait": _list_keys(Timer),
     "compensate": _list_keys(Compensation),
     "ask": _list_keys(AskFirst),
     "settings": _list_keys(Settings),

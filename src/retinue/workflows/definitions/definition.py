@@ -21,22 +21,29 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from retinue.workflows.times import parse_time
+
 MAX_DURATION_S = 7 * 24 * 3600.0
 
-
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h)")
-
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+MAX_TIMER_S = 3_650 * 24 * 3600.0
+"""The longest timer, about ten years."""
 
 
-def parse_duration(text: str) -> float:
-    """The seconds of ``250ms``, ``30s``, ``5m`` or ``1h``; raises ValueError."""
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d)")
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def parse_duration(text: str, most_s: float = MAX_DURATION_S) -> float:
+    """The seconds of ``250ms``, ``30s``, ``5m``, ``1h`` or ``2d``, at most ``most_s``; raises ValueError."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no duration: write a number with a unit, as in 250ms, 30s, 5m or 1h")
+        raise ValueError(
+            f"{text!r} is no duration: write a number with a unit, as in 250ms, 30s, 5m, 1h or 2d"
+        )
     seconds = float(match[1]) * _SECONDS[match[2]]
-    if not 0 < seconds <= MAX_DURATION_S:
-        raise ValueError(f"{text!r} is out of range: more than 0, at most 168h")
+    if not 0 < seconds <= most_s:
+        raise ValueError(f"{text!r} is out of range: more than 0, at most {most_s / 3600:.0f}h")
     return seconds
 
 
@@ -57,7 +64,20 @@ def _refuse_bare_number(value: Any) -> Any:
     return value
 
 
+def _check_timer(text: str) -> str:
+    parse_duration(text, MAX_TIMER_S)
+    return text
+
+
 DURATION_SCHEMA = {"type": "string", "pattern": f"^{_DURATION.pattern}$"}
+
+TimerDuration = Annotated[
+    str,
+    BeforeValidator(_refuse_bare_number),
+    AfterValidator(_check_timer),
+    WithJsonSchema(DURATION_SCHEMA),
+]
+"""A length of time that may be longer than 7 days."""
 
 Duration = Annotated[
     str,
@@ -179,6 +199,19 @@ class WaitFor(StrictModel):
         return DEFAULT_WAIT_S if self.timeout is None else parse_duration(self.timeout)
 
 
+def _check_until(text: str) -> str:
+    if "${{" not in text:
+        parse_time(text)
+    return text
+
+
+class Timer(StrictModel):
+    """Wait for a length of time, or until a point in time: RFC 3339, or a template that gives it."""
+
+    for_: TimerDuration | None = Field(default=None, alias="for")
+    until: Annotated[str, AfterValidator(_check_until)] | None = None
+
+
 class Compensation(StrictModel):
     """The call that undoes a done step after a failure around it."""
 
@@ -247,9 +280,19 @@ def _expand_wait_for(value: Any) -> Any:
     return {"topic": value} if isinstance(value, str) else value
 
 
+def _expand_timer(value: Any) -> Any:
+    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        return {"for": value}
+    if isinstance(value, Mapping) and len(value) != 1:
+        raise ValueError("wait has one of for and until")
+    return value
+
+
 ForeachPart = Annotated[Foreach, BeforeValidator(_expand_foreach)]
 
 WaitForPart = Annotated[WaitFor, BeforeValidator(_expand_wait_for)]
+
+TimerPart = Annotated[Timer, BeforeValidator(_expand_timer)]
 
 
 class AskFirst(StrictModel):
@@ -288,7 +331,7 @@ AUTO = "auto"
 """In the place of an agent's or a role's name: the choice is left open."""
 
 
-StepKind = Literal["skill", "role", "parallel", "loop", "foreach", "switch", "workflow", "wait_for"]
+StepKind = Literal["skill", "role", "parallel", "loop", "foreach", "switch", "workflow", "wait_for", "wait"]
 
 NAMED_KINDS: tuple[StepKind, ...] = (
     "skill",
@@ -298,6 +341,7 @@ NAMED_KINDS: tuple[StepKind, ...] = (
     "switch",
     "workflow",
     "wait_for",
+    "wait",
 )
 """The kinds that a key of the same name makes; without one, role, prompt or agent make a role step."""
 
@@ -319,6 +363,7 @@ class Step(StrictModel):
     switch: str | None = None
     workflow: Name | None = None
     wait_for: WaitForPart | None = None
+    wait: TimerPart | None = None
     steps: tuple[Step, ...] | None = Field(default=None, strict=False)
     branches: dict[str, Annotated[tuple[Step, ...], Field(strict=False)]] | None = None
     when: str | None = None

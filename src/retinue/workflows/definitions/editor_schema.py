@@ -56,6 +56,7 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "switch": f"Run the branch with the name that this expression gives: {_EXPRESSION}",
         "workflow": "Name of a stored workflow to run as this step",
         "wait_for": "Wait for a signal: its topic, or an object",
+        "wait": "Wait for a length of time, or until a point in time",
         "steps": "Nested steps of parallel, loop or foreach",
         "branches": "Named lists of steps of parallel or switch",
         "when": f"Run the step only if this is true: {_EXPRESSION}",
@@ -97,6 +98,10 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "message": "Question to the person who answers, with ${{ }}",
         "schema": "JSON Schema of the answer",
         "timeout": "How long to wait; default 24h",
+    },
+    "Timer": {
+        "for": "How long to wait, such as 10m; at most 3650d",
+        "until": "When to go on: RFC 3339 with a time zone, or a text with ${{ }} that gives it",
     },
     "Compensation": {
         "skill": "Id of the skill that undoes the step",
@@ -191,6 +196,7 @@ def _write_unions(models: dict[str, Any]) -> None:
         ("Step", "ask"): [true_or_false, {"$ref": "#/$defs/AskFirst"}],
         ("Step", "foreach"): [text, {"type": "array"}, {"$ref": "#/$defs/Foreach"}],
         ("Step", "wait_for"): [text, {"$ref": "#/$defs/WaitFor"}],
+        ("Step", "wait"): [DURATION_SCHEMA, {"$ref": "#/$defs/Timer"}],
         ("Parallel", "agents"): [text, {"type": "array", "items": text, "maxItems": 100}],
     }
     for (model, key), kinds in unions.items():

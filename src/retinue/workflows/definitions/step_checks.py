@@ -124,6 +124,7 @@ KEYS_OF: Mapping[StepKind, frozenset[str]] = {
     "switch": frozenset({"switch", "branches"}),
     "workflow": frozenset({"workflow", "with", "compensate"}),
     "wait_for": frozenset({"wait_for"}),
+    "wait": frozenset({"wait"}),
 }
 """The keys allowed beside a kind. Other keys of these sets are refused there."""
 
@@ -267,6 +268,13 @@ class StepChecks:
         if step.wait_for is not None:
             self._check_schema(step.wait_for.schema_, (*here, "wait_for", "schema"))
             check.check_templates(step.wait_for.message, (*here, "wait_for", "message"), view)
+        if step.wait is not None:
+            check.check_templates(step.wait.until, (*here, "wait", "until"), view)
+            for key in ("validate", "transform"):
+                if getattr(step, "validate_" if key == "validate" else key) is not None:
+                    raise self._document.fault(
+                        (*here, key), f"{key!r} on a timer, which has no output", "put it on another step"
+                    )
         if step.parallel is not None:
             self._check_parallel(step, here, view)
         if step.ask is not None and step.ask.timeout_s > MAX_ASK_TIMEOUT_S:

@@ -38,6 +38,9 @@ _Args = TypeVarTuple("_Args")
 SHORT_SLEEP_S = 1.0
 """A sleep of up to this long starts again after a crash; of longer ones the end is recorded first."""
 
+CLOCK_LOOK_S = 15.0
+"""The interval at which a timer reads the clock."""
+
 
 class RunServices(Protocol):
     """The services of the process that executes a run, for its context (`Executions`)."""
@@ -236,6 +239,21 @@ class DurableContext:
             if seconds > SHORT_SLEEP_S:
                 until = await self._record_end(path, seconds)
             await self._call(f"sleep {path}", sleep)
+
+    async def wait_until(
+        self, path: str, until: float, *, at_most_s: float, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        async def wait() -> StepOutcome:
+            began = time.monotonic()
+            while True:
+                left_s = min(until - time.time(), began + at_most_s - time.monotonic())
+                if left_s <= 0:
+                    return StepOutcome()
+                # the clock may be set meanwhile, and the machine may sleep
+                await asyncio.sleep(min(left_s, CLOCK_LOOK_S))
+
+        with self.rules.take(path):
+            await self._do_seen(f"sleep {path}", path, wait, facts, nullcontext())
 
     async def receive(
         self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None

@@ -1,14 +1,15 @@
-"""Control steps: ``loop``, ``foreach``, ``switch``, nested workflows, waiting for a signal."""
+"""Control steps: ``loop``, ``foreach``, ``switch``, nested workflows, timers, waiting for a signal."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import orjson
 
 from retinue.core.errors import ExpressionError, InvalidParametersError, StepFailedError, UnknownWorkflowError
 from retinue.mesh.schema.checks import compile_schema
-from retinue.workflows.definitions.definition import Step
+from retinue.workflows.definitions.definition import MAX_TIMER_S, Step, Timer, parse_duration
 from retinue.workflows.definitions.run_forms import NestedRun, render_form
 from retinue.workflows.expressions.scope import nearest_output
 from retinue.workflows.expressions.templates import evaluate, parse_condition, render
@@ -25,6 +26,7 @@ from retinue.workflows.interpreter.branches import (
 )
 from retinue.workflows.interpreter.frame import Frame, StepResult, add_note, below, overdue, record_failure
 from retinue.workflows.runs.records import RunRequest, as_json
+from retinue.workflows.times import parse_time, render_time
 
 MAX_ITEMS = 1_000
 
@@ -154,3 +156,38 @@ async def run_wait_for(frame: Frame, step: Step, path: str) -> StepResult:
         place = f"{here}/refused"
         await add_note(frame.context, place, {"kind": "refused_signal", "below": below(place, path)}, refused)
     raise StepFailedError(path, None, {"type": "validation_error", "message": "no signal fits the schema"})
+
+
+async def run_timer(frame: Frame, step: Step, path: str) -> None:
+    """Wait for a length of time or until a point in time; without an output.
+
+    Raises StepFailedError where a limit around the step ends the wait.
+    """
+    timer = step.wait
+    assert timer is not None
+    seconds = inf
+    if timer.for_ is not None:
+        seconds = parse_duration(timer.for_, MAX_TIMER_S)
+        until = await frame.read_clock(path, f"{path}/clock") + seconds
+    else:
+        until = await _read_until(frame, timer, path)
+    limit = min(frame.limits, key=lambda one: one.at, default=None)
+    if limit is not None and limit.at >= until:
+        limit = None
+    at = until if limit is None else limit.at
+    facts = {"kind": "timer", "until": render_time(until)}
+    await frame.context.wait_until(path, at, at_most_s=seconds, facts=facts)
+    if limit is not None:
+        raise StepFailedError(path, None, overdue(path, limit))
+
+
+async def _read_until(frame: Frame, timer: Timer, path: str) -> float:
+    source = timer.until or ""
+    given = await frame.render(source, path, field="wait.until")
+    try:
+        until = parse_time(given if isinstance(given, str) else orjson.dumps(given).decode())
+    except ValueError as error:
+        problem, _, remedy = str(error).partition(": ")
+        fault = ExpressionError(source, problem, remedy=remedy)
+        raise await record_failure(frame.context, path, fault) from None
+    return until

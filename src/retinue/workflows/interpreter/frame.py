@@ -193,9 +193,9 @@ class Frame:
     async def add_limit(self, path: str, seconds: float, setting: str) -> None:
         """Limit the step at ``path``, or the run for "", to ``seconds`` from now."""
         if not path:
-            now, owner = await self._read_clock(path, "settings/max_duration"), self.context.run_id
+            now, owner = await self.read_clock(path, "settings/max_duration"), self.context.run_id
         else:
-            now, owner = await self._read_clock(path, f"{path}/limit"), self.name(path)
+            now, owner = await self.read_clock(path, f"{path}/limit"), self.name(path)
         self.limits = (*self.limits, Limit(owner, now + seconds, seconds, setting))
 
     async def bound(
@@ -214,7 +214,7 @@ class Frame:
         if not self.limits:
             return inf, None
         nearest = min(self.limits, key=lambda limit: limit.at)
-        left_s = nearest.at - await self._read_clock(step or path, f"{path}/clock")
+        left_s = nearest.at - await self.read_clock(step or path, f"{path}/clock")
         left_s = min(left_s, nearest.seconds)
         if left_s <= 0:
             raise StepFailedError(step or path, None, overdue(step or path, nearest))
@@ -230,7 +230,9 @@ class Frame:
         owner = error.cause.get("data", {}).get("limit_of")
         return owner is not None and any(limit.owner == owner for limit in self.limits)
 
-    async def _read_clock(self, step: str, path: str) -> float:
+    async def read_clock(self, step: str, path: str) -> float:
+        """The seconds since 1970 when this durable call was first made, at ``path`` below that of a step."""
+
         async def effect() -> float:
             return self.tools.clock()
 

@@ -36,6 +36,7 @@ from retinue.workflows.interpreter.control_steps import (
     run_foreach,
     run_loop,
     run_switch,
+    run_timer,
     run_wait_for,
     run_workflow,
 )
@@ -56,6 +57,7 @@ _KINDS: Mapping[StepKind, RunStep] = {
     "switch": run_switch,
     "workflow": run_workflow,
     "wait_for": run_wait_for,
+    "wait": run_timer,
 }
 _CALLS = ("skill", "role")
 """Kinds whose time limit applies to each attempt; that of other kinds applies to the whole step."""

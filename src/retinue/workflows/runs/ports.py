@@ -96,6 +96,14 @@ class RunContext(Protocol):
     async def sleep(self, path: str, seconds: float) -> None:
         """Sleep; time that passes while the run is interrupted counts."""
 
+    async def wait_until(
+        self, path: str, until: float, *, at_most_s: float, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Wait until a time, in seconds since 1970, as the clock shows it. Emits the events of a step.
+
+        A clock that is set back makes the wait of one execution no longer than ``at_most_s``.
+        """
+
     async def receive(
         self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None
     ) -> StepOutcome:

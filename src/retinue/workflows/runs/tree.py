@@ -15,6 +15,7 @@ from typing import Any
 from retinue.workflows.runs.records import RunEvent, StepRecord
 
 _CALLS = ("call", "undo", "review")
+_WAITS = ("wait", "timer")
 _UNDOING = ("undo", "settle")
 _TRY = re.compile(r"(?:@\d+|/again)+$")
 _OF_THE_RUN = re.compile(r"(?:^|/)(?:cache/(?:find|keep)|settings/max_duration)$")
@@ -22,7 +23,7 @@ _RUN_EVENTS = ("run_started", "run_finished", "run_resumed")
 _SERVING = ("choose", "clock", "fail", "settle")
 _LEVEL = re.compile(r"(?=[./#])")
 _CALL_FACTS = ("skill", "agent", "role", "warning")
-_FACTS = ("topic", "message", "schema", "when", "branch", "value", "role", "cached")
+_FACTS = ("topic", "until", "message", "schema", "when", "branch", "value", "role", "cached")
 
 
 @dataclass(slots=True)
@@ -257,11 +258,11 @@ def _take_other(node: StepNode, event: RunEvent, kind: str) -> None:
     node.facts |= {key: facts[key] for key in _FACTS if facts.get(key)}
     if event.kind == "step_started":
         node.facts.setdefault("started_at", event.at)
-        node.status = "waiting" if kind == "wait" else node.status
+        node.status = "waiting" if kind in _WAITS else node.status
     elif facts.get("error") is not None:
         node.status, node.facts["error"] = "failed", facts["error"]
     elif kind == "skip":
         node.status = "skipped"
-    elif kind == "wait":
+    elif kind in _WAITS:
         node.status = "done"
         node.facts["duration_ms"] = facts.get("duration_ms")

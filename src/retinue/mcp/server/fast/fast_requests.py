@@ -19,7 +19,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from retinue.core.json_values import is_nested_deeper
+from retinue.core.json_values import decode_json, is_nested_deeper
 
 Headers = Mapping[bytes, bytes]
 RequestId = str | int
@@ -99,7 +99,7 @@ def parse_fast_request(body: bytes, headers: Headers) -> FastRequest | None:
     if _LONG_NUMBER in body.translate(_AS_ZEROS):
         return None
     try:
-        document = orjson.loads(body)
+        document = decode_json(body)
     except orjson.JSONDecodeError:
         return None
     session = headers.get(SESSION)
@@ -140,7 +140,7 @@ def parse_fast_request(body: bytes, headers: Headers) -> FastRequest | None:
 def parse_identity(body: bytes, headers: Headers) -> FastRequest | None:
     """Method, id and session of any request in ``body``, without parameters; None for other messages."""
     try:
-        document = orjson.loads(body)
+        document = decode_json(body)
     except orjson.JSONDecodeError:
         return None
     session = headers.get(SESSION)
