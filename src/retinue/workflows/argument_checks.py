@@ -33,7 +33,7 @@ def _find_faults(skill: str, value: Any, schema: Schema | bool) -> list[tuple[Pa
 
 def _place_of(given: Mapping[str, Any], path: Path) -> int:
     """The position of the argument that a path leads to; before all others for the whole."""
-    return list(given).index(path[0]) if path else -1
+    return list(given).index(str(path[0])) if path else -1
 
 
 def _find_wrong_keys(given: Mapping[str, Any], schema: Schema) -> list[tuple[Path, str]]:

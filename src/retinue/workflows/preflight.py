@@ -167,6 +167,8 @@ class _Inspection:
             elif key == "parallel" and step.parallel is not None:
                 value = [step.parallel.agents, step.parallel.role, step.parallel.prompt]
             self._inspect_value(value, (*here, key), blocks)
+        if step.wait is not None:
+            self._inspect_value(step.wait.until, (*here, "wait"), blocks)
         self._inspect_condition(step.switch, (*here, "switch"), blocks)
 
     async def _inspect_nested(self, step: Step, here: Path, blocks: bool) -> None:
