@@ -134,9 +134,10 @@ class RunStarter:
 
         Raises DefinitionError for what would surely fail; a run that was started before is not checked again.
         """
-        reject_limited(ctx.principal)
+        caller = ctx.principal
+        reject_limited(caller)
         bundled = await bundle(self._library, loaded)
-        origin = Origin(ctx.principal.scopes, ctx.principal.id, trace, loaded.digest)
+        origin = Origin(caller.scopes, caller.id, trace, loaded.digest)
         if is_run_as_mesh(loaded):
             if overrides and "agents" in overrides and not covers(origin.scopes, MESH_SCOPES):
                 # its owner chose the agents that a caller without these rights reaches through it
@@ -148,9 +149,7 @@ class RunStarter:
         if overrides:
             definition = _override(definition, overrides)
         checked = replace(loaded, definition=definition)
-        findings = await self._known_skills.inspect(
-            bundled, checked, ctx.principal, origin.scopes, given=given
-        )
+        findings = await self._known_skills.inspect(bundled, checked, caller, origin.scopes, given=given)
         faults = [one.fault for one in findings if one.blocks]
         if faults and (run is None or await self.find(run, ctx) is None):
             raise faults[0]
@@ -158,19 +157,19 @@ class RunStarter:
             record = await self._orchestrator.start(
                 definition,
                 given,
-                run_id=None if run is None else self._access.stored_id(check_run_id(run), ctx.principal),
+                run_id=None if run is None else self._access.stored_id(check_run_id(run), caller),
                 origin=origin,
                 nested=bundled.nested,
             )
         except RunConflictError as error:
             raise error.named(run or "") from None
-        if not self._access.may_access(replace(ctx.principal, scopes=origin.scopes), record):
+        if not self._access.may_access(replace(caller, scopes=origin.scopes), record):
             # the id belongs to a run that the caller may not access, such as one of an earlier release
             raise RunConflictError(run or record.id)
         while self._observers:
             self._observers.pop()()
         warnings = tuple(one.fault for one in findings if not one.blocks)
-        return StartedRun(record, self._access.shown_id(record.id, ctx.principal), choice, loaded, warnings)
+        return StartedRun(record, self._access.shown_id(record.id, caller), choice, loaded, warnings)
 
     async def find(self, run: str, ctx: Context) -> StartedRun | None:
         """The run that this caller started under this id; None if there is none."""
