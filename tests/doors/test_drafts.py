@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.system import System, Wire
 
 FAULTY = """\
@@ -16,8 +18,8 @@ GOOD = "name: nightly\nsteps:\n  - {id: ask, wait_for: approval}\n  - {id: last,
 INNER = "name: outer\nsteps:\n  - {id: ask, wait_for: approval}\n  - {id: in, workflow: nowhere}\n"
 
 
-async def check(wire: Wire, url: str, text: str, **headers: str) -> dict[str, object]:
-    found: dict[str, object] = (await wire.call(url, "check_workflow", {"text": text}, **headers)).result
+async def check(wire: Wire, url: str, text: str, **headers: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await wire.call(url, "check_workflow", {"text": text}, **headers)).result
     return found
 
 
