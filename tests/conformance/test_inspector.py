@@ -40,10 +40,10 @@ class Target:
             return list(pool.map(lambda one: self._ask(era, *one), asked))
 
     def _ask(self, era: str, method: str, *arguments: str) -> Any:
-        options = ("--protocol-era", era, "--format", "json", "--quiet", "--connect-timeout", "60000")
-        options = (*options, "--method", method)
+        options = ("--protocol-era", era, "--format", "json", "--quiet", "--method", method)
+        patience = ("--connect-timeout", "60000")
         done = subprocess.run(
-            [str(NODE / "node"), str(INSPECTOR), "--cli", *self.arguments, *options, *arguments],
+            [str(NODE / "node"), str(INSPECTOR), "--cli", *self.arguments, *patience, *options, *arguments],
             # the Inspector keeps a catalogue in the home folder
             env={**os.environ, "HOME": str(self.home)},
             stdin=subprocess.DEVNULL,
