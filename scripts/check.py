@@ -1,6 +1,6 @@
-"""Runs format, lint, types, layers and the comparison of generated files, even when one fails.
+"""Runs format, lint, types, layers and the comparison of generated files, also after a failure.
 
-Says how long each took.
+Prints the seconds of each.
 """
 
 from __future__ import annotations

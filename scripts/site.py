@@ -1,4 +1,4 @@
-"""Builds the documentation in ``site/`` and checks that links lead somewhere and nothing is fetched.
+"""Builds the documentation in ``site/``; checks that links resolve and pages fetch nothing.
 
 ``make site`` runs it. The generator is zensical, pinned in the group ``docs``; ``mkdocs.yml`` is what mkdocs
 with its material theme reads as well.

@@ -115,9 +115,9 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'retinue' has no attribute {name!r}")
-    found = getattr(importlib.import_module(home), "Definition" if name == "Workflow" else name)
-    globals()[name] = found
-    return found
+    member = getattr(importlib.import_module(home), "Definition" if name == "Workflow" else name)
+    globals()[name] = member
+    return member
 
 
 def __dir__() -> list[str]:
