@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from retinue.cli.options import json_option, read_object
+from retinue.cli.options import hub_option, json_option, read_object
 from retinue.cli.output import print_json, working
 from retinue.cli.session import open_session, run_command
 
@@ -22,6 +22,7 @@ FILE_ENDINGS = frozenset({".yaml", ".yml", ".json"})
 @click.option(
     "--timeout", "timeouts", metavar="STEP=TIME", multiple=True, help="Time limit of a step, such as 5m."
 )
+@hub_option
 @json_option
 def run(
     workflow: str,
@@ -29,6 +30,7 @@ def run(
     run_id: str | None,
     agents: tuple[str, ...],
     timeouts: tuple[str, ...],
+    hub: str | None,
     as_json: bool,
 ) -> None:
     """Run a workflow and show its steps.
@@ -40,7 +42,7 @@ def run(
     asked = _read_workflow(workflow)
     overrides = {"agents": _read_pairs("--agent", agents), "timeouts": _read_pairs("--timeout", timeouts)}
     overrides = {kind: pairs for kind, pairs in overrides.items() if pairs}
-    output = run_command(_run(asked, read_object(given, "input"), run_id, overrides))
+    output = run_command(_run(asked, read_object(given, "input"), run_id, overrides, hub))
     print_json(output, compact=as_json)
 
 
@@ -83,10 +85,14 @@ def read_definition(path: Path) -> str:
 
 
 async def _run(
-    workflow: str | dict[str, Any], given: dict[str, Any], run_id: str | None, overrides: dict[str, Any]
+    workflow: str | dict[str, Any],
+    given: dict[str, Any],
+    run_id: str | None,
+    overrides: dict[str, Any],
+    hub: str | None,
 ) -> Any:
     from retinue.runtime.commands.client import RunFollower
 
-    async with open_session().client() as client:
+    async with open_session().hub_client(hub) as client:
         with working("running") as echo:
             return await RunFollower(client, echo, echo.now).run(workflow, given, run_id, overrides)
