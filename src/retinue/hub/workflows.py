@@ -114,9 +114,10 @@ class RunStarter:
         choice: Selection | None = None,
     ) -> StartedRun:
         """Start a run of ``definition``, which is that of ``loaded`` or made of it."""
-        reject_limited(ctx.principal)
+        caller = ctx.principal
+        reject_limited(caller)
         bundled = await bundle(self._library, loaded)
-        origin = Origin(ctx.principal.scopes, ctx.principal.id, trace, loaded.digest)
+        origin = Origin(caller.scopes, caller.id, trace, loaded.digest)
         if is_run_as_mesh(loaded):
             if overrides and "agents" in overrides and not covers(origin.scopes, MESH_SCOPES):
                 # its owner chose the agents that a caller without these rights reaches through it
@@ -129,18 +130,18 @@ class RunStarter:
             record = await self._orchestrator.start(
                 _override(definition, overrides) if overrides else definition,
                 given,
-                run_id=None if run is None else self._access.stored_id(check_run_id(run), ctx.principal),
+                run_id=None if run is None else self._access.stored_id(check_run_id(run), caller),
                 origin=origin,
                 nested=bundled.nested,
             )
         except RunConflictError as error:
             raise error.named(run or "") from None
-        if not self._access.may_access(replace(ctx.principal, scopes=origin.scopes), record):
+        if not self._access.may_access(replace(caller, scopes=origin.scopes), record):
             # the id belongs to a run that the caller may not access, such as one of an earlier release
             raise RunConflictError(run or record.id)
         while self._observers:
             self._observers.pop()()
-        return StartedRun(record, self._access.shown_id(record.id, ctx.principal), choice)
+        return StartedRun(record, self._access.shown_id(record.id, caller), choice)
 
     async def find(self, run: str, ctx: Context) -> StartedRun | None:
         """The run that this caller started under this id; None if there is none."""
