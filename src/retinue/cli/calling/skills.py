@@ -121,7 +121,9 @@ async def _find(wanted: dict[str, Any], registries: tuple[str, ...], hub: str | 
 
         return await find_in_registries(registries, **wanted)
     async with session.hub_client(hub) as client:
-        reply: dict[str, Any] = await client.get("find_skills", {**wanted, "limit": MAX_ROWS})
+        reply: dict[str, Any] = await client.get(
+            "find_skills", {**wanted, "limit": MAX_ROWS, "detailed": True}
+        )
         return reply
 
 
