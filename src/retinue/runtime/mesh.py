@@ -168,6 +168,7 @@ async def open_mesh(
         hub = hub_agent(
             MeshView(
                 directory=directory,
+                lookup=lookup,
                 search=search,
                 caller=caller,
                 track=track,
