@@ -28,7 +28,7 @@ from retinue_koi.codec.bundles import Event, EventType
 from retinue_koi.codec.orn import KoiNetNode
 from retinue_koi.codec.personality import AgentPersonality, PersonalityProfile, PersonalityTrait, is_described
 from retinue_koi.knowledge import Handled
-from retinue_koi.node import KoiNode, personality_node
+from retinue_koi.node import LEAVE_S, KoiNode, personality_node
 from retinue_koi.outbox import with_retry
 from retinue_koi.peers import FirstContact, PeerError
 from retinue_koi.personality_handlers import fill_adapter, register_personality_handlers
@@ -243,7 +243,18 @@ class KoiAgentNode(_Node):
 
     async def forget(self) -> None:
         """Take the personality from the network, for an agent that leaves it."""
+        contact = self.node.wire.peers.contact_address()
+        is_neighbor = contact is not None and contact.rid in self.node.graph.get_neighbors()
         await self.node.forget([str(self.personality_rid)])
+        if contact is None or is_neighbor:
+            return
+        # it was told at the start, and has not joined yet
+        event = Event.from_rid(EventType.FORGET, self.personality_rid)
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self.node.wire.peers.broadcast_events(events=[event], address=contact)
+        except (PeerError, TimeoutError) as error:
+            _log.info("the first contact was not told", url=contact.url, reason=str(error) or "no answer")
 
 
 class CoordinatorAdapterNode(_Node):
