@@ -1,4 +1,4 @@
-"""The second set of the search benchmark: real tools, and requests for them in a person's words.
+"""The second data set of the search benchmark: real tools, and requests for them in plain words.
 
 The tools are those of the MCP servers in ``tool_queries/package-lock.json`` and the operations of the
 documents in ``RETINUE_OPENAPI`` (default: ``../shared/data/openapi`` next to the project). This
@@ -111,6 +111,17 @@ def load_tool_set() -> ToolSet:
             raise NoToolsError(f"requests name tools that do not exist: {', '.join(sorted(unknown))}")
         halves[zlib.crc32(min(request.tools).encode()) % 2].append(request)
     return ToolSet(tuple(listings), tuple(halves[0]), tuple(halves[1]))
+
+
+def load_operations_only() -> ToolSet:
+    """The operations of the OpenAPI documents, and the requests for them. Raises NoToolsError."""
+    listings: list[Listing] = []
+    known: set[str] = set()
+    for document, groups in _list_operations().items():
+        listings += [_listing(f"{document} {group}", document, skills) for group, skills in groups.items()]
+        known |= {f"{document}/{skill.id}" for skills in groups.values() for skill in skills}
+    wanted = tuple(request for request in load_requests() if request.tools <= known)
+    return ToolSet(tuple(listings), (), wanted)
 
 
 def load_requests() -> list[Request]:

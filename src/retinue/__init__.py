@@ -18,11 +18,13 @@ if TYPE_CHECKING:
         CallCancelledError,
         CallTimedOutError,
         CannotAskError,
+        DefinitionError,
         ExecutionFailedError,
         GuardError,
         InputRefusedError,
         InputRequiredError,
         InvalidParametersError,
+        InvalidSettingError,
         NotAllowedError,
         OutputInvalidError,
         RemoteFaultError,
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from retinue.core.record import AgentRecord, Example, Skill, Trait
     from retinue.mesh.asking.query import Can
     from retinue.mesh.directory.directory import Directory
-    from retinue.runtime.factories import discover_agent, open_directory
+    from retinue.runtime.discovery import discover_agent, open_directory
     from retinue.workflows.definitions.definition import Definition as Workflow
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "Can",
     "CannotAskError",
     "Context",
+    "DefinitionError",
     "Directory",
     "Example",
     "ExecutionFailedError",
@@ -56,6 +59,7 @@ __all__ = [
     "InputRefusedError",
     "InputRequiredError",
     "InvalidParametersError",
+    "InvalidSettingError",
     "NotAllowedError",
     "Outcome",
     "OutputInvalidError",
@@ -85,6 +89,7 @@ _HOMES = {
     "Can": "retinue.mesh.asking.query",
     "CannotAskError": "retinue.core.errors",
     "Context": "retinue.authoring.context",
+    "DefinitionError": "retinue.core.errors",
     "Directory": "retinue.mesh.directory.directory",
     "Example": "retinue.core.record",
     "ExecutionFailedError": "retinue.core.errors",
@@ -92,6 +97,7 @@ _HOMES = {
     "InputRefusedError": "retinue.core.errors",
     "InputRequiredError": "retinue.core.errors",
     "InvalidParametersError": "retinue.core.errors",
+    "InvalidSettingError": "retinue.core.errors",
     "NotAllowedError": "retinue.core.errors",
     "Outcome": "retinue.core.call",
     "OutputInvalidError": "retinue.core.errors",
@@ -106,8 +112,8 @@ _HOMES = {
     "VersionConflictError": "retinue.core.errors",
     "Workflow": "retinue.workflows.definitions.definition",
     "current_context": "retinue.authoring.context",
-    "discover_agent": "retinue.runtime.factories",
-    "open_directory": "retinue.runtime.factories",
+    "discover_agent": "retinue.runtime.discovery",
+    "open_directory": "retinue.runtime.discovery",
 }
 
 
@@ -115,9 +121,9 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'retinue' has no attribute {name!r}")
-    found = getattr(importlib.import_module(home), "Definition" if name == "Workflow" else name)
-    globals()[name] = found
-    return found
+    member = getattr(importlib.import_module(home), "Definition" if name == "Workflow" else name)
+    globals()[name] = member
+    return member
 
 
 def __dir__() -> list[str]:

@@ -36,6 +36,7 @@ def measure(calls: list[Json], now: float) -> Json:
         "p50_ms": times[len(times) // 2] if times else None,
         "p95_ms": times[min(len(times) - 1, int(len(times) * 0.95))] if times else None,
         "failed": failed,
+        "period_ms": seconds * 1000,
         "line": draw_sparkline(buckets),
     }
 
@@ -59,7 +60,7 @@ def draw_steps(steps: Sequence[ShownStep]) -> Graph:
     before: list[str] = []
     for step in steps:
         nodes.append(_step_node(step))
-        # the items of a foreach and the branches of a step run beside each other
+        # the items of a foreach and the branches of a step run at the same time
         if step.path[-1:].isdigit() and "#" in step.path.rpartition("/")[2]:
             before = []
         edges += [(name, step.path) for name in before]

@@ -24,6 +24,7 @@ from retinue.dashboard.frame import (
     read_number,
 )
 from retinue.dashboard.questions import Question, make_question, read_answer
+from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.sessions import ROOT
 from retinue.dashboard.step_levels import make_level
 
@@ -43,9 +44,12 @@ MAX_VALUE_CHARACTERS = 5_000
 class RunPages:
     """The pages below ``/ui/runs``; ``has_runs`` tells whether any run was stored."""
 
-    def __init__(self, hub: HubSkills, frame: PageFrame, has_runs: Callable[[], bool]) -> None:
+    def __init__(
+        self, hub: HubSkills, frame: PageFrame, files: ResultFiles, has_runs: Callable[[], bool]
+    ) -> None:
         self._hub = hub
         self._frame = frame
+        self._files = files
         self._has_runs = has_runs
 
     def list_pages(self) -> dict[str, Page]:
@@ -84,9 +88,11 @@ class RunPages:
         if level is None:
             raise InvalidRequestError(f"The run has no step {path[:200]!r}", remedy="open the run again")
         waiting = find_waiting(run["steps"])
+        shown = run.get("output") if level.within is None else _result_of(level.within)
         context = {
             "run": run,
             "level": level,
+            "files": self._files.show_value(shown, principal),
             "failed": only_failed,
             "graph": None if level.is_wide or only_failed else draw_steps(level.steps),
             "tiles": draw_tiles(level.statuses) if level.is_wide and not only_failed else None,
@@ -136,3 +142,8 @@ class RunPages:
             return replace(question, problem=describe_error(outcome.error))
         outcome.get()
         return None
+
+
+def _result_of(step: Json) -> Any:
+    """The parts of a step, in or beside its output, in the form of a value."""
+    return {"parts": step["parts"]} if step.get("parts") else step.get("output")

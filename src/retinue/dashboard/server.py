@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from retinue.core.call import Principal
 from retinue.core.record import HUB_NAME
+from retinue.dashboard import result_files
 from retinue.dashboard.agent_pages import AgentPages
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.attention import find_attention
@@ -26,7 +27,9 @@ from retinue.dashboard.figures import RECENT_CALLS, RECENT_S, measure
 from retinue.dashboard.frame import PAGE, Page, PageFrame, read_number
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.mesh_page import MeshPage
+from retinue.dashboard.open_calls import OpenCalls
 from retinue.dashboard.rendering import read_static
+from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.run_pages import RunPages
 from retinue.dashboard.sessions import ROOT, BrowserSessions
 from retinue.dashboard.sign_in_pages import Note, SignInPages, Verify
@@ -50,6 +53,7 @@ class Dashboard:
         hub: HubSkills,
         sessions: BrowserSessions,
         live: LiveUpdates,
+        open_calls: OpenCalls,
         *,
         url: str,
         version: str,
@@ -64,8 +68,9 @@ class Dashboard:
         # RECENT_CALLS records take megabytes until they are counted: one overview at a time reads them
         self._reads_recent = asyncio.Lock()
         self._frame = PageFrame(url, version)
-        self._agents = AgentPages(hub, self._frame)
-        self._runs = RunPages(hub, self._frame, has_runs)
+        self._files = ResultFiles()
+        self._agents = AgentPages(hub, self._frame, self._files, open_calls)
+        self._runs = RunPages(hub, self._frame, self._files, has_runs)
         self._workflows = WorkflowPages(hub, self._frame)
         self._mesh = MeshPage(hub, self._frame)
         self._sign_in = SignInPages(sessions, self._frame, verify, note_access)
@@ -77,6 +82,7 @@ class Dashboard:
             f"{ROOT}/calls": self._calls,
             f"{ROOT}/traces/{{trace}}": self._trace,
             f"{ROOT}/mesh": self._mesh.show,
+            result_files.PATH: self._files.answer,
             **self._agents.list_pages(),
             **self._runs.list_pages(),
             **self._workflows.list_pages(),
@@ -95,7 +101,13 @@ class Dashboard:
             Route(f"{ROOT}/live", _Stream(self._live), methods=["GET"]),
             Route(f"{ROOT}/static/{{name}}", _static, methods=["GET"]),
             *self._sign_in.list_routes(),
+            # last: any other path is a page, too
+            Route(f"{ROOT}/{{path:path}}", serve(self._show_missing), methods=["GET"]),
         ]
+
+    async def _show_missing(self, request: Request, principal: Principal) -> Response:
+        context = {"error": f"There is no page {request.scope['path'][:200]}", "remedy": ""}
+        return self._frame.render("failure.html", request, context, "", 404)
 
     # Overview
 

@@ -18,10 +18,13 @@ from retinue.core.errors import InvalidSettingError, StateDamagedError, StateErr
 from retinue.storage.files import TEMPORARY_SUFFIX, is_for_want_of_room, storage_errors
 from retinue.storage.runs_file import TABLE as MARK_TABLE
 from retinue.storage.runs_file import new_mark
-from retinue.storage.state import State
+from retinue.storage.state import OUTCOMES, State
 
-_LEFT_OUT = frozenset({"home", "hub.json", "hub.lock", "nodes"})
-"""Files of the running processes of this state, and caches. A copy is a state with processes of its own."""
+_LEFT_OUT = frozenset({"browser-sessions.json", "home", "hub.json", "hub.lock", "nodes", OUTCOMES})
+"""Files of the running processes of this state, sessions of browsers, and caches.
+
+A copy is a state with processes of its own.
+"""
 
 _INDEX = "index.json"
 _ATTEMPTS = 5
@@ -106,10 +109,10 @@ def _copy_database(source: Path, target: Path) -> None:
             closing(sqlite3.connect(target)) as copy,
         ):
             live.backup(copy, pages=_PAGES, sleep=0.01)
-            # One file, without a log beside it.
+            # One file, without a separate log.
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
-        for place in (target, source):  # reading writes as well: a file beside the database
+        for place in (target, source):  # reading writes as well: a file next to the database
             if is_for_want_of_room(error, place.parent):
                 raise StorageFullError(str(place)) from error
         raise StateDamagedError(str(source), str(error), remedy="see: retinue doctor") from error

@@ -1,4 +1,4 @@
-"""Restores a state folder from a backup, without giving back access that was taken since the backup.
+"""Restores a state folder from a backup; access that was revoked since the backup stays revoked.
 
 Secrets and decisions about access are not rolled back where the replaced state still holds them: tokens and
 keys, imports and their accepted tools. Otherwise a token that was revoked after the backup, or a key that was
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from retinue.core.errors import HubRunningError, InvalidSettingError, StateError
 from retinue.storage.backup import back_up
-from retinue.storage.state import State
+from retinue.storage.state import OUTCOMES, State
 
 CURRENT = ("keys", "imports.toml", "imported-tools.json", "moved-servers")
 """Entries that are taken from the replaced state, unless the caller wants those of the backup."""
@@ -57,6 +57,8 @@ def restore(backup: Path, state: State, *, replace: bool = False, keys_of_backup
     try:
         names = back_up(State(backup), state.root)
         current = () if former is None or keys_of_backup else _take_over(former, state.root)
+        if former is not None and not keys_of_backup:
+            _take_outcomes(former, state.root)
     except BaseException:
         if former is not None:
             shutil.rmtree(state.root, ignore_errors=True)
@@ -66,7 +68,7 @@ def restore(backup: Path, state: State, *, replace: bool = False, keys_of_backup
 
 
 def _move_away(root: Path, *, replace: bool) -> Path | None:
-    """Move the state folder beside itself; returns its new place, None if there is nothing to move."""
+    """Rename the state folder within its parent; returns its new place, None if there is nothing to move."""
     if not root.exists() or (root.is_dir() and not any(root.iterdir())):
         return None
     if not replace:
@@ -102,6 +104,13 @@ def _take_over(former: Path, root: Path) -> tuple[str, ...]:
         else:
             _copy_private(former / name, root / name)
     return tuple(present)
+
+
+def _take_outcomes(former: Path, root: Path) -> None:
+    """Keep the outcomes of calls: steps that ran after the backup run again, under the same keys."""
+    for outcomes in former.glob(OUTCOMES):
+        shutil.copytree(outcomes, root / OUTCOMES, copy_function=_copy_private)
+        (root / OUTCOMES).chmod(0o700)
 
 
 def _copy_private(source: str | Path, target: str | Path) -> str:

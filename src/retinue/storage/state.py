@@ -27,6 +27,9 @@ FOLDER = ".retinue"
 HUB_VARIABLE = "RETINUE_HUB"
 _LOCK = "hub.lock"
 
+OUTCOMES = "outcomes"
+"""The folder of the stored outcomes."""
+
 _OWN = (
     "registry",
     "retinue.db*",
@@ -37,6 +40,7 @@ _OWN = (
     "workflows",
     "sessions",
     "tasks",
+    OUTCOMES,
     "hub.json",
     "hub.lock",
     "hub.log*",
@@ -121,6 +125,11 @@ class State:
         return self.root / "sessions"
 
     @property
+    def browser_sessions(self) -> Path:
+        """The sessions of the dashboard; they are not backed up, so that an ended one stays ended."""
+        return self.root / "browser-sessions.json"
+
+    @property
     def tasks(self) -> Path:
         """The tasks of each process, of A2A and of messages, one SQLite file for each."""
         return self.root / "tasks"
@@ -133,6 +142,10 @@ class State:
         # "~" is in no name of an agent
         suffix = f"~{kind}" if kind else ""
         return self.tasks / f"{_UNSAFE.sub('_', agent)[:_MAX_STEM]}{suffix}-{number}.db"
+
+    def outcomes_file(self, agent: str) -> Path:
+        """The outcomes of an agent's calls by idempotency key."""
+        return self.root / OUTCOMES / f"{_UNSAFE.sub('_', agent)[:_MAX_STEM]}.db"
 
     @property
     def spending(self) -> Path:
@@ -194,7 +207,7 @@ class State:
         The folder itself is changed only if nothing but the state is in it.
         """
         if not self.root.is_dir() or not self.root.stat().st_mode & OTHERS:
-            return 0  # nobody else can enter
+            return 0  # no other user can enter
         own = {path for name in _OWN for path in self.root.glob(name)}
         changed = 0
         for path in self.list_open_to_others():
@@ -370,7 +383,7 @@ def is_process(pid: int, birth: int | None) -> bool:
     if process is None:
         return _is_alive(pid)
     state, start_time = process
-    # a zombie has ended; in a container without an init process nobody reads its status
+    # a zombie has ended; in a container without an init process its status is never read
     return state not in ("Z", "X") and birth in (None, start_time)
 
 

@@ -8,7 +8,7 @@ the line of the step that closes or deepens the chain.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, Protocol
@@ -95,25 +95,30 @@ class Library:
             stored = await shelf.find_text(name, version or None)
             if stored is not None:
                 return await _load(stored)
-        known = [*list_builtins(), *[one.name for one in await self.list_all() if one.origin == "custom"]]
-        raise UnknownWorkflowError(reference, near=suggest(name, [one for one in known if one != reference]))
+        known = [
+            *list_builtins(),
+            *[workflow.name for workflow in await self.list_all() if workflow.origin == "custom"],
+        ]
+        raise UnknownWorkflowError(
+            reference, near=suggest(name, [known_name for known_name in known if known_name != reference])
+        )
 
     async def list_all(self) -> list[StoredWorkflow]:
         """Every stored workflow; an unreadable workflow is listed with its problem."""
-        found = [self._read_builtin(name) for name in list_builtins()]
-        found += [StoredWorkflow(f"({name})", "built-in", None, error) for name, error in list_broken()]
-        seen = {one.name for one in found}
+        workflows = [self._read_builtin(name) for name in list_builtins()]
+        workflows += [StoredWorkflow(f"({name})", "built-in", None, error) for name, error in list_broken()]
+        seen = {workflow.name for workflow in workflows}
         for shelf in self._shelves:
             try:
                 names = await shelf.list_names()
             except RetinueError as error:
-                found.append(StoredWorkflow("(registry)", "custom", None, error))
+                workflows.append(StoredWorkflow("(registry)", "custom", None, error))
                 continue
             for name in names:
                 if name not in seen:
                     seen.add(name)
-                    found.append(await self._read(shelf, name))
-        return found
+                    workflows.append(await self._read(shelf, name))
+        return workflows
 
     @staticmethod
     def _read_builtin(name: str) -> StoredWorkflow:
@@ -163,10 +168,11 @@ MAX_NESTED_WORKFLOWS = 50
 
 @dataclass(frozen=True, slots=True)
 class WorkflowBundle:
-    """A definition, and by name the definitions of its ``workflow`` steps."""
+    """A definition, and by name the definitions of its ``workflow`` steps; ``texts`` know their lines."""
 
     loaded: Loaded
     nested: Bundled = field(default_factory=dict)
+    texts: Mapping[str, Loaded] = field(default_factory=dict)
 
 
 async def bundle(library: Library, loaded: Loaded) -> WorkflowBundle:
@@ -178,7 +184,7 @@ async def bundle(library: Library, loaded: Loaded) -> WorkflowBundle:
         return WorkflowBundle(loaded)
     gathering = _Gathering(library)
     await gathering.visit(loaded, ((loaded.definition.name, _key_of(loaded)),))
-    return WorkflowBundle(loaded, gathering.found)
+    return WorkflowBundle(loaded, gathering.found, gathering.texts)
 
 
 class _Gathering:
@@ -186,6 +192,7 @@ class _Gathering:
         self._library = library
         self._done: set[str] = set()
         self.found: dict[str, BundledWorkflow] = {}
+        self.texts: dict[str, Loaded] = {}
 
     async def visit(self, loaded: Loaded, chain: tuple[tuple[str, str], ...]) -> None:
         """Follow every ``workflow`` of one definition; ``chain`` leads to it, as names and contents."""
@@ -206,6 +213,7 @@ class _Gathering:
                 raise loaded.document.fault(
                     place, f"more than {MAX_NESTED_WORKFLOWS} nested workflows", "use fewer"
                 )
+            self.texts[step.workflow] = nested
             self.found[step.workflow] = BundledWorkflow(
                 definition=nested.definition, digest=nested.digest, as_mesh=is_run_as_mesh(nested)
             )

@@ -19,7 +19,7 @@ log = structlog.get_logger("retinue.koi")
 
 
 class Introductions:
-    """Introduces the node, and knows to whom it has done so; the first contact is a relay of the rules.
+    """Introduces the node, and remembers the nodes that know it; the first contact is a relay of the rules.
 
     It may take ``contact_answers_s`` to answer with its own introduction.
     """

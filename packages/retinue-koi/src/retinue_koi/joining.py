@@ -74,7 +74,7 @@ class Joining:
     async def meet_again(self, events: Sequence[Event]) -> tuple[Sequence[Event], set[str]]:
         """Judge unsigned introductions of known nodes: ask each node which of its objects it still has.
 
-        Edges that such a node has lost are made anew. Returns the events without the FORGET of the nodes
+        Edges that such a node has lost are made again. Returns the events without the FORGET of the nodes
         that answered, and the nodes that did not: their FORGET is to be obeyed.
         Raises BusyError if a node that signs does not answer.
         """

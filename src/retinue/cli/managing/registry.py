@@ -107,14 +107,17 @@ def forget(name: str, repository: str | None, registry: str | None) -> None:
 async def _publish(
     target: str, url: str | None, registry: str | None, weight: int | None, **options: Any
 ) -> Published:
+    from retinue.cli.findings import warn_of_findings
     from retinue.runtime.commands.publishing import open_catalog
-    from retinue.runtime.loading.publishables import read_target
+    from retinue.runtime.loading.publishables import WorkflowText, read_target
 
     session = open_session()
     content = read_target(target, url=url, weight=weight)
     async with open_catalog(session.settings, session.state, registry) as catalog:
         replaced = await catalog.find_replaced_agent(content, **options)
         published = await catalog.publish(content, **options)
+        if isinstance(content, WorkflowText):
+            await warn_of_findings(session, target, content.content.decode())
         if replaced is not None:
             warn(
                 f"{content.name} answers at {clean(replaced)}, and its card was replaced by this one: "
@@ -164,8 +167,8 @@ def mirror(source: str, target: str, repositories: tuple[str, ...], as_json: boo
                 "source": report.source,
                 "target": report.target,
                 "copied": [
-                    {"repository": one.repository, "tag": one.tag, "digest": one.digest}
-                    for one in report.copied
+                    {"repository": artifact.repository, "tag": artifact.tag, "digest": artifact.digest}
+                    for artifact in report.copied
                 ],
                 "unchanged": report.unchanged,
                 "failed": [
@@ -175,8 +178,8 @@ def mirror(source: str, target: str, repositories: tuple[str, ...], as_json: boo
             }
         )
     else:
-        for one in report.copied:
-            click.echo(clean(f"{one}@{one.digest}"))
+        for artifact in report.copied:
+            click.echo(clean(f"{artifact}@{artifact.digest}"))
         for name, error in sorted(report.failed.items()):
             warn(f"{name}: {error.message}")
         counts = f"{len(report.copied)} copied, {report.unchanged} already present"
@@ -184,12 +187,12 @@ def mirror(source: str, target: str, repositories: tuple[str, ...], as_json: boo
     return 1 if report.failed else 0
 
 
-def _check_folder(place: str, given: str) -> None:
+def _check_folder(place: str, path: str) -> None:
     """Reject a folder that does not exist; otherwise an empty registry would be copied silently."""
     from retinue.core.errors import InvalidSettingError
 
     if "://" not in place and not Path(place).is_dir():
-        raise InvalidSettingError("FROM", f"no folder {given}", remedy="check the path")
+        raise InvalidSettingError("FROM", f"no folder {path}", remedy="check the path")
 
 
 async def _mirror(source: str, target: str, repositories: tuple[str, ...]) -> MirrorReport:
