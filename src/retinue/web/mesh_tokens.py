@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from retinue.core.call import Principal, TraceContext
 from retinue.core.durations import render_duration
-from retinue.core.errors import ClocksDifferError, NotAuthenticatedError
+from retinue.core.errors import ClocksDifferError, NotAuthenticatedError, StateError
 from retinue.storage.mesh_key import joined_token, key_id
 from retinue.storage.state import State
 from retinue.web.addresses import is_loopback_url
@@ -44,9 +44,24 @@ _MAX_PLACES = 1000
 def find_hub_token(state: State, url: str) -> str | None:
     """The token that a process of this state sends to the hub at ``url``; None if it has none for it.
 
-    That of joining this very hub, or the state's own for a hub on this machine: it is secret elsewhere.
+    That of joining this very hub, or the state's own for the hub of the state: it is secret elsewhere, also
+    at another hub of this machine.
     """
-    return joined_token(state.keys, url) or (state.local_token() if is_loopback_url(url) else None)
+    return joined_token(state.keys, url) or (state.local_token() if is_hub_of(state, url) else None)
+
+
+def is_hub_of(state: State, url: str) -> bool:
+    """Whether ``url`` leads to the running hub of ``state`` on a loopback address of this machine."""
+    if not is_loopback_url(url):
+        return False
+    try:
+        hub = state.read_hub()
+    except StateError:
+        return False
+    return (
+        hub is not None
+        and urlsplit(hub.url).netloc.rpartition(":")[2] == urlsplit(url).netloc.rpartition(":")[2]
+    )
 
 
 class ReplayWindow:
