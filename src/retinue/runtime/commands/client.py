@@ -25,8 +25,8 @@ from retinue.core.errors import (
 )
 from retinue.mesh.guard.trace_guard import new_trace
 from retinue.rpc.client import HubCalls
+from retinue.runtime.commands.hub_choice import HubChoice, choose_known
 from retinue.settings import Settings
-from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State, find_hub_url
 from retinue.web.addresses import is_loopback_url
 from retinue.web.mesh_tokens import MeshSigner
@@ -34,7 +34,9 @@ from retinue.web.mesh_tokens import MeshSigner
 if TYPE_CHECKING:
     from retinue.mesh.channel import Channel
     from retinue.mesh.dispatch import Calls  # with schemas and routing, which the hub applies
+    from retinue.runtime.commands.file_places import FilePlaces
     from retinue.web.transport import HttpRequester
+    from retinue.workflows.definitions.loading import Loaded
 
 _FOLLOW_WAIT_S = 20.0
 """How long one ``follow_run`` call waits for a new event."""
@@ -89,35 +91,44 @@ class MeshClient:
 
 @asynccontextmanager
 async def open_client(
-    settings: Settings, state: State, *, hub_url: str | None = None, is_interactive: bool = False
+    settings: Settings,
+    state: State,
+    *,
+    hub: HubChoice | None = None,
+    hub_url: str | None = None,
+    is_interactive: bool = False,
 ) -> AsyncIterator[MeshClient]:
-    """A client of the hub at ``hub_url``, else of the state's hub, else of the state without a hub.
+    """A client of ``hub``, else of the hub at ``hub_url``, else of the hub that processes of the state use
+    (`find_hub_url`), else of the state without a hub.
 
     Only an interactive one passes the channel of a call on to the hub.
     """
-    url = hub_url or find_hub_url(state)
+    if hub is None and (url := hub_url or find_hub_url(state)) is not None:
+        hub = choose_known(state, url)
     async with AsyncExitStack() as stack:
-        if url is not None and is_interactive:
+        if hub is not None and is_interactive:
             # imported here: the clients of streams take longer to load than most commands to run
             from retinue.runtime.joined_mesh import interactive_calls
             from retinue.web.http_client import HttpClient
 
             web = await stack.enter_async_context(HttpClient())
-            joined, signer = joined_token(state.keys, url), MeshSigner.of(state)
-            hub = HubCalls(web, url, token=state.local_token(), joined=joined, signer=signer)
-            yield MeshClient(interactive_calls(web, url, hub, signer), url)
-        elif url is not None:
-            http = await stack.enter_async_context(_open_http(url))
-            joined, signer = joined_token(state.keys, url), MeshSigner.of(state)
-            yield MeshClient(
-                HubCalls(http, url, token=state.local_token(), joined=joined, signer=signer), url
-            )
+            calls = HubCalls(web, hub.url, joined=hub.token, signer=_signer_for(state, hub))
+            yield MeshClient(interactive_calls(web, hub.url, calls, _signer_for(state, hub)), hub.url)
+        elif hub is not None:
+            http = await stack.enter_async_context(_open_http(hub.url))
+            calls = HubCalls(http, hub.url, joined=hub.token, signer=_signer_for(state, hub))
+            yield MeshClient(calls, hub.url)
         else:
             # imported here, because a command that has a hub does not need these slow imports
             from retinue.runtime.commands.own_mesh import open_own_mesh
 
             process = await stack.enter_async_context(open_own_mesh(settings, state))
             yield MeshClient(process.dispatcher, None)
+
+
+def _signer_for(state: State, hub: HubChoice) -> MeshSigner | None:
+    """Signs traces for a hub of this mesh; a signature means nothing to others."""
+    return MeshSigner.of(state) if hub.is_member else None
 
 
 def _open_http(url: str) -> AbstractAsyncContextManager[HttpRequester]:
@@ -148,6 +159,7 @@ class RunFollower:
         self._client = client
         self._echo = echo
         self._now = now
+        self._places: FilePlaces | None = None
         self._failed: Mapping[str, Any] | None = None
         """The last failure, not yet printed: if the run fails with it, its error has the message."""
 
@@ -163,6 +175,19 @@ class RunFollower:
         run = uuid.uuid4().hex if run_id is None else run_id
         asked = {"workflow": workflow, "input": given, "run": run}
         return await self._own(run, self._client.get("start_run", asked | _given(overrides=overrides)))
+
+    async def run_file(
+        self,
+        loaded: Loaded,
+        given: Any,
+        run_id: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """As `run`, of a definition in a file, which errors and warnings name with the line."""
+        from retinue.runtime.commands.file_places import FilePlaces
+
+        self._places = FilePlaces.of(loaded)
+        return await self.run(loaded.definition.to_json(), given, run_id, overrides)
 
     async def resume(self, run: str) -> Any:
         """Resume a cancelled run and return its output, as `run`."""
@@ -221,12 +246,27 @@ class RunFollower:
             except AgentUnreachableError as error:
                 self._echo(_explain_unanswered(run, error))
                 raise
+            self._note_source(started)
             if choice := started.get("choice"):
                 self._echo(f"  chosen: {choice['workflow']}, since {choice['because']}")
             return await self.follow(run, started.get("after", 0))
+        except RetinueError as error:
+            if self._places is None:
+                raise
+            raise self._places.locate(error) from error.__cause__
         except asyncio.CancelledError:
             await asyncio.shield(self._cancel(run))
             raise
+
+    def _note_source(self, started: Mapping[str, Any]) -> None:
+        """Keep the places of a stored workflow, and print the warnings of the checks before its run."""
+        from retinue.runtime.commands.file_places import FilePlaces
+
+        if source := started.get("source"):
+            self._places = FilePlaces(source["name"], source["lines"], frozenset(source["others"]))
+        for warning in started.get("warnings", ()):
+            place = (self._places or FilePlaces("", {})).name(warning)
+            self._echo(f"  warning: {place}: {warning['problem']}")
 
     async def _cancel(self, run: str) -> None:
         try:
