@@ -12,7 +12,7 @@ from pydantic import Field
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.core.call import TraceContext
+from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import (
     InvalidParametersError,
     NotAllowedError,
@@ -64,8 +64,8 @@ class RunStarter:
 
     def __init__(self, orchestrator: Orchestrator, library: Library, access: RunAccess) -> None:
         self._orchestrator = orchestrator
-        self._library = library
-        self._access = access
+        self.library = library
+        self.access = access
         self._observers: list[Callable[[], None]] = []
         self._inline: LRUCache[bytes, Loaded] = LRUCache(_REMEMBERED)
 
@@ -86,7 +86,7 @@ class RunStarter:
                 problem = f"field 'workflow' is neither a name nor a JSON object: {error}"
                 raise InvalidParametersError([Problem("workflow", problem)]) from None
         if isinstance(workflow, str):
-            return await self._library.get(workflow)
+            return await self.library.get(workflow)
         return self._load_inline(workflow)
 
     def _load_inline(self, workflow: Json) -> Loaded:
@@ -106,7 +106,7 @@ class RunStarter:
         loaded: Loaded,
         definition: Definition,
         given: Any,
-        ctx: Context,
+        principal: Principal,
         trace: TraceContext,
         *,
         run: str | None = None,
@@ -114,9 +114,9 @@ class RunStarter:
         choice: Selection | None = None,
     ) -> StartedRun:
         """Start a run of ``definition``, which is that of ``loaded`` or made of it."""
-        reject_limited(ctx.principal)
-        bundled = await bundle(self._library, loaded)
-        origin = Origin(ctx.principal.scopes, ctx.principal.id, trace, loaded.digest)
+        reject_limited(principal)
+        bundled = await bundle(self.library, loaded)
+        origin = Origin(principal.scopes, principal.id, trace, loaded.digest)
         if is_run_as_mesh(loaded):
             if overrides and "agents" in overrides and not covers(origin.scopes, MESH_SCOPES):
                 # its owner chose the agents that a caller without these rights reaches through it
@@ -129,26 +129,26 @@ class RunStarter:
             record = await self._orchestrator.start(
                 _override(definition, overrides) if overrides else definition,
                 given,
-                run_id=None if run is None else self._access.stored_id(check_run_id(run), ctx.principal),
+                run_id=None if run is None else self.access.stored_id(check_run_id(run), principal),
                 origin=origin,
                 nested=bundled.nested,
             )
         except RunConflictError as error:
             raise error.named(run or "") from None
-        if not self._access.may_access(replace(ctx.principal, scopes=origin.scopes), record):
+        if not self.access.may_access(replace(principal, scopes=origin.scopes), record):
             # the id belongs to a run that the caller may not access, such as one of an earlier release
             raise RunConflictError(run or record.id)
         while self._observers:
             self._observers.pop()()
-        return StartedRun(record, self._access.shown_id(record.id, ctx.principal), choice)
+        return StartedRun(record, self.access.shown_id(record.id, principal), choice)
 
     async def find(self, run: str, ctx: Context) -> StartedRun | None:
         """The run that this caller started under this id; None if there is none."""
         try:
-            record = await self._access.get(run, ctx.principal)
+            record = await self.access.get(run, ctx.principal)
         except UnknownRunError:
             return None
-        is_own = record.id == self._access.stored_id(run, ctx.principal)
+        is_own = record.id == self.access.stored_id(run, ctx.principal)
         return StartedRun(record, run) if is_own else None
 
 
@@ -175,7 +175,7 @@ def add_start_skill(agent: Agent, starter: RunStarter) -> None:
                 loaded,
                 loaded.definition,
                 input,
-                ctx,
+                ctx.principal,
                 outgoing.trace,
                 run=run,
                 overrides=overrides,

@@ -376,7 +376,7 @@ class Orchestration:
             plan.loaded,
             plan.definition,
             plan.given,
-            ctx,
+            ctx.principal,
             trace,
             run=run,
             overrides=plan.request.overrides,
