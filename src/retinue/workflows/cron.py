@@ -54,7 +54,7 @@ class CronTimes:
 
     def next_after(self, at: float) -> float:
         """The first time after ``at``."""
-        local = datetime.fromtimestamp(at, self._zone)
+        local = datetime.fromtimestamp(int(at), self._zone)
         times = self._iterate(self._expression, local.replace(tzinfo=None, fold=0))
         while True:
             found = self._to_time(times.get_next(datetime))
@@ -64,7 +64,7 @@ class CronTimes:
 
     def last_until(self, at: float) -> float:
         """The last time that is not after ``at``."""
-        local = datetime.fromtimestamp(at, self._zone)
+        local = datetime.fromtimestamp(int(at), self._zone)
         start = local.replace(tzinfo=None, fold=0) + _MINUTE
         if local.fold:
             # in the second of two equal hours all times of the first one are over

@@ -15,6 +15,7 @@ from retinue.core.call import Principal, PrincipalKind
 from retinue.workflows.cron import iterate_back
 from retinue.workflows.definitions.definition import Definition, Schedule
 from retinue.workflows.definitions.run_forms import Bundled, WholeRun, render_form
+from retinue.workflows.runs.records import RUN_ID_MARK
 
 LATE_S = 60.0
 """A time that no node has seen so long after it is a missed one."""
@@ -120,6 +121,11 @@ class StoredSchedule:
     progress: Progress
     revision: int = field(default=0, compare=False)
 
+    @property
+    def name(self) -> str:
+        """The name that its owner chose."""
+        return self.id.partition(RUN_ID_MARK)[0]
+
     def next_after(self, at: float) -> float:
         """The first time after ``at`` that has not been seen."""
         return self.rule.make_times(self.added_at).next_after(max(at, self.progress.seen_until))
@@ -139,9 +145,8 @@ class StoredSchedule:
         return newest[::-1], newest[0]
 
     def run_id(self, at: float) -> str:
-        """The id of the run of a time: a second start of it is the same run."""
-        name, mark, rights = self.id.partition("~")
-        return f"{name}:{datetime.fromtimestamp(at, UTC):%Y%m%dT%H%M%SZ}{mark}{rights}"
+        """The id, as its owner names it, of the run of a time: a second start of it is the same run."""
+        return f"{self.name}:{datetime.fromtimestamp(at, UTC):%Y%m%dT%H%M%SZ}"
 
     def to_json(self) -> dict[str, Any]:
         """The part that does not change."""

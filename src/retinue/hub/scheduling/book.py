@@ -73,11 +73,8 @@ class ScheduleBook:
         name = _check_name(workflow if name is None else name, is_made=name is None)
         rule = _make_rule(loaded.definition, given)
         if loaded.definition.input is not None:
-            schema = compile_schema(loaded.definition.input, f"the input of {loaded.definition.name}")
-            if problems := schema.problems(rule.input):
-                raise InvalidParametersError(
-                    [replace(one, path=f"schedule.input.{one.path}".rstrip(".")) for one in problems]
-                )
+            rule = rule.model_copy(update={"input": {} if rule.input is None else rule.input})
+            _check_input(loaded.definition, rule.input)
         digest = await self._firing.digest(loaded)
         table = await self._open_table()
         now = self._clock()
@@ -122,7 +119,7 @@ class ScheduleBook:
             self._refuse_ended(schedule)
             loaded = await self._firing.load(schedule)
             run = await self._firing.start(
-                schedule, loaded, f"{name.partition('~')[0]}:now-{uuid4().hex[:8]}"
+                schedule, loaded, f"{schedule.name}:now-{uuid4().hex[:8]}"
             )
             last = LastFiring(now, now, "started", run)
             progress = replace(schedule.progress, run=run, last=last, broken="")
@@ -144,7 +141,7 @@ class ScheduleBook:
     def _refuse_ended(self, schedule: StoredSchedule) -> None:
         if reason := self._firing.check_owner(schedule.owner):
             raise NotAllowedError(
-                f"schedule {schedule.id.partition('~')[0]} acts for {schedule.owner.id}: {reason}",
+                f"schedule {schedule.name} acts for {schedule.owner.id}: {reason}",
                 remedy=f"add it again, with your own rights: retinue schedules add {schedule.workflow}",
             )
 
@@ -240,6 +237,17 @@ def _make_rule(definition: Definition, given: Json | str | None) -> Schedule:
             text = str(one["ctx"]["error"]) if one["type"] == "value_error" else str(one["msg"])
             problems.append(Problem(path, f"{path}: {text}"))
         raise InvalidParametersError(problems) from None
+
+
+def _check_input(definition: Definition, given: Any) -> None:
+    schema = compile_schema(definition.input or {}, f"the input of {definition.name}")
+    if problems := schema.problems(given):
+        raise InvalidParametersError(
+            [
+                Problem(f"schedule.input.{one.path}".rstrip("."), f"schedule.input: {one.message}", one.hint)
+                for one in problems
+            ]
+        )
 
 
 def _render_time(rule: Schedule, at: float) -> str:
