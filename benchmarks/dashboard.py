@@ -1,4 +1,4 @@
-"""The dashboard of a large mesh: processor time and size of each page, and what a hub costs without visitors.
+"""The dashboard of a large mesh: processor time and size of each page, and the idle cost for a hub.
 
 A hub knows 1,000 agents, 10,000 recorded calls and a run of 500 steps. The time of a page is the processor
 time of the hub per request, so a busy machine disturbs it little. Memory is that of the hub after calls,

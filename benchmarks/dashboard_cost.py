@@ -1,4 +1,4 @@
-"""What the dashboard costs a hub that nobody looks at: this hub against one without pages, side by side.
+"""The cost of the dashboard for a hub without visitors: this hub against one without pages, at the same time.
 
 Both have the same agent. Calls go to them in turn, because figures of two runs at different times differ by
 more than the dashboard costs.

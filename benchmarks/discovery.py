@@ -1,4 +1,4 @@
-"""Discovery of a thousand agents, against oras-py one by one, and how soon a published one is seen.
+"""Discovery of a thousand agents, against oras-py one by one, and the delay until a new agent is listed.
 
 The seed's way is a new oras client for each agent: catalog, tags, pull. Ours is what a hub does when it
 starts (cold) and once a minute (refresh). Rounds are interleaved, the best of each counts.

@@ -1,4 +1,4 @@
-"""What a benchmark gives back, and the few ways to measure."""
+"""The results of benchmarks, and functions for measuring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One tool call direct, through forwarders, and through hubs: what each adds, in one interleaved run.
+"""One tool call direct, through forwarders and through hubs: the added time of each, in one interleaved run.
 
 Every way is a process of its own in front of the same agent, which `retinue serve` runs. The load is sent by
 this process over kept connections; with sessions where the protocol version has them. Processor time per call

@@ -1,4 +1,4 @@
-"""What stands between a client and an agent: forwarders and proxies, each as an app of its own process.
+"""Forwarders and proxies between a client and an agent, each as an app of its own process.
 
 python -m benchmarks.mcp_hub_servers KIND UPSTREAM      prints its url and serves until it is told to stop
 """

@@ -1,4 +1,4 @@
-"""What orchestration adds to a call: ``orchestrate`` → ``direct`` → an agent that answers at once.
+"""The time that orchestration adds to a call: ``orchestrate`` → ``direct`` → an agent that answers at once.
 
 Against calling that agent directly, and through the hub; and the same request answered from the cache. All
 are real processes, asked one call at a time over ``/execute``; each run of a workflow is durable (SQLite).

@@ -1,4 +1,4 @@
-"""A hundred thousand agents in one directory: what each keeps in memory, and what a refresh does to others.
+"""A hundred thousand agents in one directory: memory of each, and delays of other work during a refresh.
 
 Each figure is taken in a process of its own: one discovers all agents in a registry that makes its cards
 up, the next finds them in the store. Resident memory is counted beyond that of an empty directory, with

@@ -1,4 +1,4 @@
-"""How soon the command line and a bare hub are there, and the memory of the hub before its first call."""
+"""The start times of the command line and a bare hub, and the memory of the hub before its first call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second set of the search benchmark: real tools, and requests for them in a person's words.
+"""The second data set of the search benchmark: real tools, and requests for them in plain words.
 
 The tools are those of the MCP servers in ``tool_queries/package-lock.json`` and the operations of the
 documents in ``RETINUE_OPENAPI`` (default: ``../shared/data/openapi`` next to the project). This

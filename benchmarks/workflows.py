@@ -1,4 +1,4 @@
-"""Runs of workflows: what a step and a parked run cost, and how soon the runs of a dead node go on.
+"""Runs of workflows: the cost of a step and of a parked run, and the delay of failover from a dead node.
 
 Each figure is taken in a process of its own, since the engine is one per process. The workflow has
 steps that do nothing, so that what is left is the engine; a plain function and a bare workflow of DBOS

@@ -35,6 +35,8 @@ CONTROL = "CALL_PATH_CONTROL"
 WARM_CALLS = 20
 COUNTED_CALLS = 5
 START_S = 60.0
+CALL_S = 1.0
+"""Longer than a call with the recorder takes."""
 MODERN = "2026-07-28"
 HANDSHAKE = "2025-11-25"
 WORKFLOW: Json = {"name": "one-step", "steps": [{"id": "say", "skill": "echo"}]}
@@ -95,7 +97,11 @@ def run_traced(arguments: list[str]) -> None:
     recorder.install()
     sys.argv = ["retinue", *arguments]
     from retinue.cli.program import main
+    from retinue.mesh.observing import events
 
+    # Observers get the events of a call some ms after its beginning: a call is counted without them on a fast
+    # machine and with them on a slow one. So they wait here until the call is over.
+    events.BATCH_S = CALL_S
     main()
 
 
@@ -114,7 +120,7 @@ def _obey(recorder: Recorder, control: socket.socket) -> None:
 
 
 class Hub:
-    """A traced hub with one agent beside it, in a state folder of their own."""
+    """A traced hub and one agent, in a state folder of their own."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="call-path-")))

@@ -1,6 +1,6 @@
-"""Runs format, lint, types, layers and the comparison of generated files, even when one fails.
+"""Runs format, lint, types, layers and the comparison of generated files, also after a failure.
 
-Says how long each took.
+Prints the seconds of each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ CHECKS = {
     "lint": ["ruff", "check", "."],
     "types": ["mypy", *(word for name in PACKAGES for word in ("-p", name))],
     "layers": ["lint-imports", "--no-logo"],
-    "generated": ["python", "-m", "scripts.workflow_schema", "--check"],
+    "workflow schema": ["python", "-m", "scripts.workflow_schema", "--check"],
+    "error tables": ["python", "-m", "scripts.error_tables", "--check"],
+    "python reference": ["python", "-m", "scripts.python_reference", "--check"],
 }
 
 

@@ -1,6 +1,6 @@
-"""Writes the tables of docs/errors.md from the error tree and the fault table, the only places that know.
+"""Writes the tables of docs/errors.md from the error tree and the error table.
 
-python -m scripts.error_tables          writes the page anew
+python -m scripts.error_tables          writes the page again
 python -m scripts.error_tables --check  status 1 when the page is not what would be written
 """
 

@@ -1,4 +1,4 @@
-"""The README as it stands on a package index: links into the repository become plain words, pictures go.
+"""Converts the README for a package index: removes pictures and links into the repository.
 
 A metadata hook of hatchling, run at each build; it needs nothing but the standard library and hatchling.
 """

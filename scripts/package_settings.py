@@ -1,4 +1,4 @@
-"""Where packages come from on this machine: the settings of pip and uv, under pip's names.
+"""Reads the package sources of this machine: the settings of pip and uv, under pip's names.
 
 Standard library only: this runs before anything is installed. A setting of uv wins over the same setting
 of pip; within each, the environment wins over the files.

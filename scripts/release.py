@@ -1,4 +1,4 @@
-"""What has to hold before a release, checked one after the other.
+"""Checks the conditions of a release, one after the other.
 
 ``python -m scripts.release --check`` builds all distributions, looks into them, installs them into empty
 environments without this checkout, and runs what a user would run first. ``--set 0.2.0`` writes a version to

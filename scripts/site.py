@@ -1,4 +1,4 @@
-"""Builds the documentation in ``site/`` and checks that links lead somewhere and nothing is fetched.
+"""Builds the documentation in ``site/``; checks that links resolve and pages fetch nothing.
 
 ``make site`` runs it. The generator is zensical, pinned in the group ``docs``; ``mkdocs.yml`` is what mkdocs
 with its material theme reads as well.
@@ -90,6 +90,16 @@ def find_foreign_urls(site: Path) -> list[str]:
     ]
 
 
+def leave_out_of_search(site: Path, folder: str) -> int:
+    """Remove the pages of a folder from what the search looks through; gives the number of their sections."""
+    path = site / "search.json"
+    index = json.loads(path.read_text("utf-8"))
+    kept = [item for item in index["items"] if not item["location"].startswith(f"{folder}/")]
+    removed = len(index["items"]) - len(kept)
+    path.write_text(json.dumps({**index, "items": kept}, ensure_ascii=False), encoding="utf-8")
+    return removed
+
+
 def read_search_index(site: Path) -> str:
     """What the search of the site looks through; raises LookupError if there is none."""
     for path in sorted(site.rglob("search*.json")):
@@ -104,6 +114,8 @@ def main() -> int:
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"site: not built: {error}", file=sys.stderr)
         return 1
+    # the search ranks decisions, which hold the words of every topic, above the guides
+    leave_out_of_search(SITE, "decisions")
     problems = [*find_problems(SITE), *find_foreign_urls(SITE)]
     for problem in problems:
         print(problem, file=sys.stderr)

@@ -1,6 +1,6 @@
 """Installs a stock koi-net node in an environment of its own below ``.tools``, for tests and benchmarks.
 
-koi-net 2.1.2 declares Python 3.10 but holds three lines that need 3.12 (``type X = …``). They are mended
+koi-net 2.1.2 declares Python 3.10 but holds three lines that need 3.12 (``type X = …``). They are corrected
 here.
 """
 

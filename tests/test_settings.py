@@ -195,7 +195,7 @@ def test_an_empty_list_of_callers_is_not_the_same_as_none(tmp_path: Path) -> Non
         (
             'registries = "http://a"',
             "registries: Input should be a list; found a string of 8 characters",
-            "see",
+            "retinue docs settings",
         ),
         ("[hub]\nprt = 1", "hub.prt: unknown key", "did you mean port?"),
         ("databse = 1", "databse: unknown key", "did you mean database?"),
@@ -211,12 +211,20 @@ def test_an_empty_list_of_callers_is_not_the_same_as_none(tmp_path: Path) -> Non
             "hubb: unknown key",
             "did you mean hub? — if a part brings [hubb], install its distribution, or remove the table",
         ),
-        ("runs = 3", "runs: Input should be a table; found an integer", "see docs/settings.md"),
-        ("llm = 3", "llm: Input should be a table; found an integer", "see docs/settings.md"),
+        (
+            "runs = 3",
+            "runs: Input should be a table; found an integer",
+            "retinue docs settings lists the settings",
+        ),
+        (
+            "llm = 3",
+            "llm: Input should be a table; found an integer",
+            "retinue docs settings lists the settings",
+        ),
         (
             "[hub]\nport = [1]",
             "hub.port: Input should be a valid integer; found a list",
-            "see docs/settings.md",
+            "retinue docs settings lists the settings",
         ),
     ],
 )

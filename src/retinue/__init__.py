@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from retinue.core.record import AgentRecord, Example, Skill, Trait
     from retinue.mesh.asking.query import Can
     from retinue.mesh.directory.directory import Directory
-    from retinue.runtime.factories import discover_agent, open_directory
+    from retinue.runtime.discovery import discover_agent, open_directory
     from retinue.workflows.definitions.definition import Definition as Workflow
 
 __all__ = [
@@ -106,8 +106,8 @@ _HOMES = {
     "VersionConflictError": "retinue.core.errors",
     "Workflow": "retinue.workflows.definitions.definition",
     "current_context": "retinue.authoring.context",
-    "discover_agent": "retinue.runtime.factories",
-    "open_directory": "retinue.runtime.factories",
+    "discover_agent": "retinue.runtime.discovery",
+    "open_directory": "retinue.runtime.discovery",
 }
 
 
@@ -115,9 +115,9 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'retinue' has no attribute {name!r}")
-    found = getattr(importlib.import_module(home), "Definition" if name == "Workflow" else name)
-    globals()[name] = found
-    return found
+    member = getattr(importlib.import_module(home), "Definition" if name == "Workflow" else name)
+    globals()[name] = member
+    return member
 
 
 def __dir__() -> list[str]:

@@ -56,8 +56,8 @@ class Plugin:
         """Import the object. Raises InvalidSettingError when the import fails."""
         module, _, attribute = self.target.partition(":")
         try:
-            found = import_module(module)
-            return getattr(found, attribute) if attribute else found
+            value = import_module(module)
+            return getattr(value, attribute) if attribute else value
         except (ImportError, AttributeError) as error:
             raise InvalidSettingError(
                 f"{group}: {self.name}",
@@ -72,29 +72,29 @@ def list_plugins(group: str) -> Sequence[Plugin]:
 
     The result is cached for the life of the process.
     """
-    found = []
+    plugins = []
     for folder in sorted(_find_distributions(), key=lambda folder: folder.name):
         name, summary = _read_metadata(folder)
         for declared, target in _read_group(folder / "entry_points.txt", group):
             short, qualifier = _split_name(group, declared)
-            found.append(Plugin(short, qualifier, target, name, summary))
-    return tuple(found)
+            plugins.append(Plugin(short, qualifier, target, name, summary))
+    return tuple(plugins)
 
 
 def find_plugin(group: str, name: str) -> Plugin | None:
     """Find an entry point by name. Raises InvalidSettingError when two distributions declare it."""
-    found = [plugin for plugin in list_plugins(group) if plugin.name == name]
-    if len(found) > 1:
-        raise conflict(group, name, [plugin.distribution for plugin in found])
-    return found[0] if found else None
+    plugins = [plugin for plugin in list_plugins(group) if plugin.name == name]
+    if len(plugins) > 1:
+        raise conflict(group, name, [plugin.distribution for plugin in plugins])
+    return plugins[0] if plugins else None
 
 
 def list_unique_plugins(group: str) -> Sequence[Plugin]:
     """Like `list_plugins`, but raises InvalidSettingError when two distributions declare the same name."""
-    found = list_plugins(group)
-    for plugin in found:
+    plugins = list_plugins(group)
+    for plugin in plugins:
         find_plugin(group, plugin.name)
-    return found
+    return plugins
 
 
 def how_to_install(requirement: str, distribution: str) -> str:

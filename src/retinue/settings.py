@@ -163,11 +163,11 @@ def load_settings(
     try:
         settings = _from_file(file, fields)(**dict(flags or {}))
     except ValidationError as error:
-        found = error.errors(include_url=False)
+        problems = error.errors(include_url=False)
         # a misspelt key explains why another one is missing
-        first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+        first = next((problem for problem in problems if problem["type"] == "extra_forbidden"), problems[0])
         problem = f"{_name_shapes(first['msg'])}; found {_shape(first.get('input'))}"
-        remedy = "see docs/settings.md"
+        remedy = "retinue docs settings lists the settings"
         if first["type"] == "value_error":  # raised by a validator over several fields
             problem = first["msg"].removeprefix("Value error, ")
         elif first["type"] == "extra_forbidden":
@@ -263,7 +263,7 @@ def _suggest_key(location: tuple[int | str, ...], value: object, fields: _Fields
     remedies = [f"did you mean {near[0]}?"] if near else []
     if len(location) == 1 and isinstance(value, Mapping):
         remedies.append(f"if a part brings [{key}], install its distribution, or remove the table")
-    return " — ".join(remedies) or "see docs/settings.md"
+    return " — ".join(remedies) or "retinue docs settings lists the settings"
 
 
 def _known_keys(location: tuple[int | str, ...], fields: _Fields) -> list[str]:
@@ -274,10 +274,10 @@ def _known_keys(location: tuple[int | str, ...], fields: _Fields) -> list[str]:
         if field is None:  # the index of a list, or the name of one of several tables
             continue
         kinds = (field.annotation, *get_args(field.annotation))
-        found = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if not found:
+        models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not models:
             return []
-        table = found[0]
+        table = models[0]
     return list(table.model_fields)
 
 

@@ -170,7 +170,8 @@ async def test_a_skill_may_return_parts() -> None:
     outcome = await agent.ask("beside")
     assert (outcome.value, outcome.parts) == ({"width": 1}, (PNG,))
     # an endpoint without content blocks shows the parts as data
-    assert await agent.call("one") == [{"kind": "image", "value": "cG5n", "mime": "image/png"}]
+    image = {"kind": "image", "mime_type": "image/png", "name": None, "size": 3, "data": "cG5n"}
+    assert await agent.call("one") == {"parts": [image]}
 
 
 async def test_the_value_beside_parts_is_checked() -> None:

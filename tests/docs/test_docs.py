@@ -20,6 +20,7 @@ from ruamel.yaml import YAML
 from sybil import Document, Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
+import retinue
 from retinue import Agent
 from retinue.cli.failures import describe, show
 from retinue.core import json_values
@@ -37,7 +38,7 @@ from retinue.web.error_table import execute_fault, list_error_classes
 from retinue.web.transport import MAX_RESPONSE_BYTES
 from retinue.workflows.definitions import step_checks
 from retinue.workflows.definitions.loading import load_definition
-from scripts import error_tables
+from scripts import error_tables, python_reference
 from tests.docs.pages import DECISIONS, GUIDES, PAGES, README, REPORTS, ROOT, list_sections, table_rows
 
 DOCS = ROOT / "docs"
@@ -169,6 +170,17 @@ def test_the_variables_beside_the_settings_are_those_that_the_code_reads() -> No
 def test_the_tables_of_the_errors_page_are_those_of_the_code() -> None:
     page = read("errors.md")
     assert error_tables.render_page(page) == page, "run: python -m scripts.error_tables"
+
+
+def test_the_python_reference_is_what_the_docstrings_say() -> None:
+    assert read("python.md") == python_reference.render_page(), "run: python -m scripts.python_reference"
+
+
+def test_the_python_reference_has_every_public_name() -> None:
+    page = read("python.md")
+    assert [
+        name for name in retinue.__all__ if f"### {name}\n" not in page and f"| `{name}` |" not in page
+    ] == []
 
 
 def test_every_type_of_error_has_a_row() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -64,6 +65,13 @@ def test_a_style_sheet_that_imports_from_elsewhere_is_named(tmp_path: Path) -> N
         '@import "https://fonts.example/a"; b {background: url(data:image/png;base64,)}'
     )
     assert site.find_foreign_urls(tmp_path) == ["a.css: https://fonts.example/a"]
+
+
+def test_the_search_leaves_out_the_pages_of_a_folder(tmp_path: Path) -> None:
+    items = [{"location": place} for place in ("guides/a/", "decisions/b/#x", "decisions/b/")]
+    (tmp_path / "search.json").write_text(json.dumps({"config": {}, "items": items}))
+    assert site.leave_out_of_search(tmp_path, "decisions") == 2
+    assert json.loads((tmp_path / "search.json").read_text())["items"] == items[:1]
 
 
 def list_pages(entry: Any) -> Iterator[str]:

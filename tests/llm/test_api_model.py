@@ -26,10 +26,12 @@ from tests.llm.vendors import (
     OUTPUT_TOKENS,
     VENDORS,
     Cut,
+    EndEarly,
     Fail,
     Garbage,
     Hang,
     Move,
+    OnlyDone,
     Refuse,
     Say,
     Turn,
@@ -43,11 +45,16 @@ PROMPT = ModelPrompt("Be brief.", "What is 6 times 7?", 100)
 
 
 @asynccontextmanager
-async def model_of(server: VendorServer, **options: Any) -> AsyncIterator[ApiModel]:
+async def model_of(server: VendorServer, *, key: str | None = KEY, **options: Any) -> AsyncIterator[ApiModel]:
     spec = ModelSpec(
-        "tester", server.vendor, model="model-asked-for", base_url=server.base_url, api_key_env="K", **options
+        "tester",
+        server.vendor,
+        model="model-asked-for",
+        base_url=server.base_url,
+        api_key_env=key and "K",
+        **options,
     )
-    async with aclosing(ApiModel(spec, KEY)) as model:
+    async with aclosing(ApiModel(spec, key)) as model:
         yield model
 
 
@@ -149,6 +156,14 @@ async def test_a_refused_key_names_the_variable_and_never_the_key(kind: Vendor) 
     assert KEY[:9] not in error.message
 
 
+async def test_a_model_without_a_key_is_told_that_the_provider_wants_one() -> None:
+    error = await fail("openai", Fail(401, "authentication_error", "no key"), key=None)
+    assert isinstance(error, ModelError)
+    assert error.reason == "login"
+    assert "wants a key, and none is configured" in error.message
+    assert error.remedy == "put the key into a variable and name that: llm.tester.api_key_env"
+
+
 @pytest.mark.parametrize("kind", VENDORS)
 async def test_the_key_is_removed_from_what_the_provider_says(kind: Vendor) -> None:
     error = await fail(kind, Fail(400, "invalid_request_error", f"bad field, your key is {KEY}"))
@@ -179,6 +194,23 @@ async def test_a_server_error_is_unavailable(kind: Vendor, status: int) -> None:
     assert isinstance(error, ModelError)
     assert error.reason == "unavailable"
     assert error.kind.retryable
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+async def test_an_answer_without_its_end_is_unavailable_and_repeated(kind: Vendor) -> None:
+    error = await fail(kind, EndEarly())
+    assert isinstance(error, ModelError)
+    assert error.reason == "unavailable"
+    assert error.kind.retryable
+    clock = Clock()
+    async with vendor(kind, EndEarly(), Say("the whole of it")) as server:
+        assert (await retry(server, clock)).text == "the whole of it"
+        assert len(server.requests) == 2
+    assert clock.waits == [1]
+
+
+async def test_done_ends_an_answer_of_a_server_that_gives_no_finish_reason() -> None:
+    assert (await ask("openai", OnlyDone("the whole of it"))).text == "the whole of it"
 
 
 @pytest.mark.parametrize("kind", VENDORS)

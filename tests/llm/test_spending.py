@@ -10,8 +10,9 @@ import pytest
 
 from retinue.core.errors import BudgetSpentError, InvalidSettingError, StateDamagedError
 from retinue.llm.completion import ModelPrompt, Usage
+from retinue.llm.prompts import ASK_INSTRUCTIONS, write_instructions
 from retinue.llm.spec import Budget, ModelSpec, Prices
-from retinue.llm.spending import Ledger, estimate_tokens, read_day
+from retinue.llm.spending import MIN_ANSWER_TOKENS, Ledger, estimate_tokens, read_day
 
 NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 PRICES = Prices(input=3.0, output=15.0)
@@ -74,6 +75,22 @@ def test_a_call_that_could_cost_more_than_is_left_is_refused_before_it_is_made(t
         with pytest.raises(BudgetSpentError):
             spend(ledger_of(tmp_path, **limits))
     assert not (tmp_path / "claude.json").exists()
+
+
+@pytest.mark.parametrize("period", ["call", "run", "day"])
+def test_a_limit_that_refuses_every_call_is_named_with_what_a_call_takes(tmp_path: Path, period: str) -> None:
+    shortest = write_instructions(ASK_INSTRUCTIONS) + "?"
+    least = estimate_tokens(len(shortest.encode())) + MIN_ANSWER_TOKENS
+    enough: dict[str, Any] = {f"tokens_per_{period}": least}
+    ledger_of(tmp_path, **enough).check_limits()
+    for limits in ({f"tokens_per_{period}": least - 1}, {f"cost_per_{period}": 0.0001}):
+        too_little: dict[str, Any] = {**limits}
+        with pytest.raises(InvalidSettingError) as caught:
+            ledger_of(tmp_path, **too_little).check_limits()
+        (name,) = limits
+        assert caught.value.field == f"llm.claude.max_{name}"
+        assert "tokens) take" in caught.value.message
+        assert ("$" in caught.value.message) == name.startswith("cost")
 
 
 def test_calls_that_run_at_once_do_not_share_what_is_left(tmp_path: Path) -> None:

@@ -55,6 +55,20 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class EndEarly:
+    """Begin to answer and end the response without the event that ends an answer."""
+
+    text: str = "half of"
+
+
+@dataclass(frozen=True)
+class OnlyDone:
+    """Answer as compatible servers do that send ``[DONE]`` but no finish reason."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Hang:
     """Begin to answer and say nothing more."""
 
@@ -68,7 +82,7 @@ class Move:
     url: str
 
 
-Turn = Say | Refuse | Fail | Garbage | Cut | Hang | Move
+Turn = Say | Refuse | Fail | Garbage | Cut | EndEarly | OnlyDone | Hang | Move
 
 
 @dataclass
@@ -110,6 +124,11 @@ class VendorServer:
         await response.prepare(request)
         if isinstance(turn, Garbage):
             await response.write(turn.body)
+            return response
+        if isinstance(turn, EndEarly | OnlyDone):
+            end = [_sse("[DONE]")] if isinstance(turn, OnlyDone) else []
+            for event in (*_begin(self.vendor, turn.text), *end):
+                await response.write(event)
             return response
         if isinstance(turn, Cut | Hang):
             for event in _begin(self.vendor, turn.text):

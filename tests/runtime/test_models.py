@@ -6,11 +6,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from retinue.core.errors import InvalidSettingError
 from retinue.llm.completion import ModelPrompt, Usage
 from retinue.llm.spec import Budget, ModelSpec, Prices
 from retinue.llm.spending import Ledger
 from retinue.parts.part import Check
 from retinue.runtime.commands.doctor import examine
+from retinue.runtime.models import find_models, open_model_agent
 from retinue.settings import Settings
 from retinue.storage.state import State
 from tests.llm.programs import answer, write_program
@@ -56,6 +60,24 @@ def test_what_was_spent_today_is_told_with_its_limit(tmp_path: Path) -> None:
     limits = {"max_cost_per_day": 5.0, "max_tokens_per_day": 9000}
     found = check(tmp_path, {"ANTHROPIC_API_KEY": "k"}, claude=limits)["claude"]
     assert found.found.endswith("; today 1 call, 1,500 of 9,000 tokens, $0.2500 of $5.00")
+
+
+def test_a_limit_that_refuses_every_call_is_told_before_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {"provider": "openai", "model": "m", "max_tokens_per_call": 300}
+    environ = {"OPENAI_API_KEY": "k"}
+    found = check(tmp_path, environ, mine=table)["mine"]
+    assert found.status == "fail"
+    assert "llm.mine.max_tokens_per_call: every call would be refused" in found.found
+    settings = Settings.model_validate({"llm": {"mine": table}})
+    models = find_models(settings, environ, seeds=False)
+    assert not models.key_variables
+    (listing,) = asyncio.run(models.not_started.read_all()).listings
+    assert listing.record.name == "mine"
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    with pytest.raises(InvalidSettingError, match="max_tokens_per_call"):
+        open_model_agent(settings, State(tmp_path), "mine")
 
 
 def test_a_limit_of_costs_without_prices_is_a_failure(tmp_path: Path) -> None:

@@ -150,8 +150,8 @@ async def test_discover_agent_gives_the_url_of_the_card_and_nothing_else(endpoin
 @requirement("P-01")
 async def test_a_second_look_up_reads_no_catalog_until_one_misses(endpoint: Endpoint) -> None:
     """The registry's log counts the requests (exchange 1-3)."""
+    endpoint.recording.clear()
     async with retinue.open_directory([endpoint.url]) as directory:
-        endpoint.recording.clear()
         assert await directory.discover_agent("create_plan") == URLS["create_plan"]
         assert len(endpoint.paths("/v2/_catalog")) == 1
         endpoint.recording.clear()
@@ -162,6 +162,28 @@ async def test_a_second_look_up_reads_no_catalog_until_one_misses(endpoint: Endp
         assert len(endpoint.paths("/v2/_catalog")) == 1
         assert caught.value.near == ("create_plan",)
         assert str(caught.value) == "Unknown skill: create_plans"
+
+
+@requirement("P-01")
+async def test_synchronous_look_ups_share_one_reading_of_the_catalog(endpoint: Endpoint) -> None:
+    """A second look-up within the time to live sends no request, from another thread too."""
+    await asyncio.to_thread(retinue.discover_agent, "create_plan", registries=[endpoint.url])
+    endpoint.recording.clear()
+    skills = ("create_plan", "generate_code", "review_code")
+    urls = await asyncio.gather(
+        *(asyncio.to_thread(retinue.discover_agent, skill, registries=[endpoint.url]) for skill in skills)
+    )
+    assert urls == [URLS[skill] for skill in skills]
+    assert endpoint.paths() == []
+
+
+async def test_an_open_directory_has_been_read(endpoint: Endpoint) -> None:
+    async with retinue.open_directory([endpoint.url]) as directory:
+        assert [entry.name for entry in directory.list_entries()] == [
+            "build-agent",
+            "plan-agent",
+            "test-agent",
+        ]
 
 
 async def test_discover_agent_names_the_registry_that_could_not_be_asked(endpoint: Endpoint) -> None:

@@ -69,7 +69,7 @@ class Upstreams:
     async def ask(self, search: Search, visited: Sequence[str]) -> FederatedResults:
         """Ask all at once; failed and late ones are named.
 
-        Nobody is asked while the same search is under way, because it may have come back.
+        No registry is asked while the same search is under way, because it may have come back.
         """
         if search.key in self._under_way:
             return FederatedResults(missing=dict.fromkeys(self.urls, "the same search is under way"))
@@ -104,7 +104,7 @@ class Upstreams:
         if is_catalog_url(url):
             return await self._search_catalog(url, search)
         passed = [*visited, self.own_id]
-        # the last one that is asked asks nobody
+        # the last registry that is asked asks no other
         federation: Federation = "auto" if len(passed) < self._max_hops else "none"
         reply = await self._http.request(
             "POST",
@@ -121,7 +121,7 @@ class Upstreams:
 
     async def _search_catalog(self, url: str, search: Search) -> list[CatalogEntry]:
         entries = await self._read_catalog(url)
-        matching = [one for one in entries if matches(one, search.filter)]
+        matching = [entry for entry in entries if matches(entry, search.filter)]
         return [
             {**entry, "score": score, "source": url} for entry, score in rank_entries(search.text, matching)
         ]

@@ -317,7 +317,7 @@ class Agent(Offering):
         """Whether a call of this function may need more than its value to come back.
 
         An overridden method may ask through ``current_context()``. A function of no JSON type may return
-        parts beside the value for which the author wrote a schema (``gives_parts``).
+        parts in addition to the value for which the author wrote a schema (``gives_parts``).
         """
         is_own = type(self).execute_skill is Agent.execute_skill and type(self).run is Agent.run
         return not is_own or signature.context_name is not None or (gives_parts and signature.result is None)
@@ -400,7 +400,7 @@ class Agent(Offering):
 async def _run_to_its_end(in_thread: Coroutine[Any, Any, Any]) -> Any:
     """Wait for a function in a thread, which cannot be stopped, even if this task is cancelled.
 
-    So a repetition of a call with an idempotency key never runs beside the call itself.
+    So a repetition of a call with an idempotency key never runs at the same time as the call itself.
     """
     pending = asyncio.create_task(in_thread)
     while not pending.done():

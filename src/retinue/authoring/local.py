@@ -81,7 +81,7 @@ class LocalInvoker:
     async def _run_within(
         self, agent: Offering, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
     ) -> Answer:
-        """Run a call that outlives its request within the skill's own time, if nobody can be asked in it."""
+        """Run a call that outlives its request within the skill's own time, if it can ask no questions."""
         if skill.timeout_s is None or channel.capabilities:
             return await self._run(agent, skill, call, admitted, channel)
         limit = TimeLimit(skill.timeout_s)

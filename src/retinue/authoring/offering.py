@@ -78,18 +78,18 @@ def _find_misfit(annotation: str, value: Any) -> str:
     return " or ".join(shape for _, shape in wanted)
 
 
-def decorate_with(add: Callable[[F], F], given: Any, what: str) -> Any:
+def decorate_with(add: Callable[[F], F], decorated: Any, what: str) -> Any:
     """The result of ``@agent.skill`` and its like: of the bare form the function, else the decorator.
 
-    ``given`` is the positional argument: the function, an id, or None. Raises InvalidSettingError.
+    ``decorated`` is the positional argument: the function, an id, or None. Raises InvalidSettingError.
     """
-    if given is None or isinstance(given, str):
+    if decorated is None or isinstance(decorated, str):
         return add
-    if callable(given):
-        return add(given)
+    if callable(decorated):
+        return add(decorated)
     raise InvalidSettingError(
         f"@agent.{what}",
-        f"{type(given).__name__} is neither a function nor an id",
+        f"{type(decorated).__name__} is neither a function nor an id",
         remedy=f"put @agent.{what} on a function, or give its id as a text",
     )
 
@@ -277,6 +277,6 @@ def visibility_of(expose: bool, private: bool) -> Visibility:
     return "private" if private else "exposed" if expose else "mesh"
 
 
-def describe(function: Callable[..., Any], given: str | None) -> str:
+def describe(function: Callable[..., Any], description: str | None) -> str:
     """The given description, otherwise the function's docstring."""
-    return inspect.getdoc(function) or "" if given is None else given
+    return inspect.getdoc(function) or "" if description is None else description

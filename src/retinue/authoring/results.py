@@ -3,7 +3,7 @@
 A skill may return a JSON value, or what pydantic makes one of (models, dataclasses, sets, dates, decimals,
 enums, UUIDs, paths); or content parts: ``Part.image(png)``, ``["as asked:", Part.image(png)]``,
 or both: ``Answer({"width": 3}, parts=(Part.image(png),))``. Endpoints with content blocks (MCP) send the
-parts. Other endpoints send the value or, without one, the parts as a list of objects.
+parts. Other endpoints send the value or, without one, what `core.parts` makes of the parts.
 """
 
 from __future__ import annotations
@@ -156,17 +156,5 @@ def as_parts(value: Any) -> tuple[Part, ...]:
 def as_answer(skill_id: str, value: Any) -> Answer:
     """The result of a skill as an answer; raises OutputInvalidError for a value that is not JSON."""
     if isinstance(value, Answer):
-        plain = encode_result(skill_id, value.value)
-        if plain is None and value.parts:
-            plain = [part_as_json(part) for part in value.parts]
-        return replace(value, value=plain)
-    parts = as_parts(value)
-    return Answer(value=[part_as_json(part) for part in parts], parts=parts)
-
-
-def part_as_json(part: Part) -> dict[str, Any]:
-    """A part as a JSON object, for endpoints without content blocks; bytes stay base64."""
-    rendered: dict[str, Any] = {"kind": part.kind, "value": part.value, "mime": part.mime}
-    if part.name:
-        rendered["name"] = part.name
-    return rendered
+        return replace(value, value=encode_result(skill_id, value.value))
+    return Answer(parts=as_parts(value))

@@ -3,7 +3,7 @@
 Facts without a field in the card are the parameters of the extension `EXTENSION`: the ``retinue`` object of
 the pallet card, and the schemas of the skills. Keys that are neither are kept in ``extra["a2a"]`` of the
 record and its skills. A card that is rendered for clients of version 0.3 as well has their top-level keys
-beside those of 1.x; readers of 1.x use ``supportedInterfaces`` only. This module does no I/O.
+in addition to those of 1.x; readers of 1.x use ``supportedInterfaces`` only. This module does no I/O.
 """
 
 from __future__ import annotations

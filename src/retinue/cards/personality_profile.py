@@ -1,6 +1,6 @@
 """Codec of agent records as personality profiles, the JSON objects in which seed 003 shows an agent.
 
-A skill is a callable trait of its id, with its schemas beside the seed's keys. Description, topics and scores
+A skill is a callable trait of its id, with its schemas next to the seed's. Description, topics and scores
 are plain traits of these names. The plain trait ``retinue`` holds the block of `cards.retinue_block`, with
 the endpoint of ``/execute``, so that no fact is lost. This module does no I/O.
 """
@@ -29,7 +29,7 @@ MAX_RID_BYTES = 184
 
 RESOURCE_TYPE = "agent_profile"
 SEED_INPUT_SCHEMA = {"type": "string"}
-"""The input schema of every tool in seed 003; ``inputSchema`` beside it is the schema of MCP."""
+"""The input schema of every tool in seed 003; ``inputSchema`` next to it is the schema of MCP."""
 
 _ALL: frozenset[str] = frozenset({"mesh", "exposed"})
 

@@ -54,12 +54,12 @@ def _complete(incomplete: str, names: Iterator[tuple[Any, Any]]) -> list[Complet
 
     from retinue.cli.output import clean
 
-    found = {
+    candidates = {
         name: clean(help_text) or None
         for name, help_text in names
         if isinstance(name, str) and name.startswith(incomplete) and clean(name) == name
     }
-    return [CompletionItem(name, help=found[name]) for name in sorted(found)]
+    return [CompletionItem(name, help=candidates[name]) for name in sorted(candidates)]
 
 
 def _read_cards() -> Iterator[dict[str, Any]]:

@@ -125,7 +125,7 @@ def _read_usage(error: click.ClickException) -> tuple[str, str]:
         else:
             message = f"no such command {error.command_name}"
         near = error.possibilities or []
-        if ctx is not None and any(isinstance(one, click.Argument) for one in ctx.command.params):
+        if ctx is not None and any(isinstance(parameter, click.Argument) for parameter in ctx.command.params):
             remedy += "; write -- before an argument that begins with -"
         return message, f"did you mean {' or '.join(near)}?" if near else remedy
     if isinstance(error, click.MissingParameter) and ctx is not None and error.param is not None:
@@ -134,23 +134,23 @@ def _read_usage(error: click.ClickException) -> tuple[str, str]:
             return f"{name} is missing", f"give it: {ctx.command_path} {name} {error.param.make_metavar(ctx)}"
         usage = " ".join(ctx.get_usage().split()).removeprefix("Usage: ")
         return f"{name} is missing", f"usage: {usage}"
-    if isinstance(error, click.BadParameter) and (told := _read_choice(error)):
-        return told
+    if isinstance(error, click.BadParameter) and (problem := _read_choice(error)):
+        return problem
     message = error.format_message().rstrip(".")
     return message[:1].lower() + message[1:], remedy
 
 
 def _read_choice(error: click.BadParameter) -> tuple[str, str] | None:
     """Message and remedy for a value that is none of a few; None for another wrong value."""
-    given = _CHOSEN.match(error.message)
-    if error.param is None or not isinstance(error.param.type, click.Choice) or given is None:
+    match = _CHOSEN.match(error.message)
+    if error.param is None or not isinstance(error.param.type, click.Choice) or match is None:
         return None
     # loaded at the first wrong value: --help imports nothing but click
     from retinue.core.text import suggest
 
     choices = [str(choice) for choice in error.param.type.choices]
-    near = suggest(given[1], choices, limit=1)
-    message = f"{_name_parameter(error.param)}: {given[1]!r} is not one of {', '.join(choices)}"
+    near = suggest(match[1], choices, limit=1)
+    message = f"{_name_parameter(error.param)}: {match[1]!r} is not one of {', '.join(choices)}"
     return message, f"did you mean {near[0]}?" if near else "write one of them"
 
 

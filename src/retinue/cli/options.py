@@ -184,8 +184,8 @@ def read_object(text: str, what: str) -> dict[str, Any]:
         ) from None
     if not isinstance(value, dict):
         names = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
-        found = names.get(type(value), "a number")
-        raise InvalidSettingError(what, f"{found}, not an object", remedy=remedy)
+        shape = names.get(type(value), "a number")
+        raise InvalidSettingError(what, f"{shape}, not an object", remedy=remedy)
     return value
 
 

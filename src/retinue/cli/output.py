@@ -123,8 +123,8 @@ def warn_missing(reply: Mapping[str, Any]) -> None:
 def command_line() -> str:
     """The command that started this program, to be typed again in this folder."""
     called = Path(sys.argv[0])
-    found = shutil.which("retinue")
-    if found is not None and Path(found).resolve() == called.resolve():
+    program = shutil.which("retinue")
+    if program is not None and Path(program).resolve() == called.resolve():
         return "retinue"
     if called.name == "retinue":
         return _shortest_path(called)
@@ -137,8 +137,8 @@ def module_command(module: str) -> str:
 
 
 def _interpreter() -> str:
-    found = shutil.which("python")
-    if found is not None and os.path.realpath(Path(found).parent) == os.path.realpath(
+    program = shutil.which("python")
+    if program is not None and os.path.realpath(Path(program).parent) == os.path.realpath(
         Path(sys.executable).parent
     ):
         return "python"

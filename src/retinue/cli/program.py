@@ -28,6 +28,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look around": {
         "demo": ("retinue[demo]", "Let three agents write tests for a Python module."),
         "doctor": ("managing.doctor:doctor", "Check what works on this machine and print remedies."),
+        "docs": ("managing.docs:docs", "Show a page of the documentation, or list the pages."),
         "dashboard": ("managing.dashboard:dashboard", "Open the dashboard of the running hub in a browser."),
         "backup": ("managing.backup:backup", "Copy the state folder while its hub runs."),
         "restore": ("managing.restore:restore", "Restore the state folder from a backup."),

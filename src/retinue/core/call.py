@@ -166,7 +166,10 @@ class Answer:
 class Outcome:
     """The outcome of a call; ``error`` is set unless ``status`` is ``done``.
 
-    ``calls_used`` = further calls that it caused; None = unknown, and it may still be running.
+    ``agent`` and ``version`` name the agent that answered. ``value`` is the JSON value, ``parts`` are texts,
+    images and other content. ``attempts`` lists the agents that were tried, with the error of each.
+    ``usage`` is what a model reports. ``calls_used`` = further calls that it caused; None = unknown, and it
+    may still be running.
     """
 
     call_id: str

@@ -23,7 +23,7 @@ RetinueError
 │   ├── UnknownTokenError     no token of this id
 │   ├── UnknownRoleError      there is no such role
 │   ├── RoleNotOfferedError   no agent has the role
-│   │   └── NoModelError      … and so nobody can take the request
+│   │   └── NoModelError      … and so no agent can take the request
 │   ├── NobodyWillingError    who was asked first said no, or nothing
 │   ├── UnknownResourceError  nothing to read under this uri
 │   ├── UnknownPromptError

@@ -1,4 +1,4 @@
-"""The characters that no text may hold which a model, a terminal or an editor reads (decision 0029)."""
+"""Hidden and control characters, which foreign texts must not contain (decision 0029)."""
 
 from __future__ import annotations
 

@@ -75,7 +75,12 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One callable skill of an agent; ``id`` is kept as authored."""
+    """One callable skill of an agent; ``id`` is kept as authored.
+
+    The schemas are JSON Schemas. ``visibility`` is ``private`` (this process), ``mesh`` or ``exposed`` (MCP
+    clients too). ``similes`` are other names by which a search finds it. ``timeout_s`` limits each call in
+    seconds. ``extra`` keeps unknown keys of a parsed card, by format.
+    """
 
     id: str
     description: str = ""

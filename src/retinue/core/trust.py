@@ -1,4 +1,4 @@
-"""How far an agent is trusted with the arguments of a call that names no agent."""
+"""The levels of trust in an agent, for calls that name no agent."""
 
 from __future__ import annotations
 

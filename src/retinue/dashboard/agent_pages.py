@@ -13,6 +13,7 @@ from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.figures import write_examples
 from retinue.dashboard.forms import WHOLE, has_problem, make_form, read_form
 from retinue.dashboard.frame import PAGE, Page, PageFrame, read_entries, read_number
+from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.sessions import ROOT
 
 SKILLS = 100
@@ -31,9 +32,10 @@ _ORIGINS = {
 class AgentPages:
     """The pages below ``/ui/agents``."""
 
-    def __init__(self, hub: HubSkills, frame: PageFrame) -> None:
+    def __init__(self, hub: HubSkills, frame: PageFrame, files: ResultFiles) -> None:
         self._hub = hub
         self._frame = frame
+        self._files = files
 
     def list_pages(self) -> dict[str, Page]:
         """The pages to read, by path."""
@@ -106,6 +108,7 @@ class AgentPages:
             "has_fields": fields.kind != "json",
             "form": form,
             "outcome": outcome,
+            "files": [] if outcome is None else self._files.show(outcome.parts, principal),
             "examples": write_examples(self._frame.url, name, skill_id, arguments),
         }
         return self._frame.render("skill.html", request, context, "agents")

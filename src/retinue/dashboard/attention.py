@@ -46,7 +46,7 @@ async def find_attention(
         shown = await hub.read(principal, "show_run", {"run": run["run"]})
         questions += [{**run, "step": step} for step in find_waiting(shown["steps"])]
     imports = (await hub.read(principal, "list_imports"))["imports"]
-    changes = [one for one in imports if one.get("waiting")]
+    changes = [row for row in imports if row.get("waiting")]
     listed = await hub.read(principal, "list_agents", {"limit": 1, "detailed": True})
     sources = list(listed["missing"])
     return Attention(

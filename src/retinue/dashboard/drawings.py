@@ -104,7 +104,7 @@ def _order(layers: list[list[str]], links: Sequence[tuple[str, str]]) -> None:
     for sweep in range(_SWEEPS):
         neighbours = after if sweep % 2 else before
         for layer in reversed(layers) if sweep % 2 else layers:
-            place = {name: (row + 0.5) / len(one) for one in layers for row, name in enumerate(one)}
+            place = {name: (row + 0.5) / len(layer) for layer in layers for row, name in enumerate(layer)}
             means = {
                 name: sum(place[n] for n in near) / len(near)
                 if (near := neighbours.get(name))

@@ -59,7 +59,7 @@ def draw_steps(steps: Sequence[ShownStep]) -> Graph:
     before: list[str] = []
     for step in steps:
         nodes.append(_step_node(step))
-        # the items of a foreach and the branches of a step run beside each other
+        # the items of a foreach and the branches of a step run at the same time
         if step.path[-1:].isdigit() and "#" in step.path.rpartition("/")[2]:
             before = []
         edges += [(name, step.path) for name in before]

@@ -57,16 +57,31 @@ class FormField:
         return "f" + self.name.replace("/", "-").replace("~", "-")
 
 
-def make_form(schema: Schema | None, given: Any = None) -> FormField:
-    """The fields for a value of the schema, filled with a value that is ``given``.
+def make_form(schema: Schema | None, entered: Any = None) -> FormField:
+    """The fields for a value of the schema, filled with a value that is ``entered``.
 
     The outermost field is a group, or one of kind "json" for a schema without declared properties.
     """
-    shown = schema or {}
-    made = _make("", "", shown, _Root(shown), required=True, depth=0)
+    made = make_field(schema, "")
     if made.kind != "group":
         made = replace(made, kind="json", label="arguments")
-    return made if given is None else _fill(made, given)
+    return made if entered is None else _fill(made, entered)
+
+
+def make_field(schema: Schema | None, label: str) -> FormField:
+    """The field, or the group of fields, for a value of the schema; its kind follows from the schema."""
+    shown = schema or {}
+    return _make("", label, shown, _Root(shown), required=True, depth=0)
+
+
+def read_field(form: FormField, entered: Mapping[str, str]) -> tuple[Any, FormField]:
+    """As `read_form`; where nothing was entered, the value is one for which `is_entered` is false."""
+    return _read(form, entered)
+
+
+def is_entered(value: Any) -> bool:
+    """Whether a value of `read_field` was entered."""
+    return value is not _NOTHING
 
 
 def read_form(form: FormField, entered: Mapping[str, str]) -> tuple[Any, FormField]:
@@ -94,11 +109,11 @@ class _Root:
             target = schema.get("$ref")
             if not isinstance(target, str) or not target.startswith("#/"):
                 break
-            found: Any = self.schema
+            shape: Any = self.schema
             for part in target[2:].split("/"):
-                found = found.get(_unescape(part)) if isinstance(found, Mapping) else None
+                shape = shape.get(_unescape(part)) if isinstance(shape, Mapping) else None
             own = {key: value for key, value in schema.items() if key != "$ref"}
-            schema = {**found, **own} if isinstance(found, Mapping) else own
+            schema = {**shape, **own} if isinstance(shape, Mapping) else own
         return schema if isinstance(schema, Mapping) else {}
 
 
@@ -155,9 +170,9 @@ def _without_null(schema: Schema, root: _Root) -> Schema:
     if isinstance(kinds, list) and "null" in kinds and len(kinds) == 2:
         return {**schema, "type": next(kind for kind in kinds if kind != "null")}
     for key in ("anyOf", "oneOf"):
-        found = schema.get(key)
-        if isinstance(found, list) and len(found) == 2:
-            others = [one for one in map(root.resolve, found) if one.get("type") != "null"]
+        options = schema.get(key)
+        if isinstance(options, list) and len(options) == 2:
+            others = [option for option in map(root.resolve, options) if option.get("type") != "null"]
             if len(others) == 1:
                 rest = {name: value for name, value in schema.items() if name != key}
                 if rest.get("default", 0) is None:
@@ -176,15 +191,15 @@ def _list_choices(schema: Schema) -> list[tuple[str, str]]:
     if (
         isinstance(titled, list)
         and titled
-        and all(isinstance(one, Mapping) and "const" in one for one in titled)
+        and all(isinstance(option, Mapping) and "const" in option for option in titled)
     ):
-        return [(_render(one["const"]), str(one.get("title", one["const"]))) for one in titled]
+        return [(_render(option["const"]), str(option.get("title", option["const"]))) for option in titled]
     return []
 
 
 def _fill(form: FormField, value: Any) -> FormField:
     if form.kind == "group" and isinstance(value, Mapping):
-        fields = [_fill(one, value[one.key]) if one.key in value else one for one in form.fields]
+        fields = [_fill(field, value[field.key]) if field.key in value else field for field in form.fields]
         return replace(form, fields=tuple(fields))
     if form.kind in ("text", "long") and isinstance(value, str):
         return replace(form, text=value)
@@ -202,9 +217,9 @@ _NOTHING = _Nothing()
 
 def _read(form: FormField, entered: Mapping[str, str]) -> tuple[Any, FormField]:
     if form.kind == "group":
-        found = [_read(one, entered) for one in form.fields]
-        value = {one.key: part for part, one in found if part is not _NOTHING}
-        shown = replace(form, fields=tuple(one for _, one in found))
+        values = [_read(field, entered) for field in form.fields]
+        value = {field.key: part for part, field in values if part is not _NOTHING}
+        shown = replace(form, fields=tuple(field for _, field in values))
         return (value if value or (form.required and form.name) else _NOTHING), shown
     text = entered.get(form.name or WHOLE, "").replace("\r\n", "\n")
     shown = replace(form, text=text)

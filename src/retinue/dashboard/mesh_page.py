@@ -68,11 +68,11 @@ class MeshPage:
 def draw_mesh(mesh: Json, imports: Sequence[Json]) -> Graph:
     """Draw the hub in the middle, nodes of its network and database on the left, its sources on the right."""
     hub = Box("hub", "this hub", str(mesh["hub"]["url"] or "").partition("://")[2], "done")
-    others = [one for one in mesh["nodes"] if not one["is_own"]]
+    others = [node for node in mesh["nodes"] if not node["is_own"]]
     # most hubs have no imports, APIs or models: their sources are in the table only
-    sources = [one for one in mesh["sources"] if _is_used(one) or not one["connected"]]
+    sources = [source for source in mesh["sources"] if _is_used(source) or not source["connected"]]
     left = [
-        *_limit("node", "nodes", (_node_box(one) for one in others)),
+        *_limit("node", "nodes", (_node_box(node) for node in others)),
         *_limit("koi", "KOI edges", map(_koi_box, mesh["koi"])),
         *_limit("peer", "peers", (Box(f"peer {url}", _host(url), "search peer") for url in mesh["peers"])),
     ]
@@ -80,8 +80,8 @@ def draw_mesh(mesh: Json, imports: Sequence[Json]) -> Graph:
         *_limit("source", "sources", map(_source_box, sources)),
         *_limit("import", "imports", map(_import_box, imports)),
     ]
-    edges = [(one.id, hub.id) for one in left] + [
-        (f"source {one['via']}" if one.get("via") else hub.id, one["id"]) for one in _targets(right)
+    edges = [(box.id, hub.id) for box in left] + [
+        (f"source {row['via']}" if row.get("via") else hub.id, row["id"]) for row in _targets(right)
     ]
     return place_layers([*left, hub, *right], edges, BOX_WIDTH)
 
@@ -93,39 +93,41 @@ def _is_used(source: Json) -> bool:
 def _targets(right: Iterable[Box]) -> Iterable[Json]:
     """The boxes on the right; an import hangs at the source of all imports."""
     nodes = list(right)
-    has_source = any(one.id == "source imports" for one in nodes)
-    for one in nodes:
-        yield {"id": one.id, "via": "imports" if has_source and one.id.startswith("import ") else None}
+    has_source = any(box.id == "source imports" for box in nodes)
+    for box in nodes:
+        yield {"id": box.id, "via": "imports" if has_source and box.id.startswith("import ") else None}
 
 
 def _limit(kind: str, plural: str, boxes: Iterable[Box]) -> list[Box]:
     """At most `MAX_BOXES`, silent ones first; the rest is one box with their number."""
-    ordered = sorted(boxes, key=lambda one: one.status != "failed")
+    ordered = sorted(boxes, key=lambda box: box.status != "failed")
     if len(ordered) <= MAX_BOXES:
         return ordered
     rest = len(ordered) - MAX_BOXES + 1
     return [*ordered[: MAX_BOXES - 1], Box(f"{kind} …", f"{rest} more {plural}", "in the table below")]
 
 
-def _node_box(one: Json) -> Box:
-    return Box(f"node {one['name']}", str(one["name"]), f"node, {one['running']} runs", "done")
+def _node_box(node: Json) -> Box:
+    return Box(f"node {node['name']}", str(node["name"]), f"node, {node['running']} runs", "done")
 
 
-def _koi_box(one: Json) -> Box:
-    arrow = "subscribed to" if one["direction"] == "in" else "subscriber"
-    status = "done" if one["status"] == "approved" else "waiting"
-    return Box(f"koi {one['name']} {one['direction']}", str(one["name"]), f"KOI, {arrow}", status)
+def _koi_box(member: Json) -> Box:
+    arrow = "subscribed to" if member["direction"] == "in" else "subscriber"
+    status = "done" if member["status"] == "approved" else "waiting"
+    return Box(f"koi {member['name']} {member['direction']}", str(member["name"]), f"KOI, {arrow}", status)
 
 
-def _source_box(one: Json) -> Box:
-    detail = write_counts(one["agents"]) or "no agents"
-    return Box(f"source {one['name']}", _host(one["name"]), detail, "done" if one["connected"] else "failed")
+def _source_box(source: Json) -> Box:
+    detail = write_counts(source["agents"]) or "no agents"
+    return Box(
+        f"source {source['name']}", _host(source["name"]), detail, "done" if source["connected"] else "failed"
+    )
 
 
-def _import_box(one: Json) -> Box:
-    status = "failed" if not one["connected"] else "waiting" if one.get("waiting") else "done"
+def _import_box(row: Json) -> Box:
+    status = "failed" if not row["connected"] else "waiting" if row.get("waiting") else "done"
     detail = {"failed": "import, not connected", "waiting": "import, changed tools"}.get(status, "import")
-    return Box(f"import {one['name']}", str(one["name"]), detail, status)
+    return Box(f"import {row['name']}", str(row["name"]), detail, status)
 
 
 def _host(name: Any) -> str:
@@ -139,13 +141,13 @@ def _group(agents: Sequence[Json]) -> list[Json]:
         by_source.setdefault(str(agent.get("source", "")), []).append(agent)
     groups = []
     for source, members in sorted(by_source.items()):
-        members.sort(key=lambda one: one["status"] not in _HEALTHY)
+        members.sort(key=lambda member: member["status"] not in _HEALTHY)
         size = 24 + 11.0 * (len(members) + 6) ** 0.5 * 2
-        dots = place_spiral([(one["name"], one["status"]) for one in members], size / 2)
-        broken = [one for one in members if one["status"] not in _HEALTHY]
+        dots = place_spiral([(member["name"], member["status"]) for member in members], size / 2)
+        broken = [member for member in members if member["status"] not in _HEALTHY]
         counts: dict[str, int] = {}
-        for one in members:
-            counts[one["status"]] = counts.get(one["status"], 0) + 1
+        for member in members:
+            counts[member["status"]] = counts.get(member["status"], 0) + 1
         groups.append(
             {
                 "name": source,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
+from retinue.core.parts import without_bytes
 from retinue.dashboard.step_levels import write_counts
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ MAX_SHOWN_CHARACTERS = 20_000
 
 HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; media-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
@@ -77,6 +78,7 @@ def _environment() -> Environment:
         "plain": write_plain,
         "counts": write_counts,
         "lines": write_lines,
+        "without_bytes": without_bytes,
     }
     return made
 

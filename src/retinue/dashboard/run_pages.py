@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from retinue.core.call import Principal
-from retinue.core.errors import InvalidRequestError
+from retinue.core.errors import InvalidParametersError, InvalidRequestError
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.drawings import draw_tiles
 from retinue.dashboard.figures import draw_steps, find_waiting
-from retinue.dashboard.frame import PAGE, Page, PageFrame, lead_to, read_entries, read_number
+from retinue.dashboard.frame import (
+    PAGE,
+    Page,
+    PageFrame,
+    describe_error,
+    lead_to,
+    read_entries,
+    read_number,
+)
+from retinue.dashboard.questions import Question, make_question, read_answer
+from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.sessions import ROOT
 from retinue.dashboard.step_levels import make_level
 
@@ -34,9 +44,12 @@ MAX_VALUE_CHARACTERS = 5_000
 class RunPages:
     """The pages below ``/ui/runs``; ``has_runs`` tells whether any run was stored."""
 
-    def __init__(self, hub: HubSkills, frame: PageFrame, has_runs: Callable[[], bool]) -> None:
+    def __init__(
+        self, hub: HubSkills, frame: PageFrame, files: ResultFiles, has_runs: Callable[[], bool]
+    ) -> None:
         self._hub = hub
         self._frame = frame
+        self._files = files
         self._has_runs = has_runs
 
     def list_pages(self) -> dict[str, Page]:
@@ -61,6 +74,12 @@ class RunPages:
         return self._frame.render("runs.html", request, {"runs": runs, "wanted": filters}, "runs")
 
     async def _run(self, request: Request, principal: Principal) -> Response:
+        return await self._show(request, principal, {})
+
+    async def _show(
+        self, request: Request, principal: Principal, answered: Mapping[str, Question]
+    ) -> Response:
+        """The page of a run; ``answered`` are questions with an answer that was refused, by their step."""
         run = await self._hub.read(principal, "show_run", {"run": request.path_params["run"]})
         entries = request.query_params
         path = entries.get("step", "")
@@ -69,13 +88,20 @@ class RunPages:
         if level is None:
             raise InvalidRequestError(f"The run has no step {path[:200]!r}", remedy="open the run again")
         waiting = find_waiting(run["steps"])
+        shown = run.get("output") if level.within is None else _result_of(level.within)
         context = {
             "run": run,
             "level": level,
+            "files": self._files.show_value(shown, principal),
             "failed": only_failed,
             "graph": None if level.is_wide or only_failed else draw_steps(level.steps),
             "tiles": draw_tiles(level.statuses) if level.is_wide and not only_failed else None,
             "waiting": waiting[:MAX_QUESTIONS],
+            "questions": {
+                step["step"]: answered.get(step["step"]) or make_question(step.get("schema"))
+                for step in waiting[:MAX_QUESTIONS]
+            },
+            "is_answered": bool(answered),
             "more_waiting": max(0, len(waiting) - MAX_QUESTIONS),
             "row_limit": MAX_ROW_CHARACTERS,
             "run_limit": MAX_VALUE_CHARACTERS,
@@ -88,17 +114,36 @@ class RunPages:
         run, action = request.path_params["run"], entries.pop("action", "")
         if action not in ACTIONS:
             raise InvalidRequestError(f"action is {action[:40]!r}", remedy=f"one of {', '.join(ACTIONS)}")
-        arguments: Json = {"run": run, **{key: value for key, value in entries.items() if value}}
         if action == "signal_run":
-            arguments["value"] = _parse_answer(entries.get("value", ""))
+            question = await self._answer(principal, run, entries)
+            if question is not None:
+                return await self._show(request, principal, {entries["step"]: question})
+            return lead_to("runs", run)
+        arguments: Json = {"run": run, **{key: value for key, value in entries.items() if value}}
         value = (await self._hub.act(principal, action, arguments)).get()
         shown = value.get("run", run) if isinstance(value, Mapping) else run
         return lead_to("runs", str(shown))
 
+    async def _answer(self, principal: Principal, run: str, entries: Mapping[str, str]) -> Question | None:
+        """Answer a waiting step; returns its question where the answer does not fit it.
 
-def _parse_answer(text: str) -> Any:
-    """An answer to a waiting step: JSON, otherwise the text itself."""
-    try:
-        return orjson.loads(text)
-    except ValueError:
-        return text
+        Raises RetinueError where the step does not wait.
+        """
+        steps = (await self._hub.read(principal, "show_run", {"run": run}))["steps"]
+        topic, path = entries.get("topic", ""), entries.get("step", "")
+        step = next((one for one in find_waiting(steps) if path in ("", one["step"])), None)
+        question = make_question(None if step is None else step.get("schema"))
+        value, question = read_answer(question, entries)
+        if not question.is_complete:
+            return question
+        arguments = {"run": run, "topic": topic, "value": value} | ({"step": path} if path else {})
+        outcome = await self._hub.act(principal, "signal_run", arguments)
+        if step is not None and path and isinstance(outcome.error, InvalidParametersError):
+            return replace(question, problem=describe_error(outcome.error))
+        outcome.get()
+        return None
+
+
+def _result_of(step: Json) -> Any:
+    """The parts of a step, in or beside its output, in the form of a value."""
+    return {"parts": step["parts"]} if step.get("parts") else step.get("output")

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from retinue.core.call import Principal
 from retinue.core.record import HUB_NAME
+from retinue.dashboard import result_files
 from retinue.dashboard.agent_pages import AgentPages
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.attention import find_attention
@@ -27,6 +28,7 @@ from retinue.dashboard.frame import PAGE, Page, PageFrame, read_number
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.mesh_page import MeshPage
 from retinue.dashboard.rendering import read_static
+from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.run_pages import RunPages
 from retinue.dashboard.sessions import ROOT, BrowserSessions
 from retinue.dashboard.sign_in_pages import Note, SignInPages, Verify
@@ -64,8 +66,9 @@ class Dashboard:
         # RECENT_CALLS records take megabytes until they are counted: one overview at a time reads them
         self._reads_recent = asyncio.Lock()
         self._frame = PageFrame(url, version)
-        self._agents = AgentPages(hub, self._frame)
-        self._runs = RunPages(hub, self._frame, has_runs)
+        self._files = ResultFiles()
+        self._agents = AgentPages(hub, self._frame, self._files)
+        self._runs = RunPages(hub, self._frame, self._files, has_runs)
         self._workflows = WorkflowPages(hub, self._frame)
         self._mesh = MeshPage(hub, self._frame)
         self._sign_in = SignInPages(sessions, self._frame, verify, note_access)
@@ -77,6 +80,7 @@ class Dashboard:
             f"{ROOT}/calls": self._calls,
             f"{ROOT}/traces/{{trace}}": self._trace,
             f"{ROOT}/mesh": self._mesh.show,
+            result_files.PATH: self._files.answer,
             **self._agents.list_pages(),
             **self._runs.list_pages(),
             **self._workflows.list_pages(),

@@ -63,7 +63,7 @@ class BrowserSessions:
         return f"{ROOT}/link/{code}"
 
     def find_link(self, code: str) -> SignedIn | None:
-        """Whom a link signs in; None if it is unknown, used or too old."""
+        """The principal that a link signs in; None if it is unknown, used or too old."""
         return self._links.get(code)
 
     def use_link(self, code: str) -> str | None:

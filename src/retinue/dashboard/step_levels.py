@@ -90,14 +90,14 @@ def make_level(
     around: list[Json] = []
     within: Json | None = None
     while path and (within is None or within["step"] != path):
-        found = next((one for one in steps if _is_at(one["step"], path)), None)
-        if found is None:
+        group = next((step for step in steps if _is_at(step["step"], path)), None)
+        if group is None:
             return None
         if within is not None:
             around.append(within)
-        within, steps = found, found.get("steps") or []
+        within, steps = group, group.get("steps") or []
     if failed:
-        steps = [{**one, "steps": []} for one in _list_leaves(steps) if one.get("status") == "failed"]
+        steps = [{**leaf, "steps": []} for leaf in _list_leaves(steps) if leaf.get("status") == "failed"]
     shown = steps[start : start + PAGE]
     room = MAX_ROWS - len(shown)
     placed: list[ShownStep] = []
@@ -129,8 +129,8 @@ def _fold(step: Json, depth: int, room: int) -> ShownStep:
         return ShownStep(step, depth, _count(below))
     room -= len(below)
     placed = []
-    for one in below:
-        inner = _fold(one, depth + 1, room)
+    for child in below:
+        inner = _fold(child, depth + 1, room)
         room -= sum(1 for _ in _iterate(inner.below))
         placed.append(inner)
     return ShownStep(step, depth, below=placed)
@@ -143,7 +143,7 @@ def _count(steps: Sequence[Json]) -> Mapping[str, int]:
 def _status_within(step: Json) -> str:
     """The status of a step, "failed" where a step below it failed though it went on."""
     status = str(step.get("status", ""))
-    if status == "done" and any(_status_within(one) == "failed" for one in step.get("steps") or []):
+    if status == "done" and any(_status_within(child) == "failed" for child in step.get("steps") or []):
         return "failed"
     return status
 
@@ -157,8 +157,8 @@ def _iterate(steps: Sequence[ShownStep]) -> Iterator[ShownStep]:
 def unfold(steps: Sequence[Json]) -> list[ShownStep]:
     """All steps with all below them, as those of a definition."""
     return [
-        ShownStep(one, below=[replace(inner, depth=1) for inner in unfold(one.get("steps") or [])])
-        for one in steps
+        ShownStep(child, below=[replace(inner, depth=1) for inner in unfold(child.get("steps") or [])])
+        for child in steps
     ]
 
 

@@ -42,8 +42,8 @@ def add_agent_skills(
         """Calls a skill of the mesh, found by its id, with the caller's own rights."""
         outcome = await ctx.relay(skill, arguments or {}, agent=agent, version=version)
         value = outcome.get()
-        if outcome.warnings or outcome.usage is not None:
-            return Answer(value, warnings=outcome.warnings, usage=outcome.usage)
+        if outcome.parts or outcome.warnings or outcome.usage is not None:
+            return Answer(value, outcome.parts, warnings=outcome.warnings, usage=outcome.usage)
         return value
 
     @agent.skill(read_only=True)

@@ -65,8 +65,8 @@ def add_query_skill(
 ) -> None:
     """Add the tool; without an agent it answers for the hub itself, as every agent does.
 
-    ``search`` finds whom to ask first where there are too many for all. ``track`` has the figures by which
-    equal answers are ranked, ``access`` decides which agents a caller sees.
+    ``search`` finds the agents to ask first where there are too many for all. ``track`` has the figures by
+    which equal answers are ranked, ``access`` decides which agents a caller sees.
     """
 
     @hub.skill(QUERY_CAPABILITIES, description=_DESCRIPTION, input_schema=_INPUT, expose=True, read_only=True)

@@ -73,17 +73,17 @@ def add_call_skills(agent: Agent, read_calls: ReadCalls, access: Access) -> None
         if mine is not None and caller not in (None, mine):
             return {"calls": []}
         wanted = CallFilter(skill, agent, mine or caller, status, failed, None, before)
-        found = await read_calls(wanted, limit)
-        reply: Json = {"calls": [_render(row) for row in filter(view(ctx.principal), found)]}
-        if len(found) == limit:
-            reply["next"] = found[-1]["row"]
+        rows_read = await read_calls(wanted, limit)
+        reply: Json = {"calls": [_render(row) for row in filter(view(ctx.principal), rows_read)]}
+        if len(rows_read) == limit:
+            reply["next"] = rows_read[-1]["row"]
         return reply
 
     @agent.skill(read_only=True)
     async def show_trace(trace: str, ctx: Context) -> Json:
         """Shows the recorded calls of one trace in the order of their start."""
-        found = await read_calls(CallFilter(trace=trace, caller=own(ctx.principal)), MAX_TRACE_CALLS)
-        rows = [_render(row) for row in filter(view(ctx.principal), found)]
+        rows_read = await read_calls(CallFilter(trace=trace, caller=own(ctx.principal)), MAX_TRACE_CALLS)
+        rows = [_render(row) for row in filter(view(ctx.principal), rows_read)]
         rows.sort(key=lambda row: row["started_at"])
         return {"trace": trace, "calls": rows}
 

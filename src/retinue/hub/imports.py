@@ -49,7 +49,11 @@ def add_import_skill(agent: Agent, read_imports: ReadImports, access: Access) ->
     async def list_imports(ctx: Context) -> Json:
         """Lists the imported servers: connected or why not, and changed tools that a person must accept."""
         view = access.view_of(ctx.principal)
-        return {"imports": [render_import(one) for one in read_imports() if is_seen(view, one.name)]}
+        return {
+            "imports": [
+                render_import(connection) for connection in read_imports() if is_seen(view, connection.name)
+            ]
+        }
 
 
 def render_import(state: ImportState) -> Json:

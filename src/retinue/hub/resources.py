@@ -51,7 +51,7 @@ def add_agent_resources(
         view = access.view_of(ctx.principal)
         names: list[str] = []
         async for page in directory.iterate_pages():
-            fitting = (one for one in page if one.name.startswith(value) and is_seen(view, one.name))
+            fitting = (entry for entry in page if entry.name.startswith(value) and is_seen(view, entry.name))
             names += map(directory.name_of, fitting)
         return sorted(names)
 
@@ -67,7 +67,7 @@ class WorkflowPrompts:
 
     def list_custom(self) -> list[str]:
         """The names of the stored workflows that are not built in, as of the last refresh."""
-        return [name for name, one in self._held.items() if one.origin == "custom"]
+        return [name for name, workflow in self._held.items() if workflow.origin == "custom"]
 
     async def refresh(self) -> None:
         """Add, replace and remove prompts to match the stored workflows.
@@ -78,14 +78,18 @@ class WorkflowPrompts:
             if distribution not in self._named:
                 self._named.add(distribution)
                 _log.warning("workflows cannot be read", distribution=distribution, reason=error.message)
-        stored = {one.name: one for one in await self._library.list_all() if one.definition is not None}
+        stored = {
+            workflow.name: workflow
+            for workflow in await self._library.list_all()
+            if workflow.definition is not None
+        }
         for name in [held for held, was in self._held.items() if stored.get(held) != was]:
             del self._held[name]
             self._agent.forget_prompt(name)
-        for name, one in stored.items():
+        for name, workflow in stored.items():
             if name not in self._held:
-                self._held[name] = one
-                self._add(one)
+                self._held[name] = workflow
+                self._add(workflow)
 
     def _add(self, stored: StoredWorkflow) -> None:
         definition = stored.definition

@@ -91,8 +91,8 @@ class RunAccess:
 
     def stored_id_of_rerun(self, run_id: str, record: RunRecord, principal: Principal) -> str:
         """As `stored_id`, for a rerun of ``record``, which keeps the rights of that run."""
-        _, found, mark = record.id.partition("/")[0].partition(RUN_ID_MARK)
-        return f"{run_id}{RUN_ID_MARK}{mark}" if found else self.stored_id(run_id, principal)
+        _, separator, mark = record.id.partition("/")[0].partition(RUN_ID_MARK)
+        return f"{run_id}{RUN_ID_MARK}{mark}" if separator else self.stored_id(run_id, principal)
 
     def stored_session(self, name: str, principal: Principal) -> str:
         """The name under which the conversation of this name is stored; each caller has its own ones.

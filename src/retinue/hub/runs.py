@@ -63,8 +63,8 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
     ) -> Json:
         """Lists the runs, newest first."""
         accept = access.filter(ctx.principal)
-        found = await runs.list_all(status=status, name=workflow, limit=limit, accept=accept)
-        return {"runs": [render(record, ctx) for record in found]}
+        records = await runs.list_all(status=status, name=workflow, limit=limit, accept=accept)
+        return {"runs": [render(record, ctx) for record in records]}
 
     @agent.skill(read_only=True)
     async def show_run(run: str, ctx: Context) -> Json:
@@ -159,9 +159,9 @@ def _add_signals(agent: Agent, runs: Runs, access: RunAccess) -> None:
         if record.status != "running":
             raise InvalidRequestError(f"Run {run} has ended: {record.status}", remedy="see retinue runs ID")
         waits = _list_waits(await runs.list_events(record.id))
-        waiting = [one for one in waits if one.facts["topic"] == topic and step in (None, one.step)]
+        waiting = [wait for wait in waits if wait.facts["topic"] == topic and step in (None, wait.step)]
         if len(waiting) > 1:
-            raise AmbiguousNameError(topic, [one.step for one in waiting])
+            raise AmbiguousNameError(topic, [wait.step for wait in waiting])
         if not waiting:
             _check_topic(record, run, topic, step, waits)
             await runs.signal(record.id, topic, value)
@@ -181,9 +181,9 @@ def _add_signals(agent: Agent, runs: Runs, access: RunAccess) -> None:
 
 async def _next_events(runs: Runs, run: str, after: int, wait_s: float) -> list[RunEvent]:
     """The events after ``after``; without any, wait for the next one."""
-    found = list(await runs.list_events(run, after=after))
-    if found or (await runs.get(run)).status != "running":
-        return found
+    events = list(await runs.list_events(run, after=after))
+    if events or (await runs.get(run)).status != "running":
+        return events
     stream = runs.follow(run, after=after)
     try:
         async with asyncio.timeout(wait_s):
@@ -240,7 +240,7 @@ def _check_topic(
     own = set(_list_topics(parse_form(record.request.definition).steps))
     if step is None and topic in own:
         return  # the signal is kept until the step waits
-    now = ", ".join(sorted(f"{one.facts['topic']} ({one.step})" for one in waits)) or "none"
+    now = ", ".join(sorted(f"{wait.facts['topic']} ({wait.step})" for wait in waits)) or "none"
     later = ", ".join(sorted(own)) or "none"
     where = "no step waits" if step is None else f"step {step} does not wait"
     raise InvalidRequestError(

@@ -62,27 +62,30 @@ def add_search_skills(agent: Agent, directory: Directory, search: SkillSearch, a
     ) -> Json:
         """Finds skills by words, by id or by agent, best first."""
         scopes, view = ctx.principal.scopes, access.view_of(ctx.principal)
-        said: Json = {}
+        reply: Json = {}
         if skill is not None:
             offering = await directory.resolve_skill(
                 skill, scopes, version_range=version, agent=agent, view=view
             )
             chosen = select_candidates(offering, labels=labels)
-            offers, more = finder.open_offers([(one, skill) for one in chosen[:limit]]), len(chosen) - limit
+            offers, more = (
+                finder.open_offers([(entry, skill) for entry in chosen[:limit]]),
+                len(chosen) - limit,
+            )
         else:
             await directory.ensure_fresh()
             within = None
             if view is not None or agent is not None or version is not None or labels or not query.strip():
                 within = await finder.narrow(agent, version, labels, view)
             if query.strip():
-                offers, said = await finder.find(query, scopes, within, limit, why, view)
+                offers, reply = await finder.find(query, scopes, within, limit, why, view)
                 more = len(offers) - limit
             else:
                 offers, more = await finder.list_offers(within or [], scopes, limit)
         return {
-            "skills": [render_skill_row(one, offer) for one, offer in offers[:limit]],
+            "skills": [render_skill_row(entry, offer) for entry, offer in offers[:limit]],
             "more": max(0, more),
-            **said,
+            **reply,
             "missing": list_missing(directory, view),
         }
 
@@ -102,11 +105,11 @@ class _Finder:
         view: AgentView | None = None,
     ) -> list[Entry]:
         """The enabled agents of this name, version and labels that the caller sees."""
-        found: list[Entry] = []
+        entries: list[Entry] = []
         async for page in self._directory.iterate_pages():
-            seen = [one for one in page if is_seen(view, one.name)]
-            found += select_candidates(seen, agent=agent, version_range=version, labels=labels)
-        return found
+            seen = [entry for entry in page if is_seen(view, entry.name)]
+            entries += select_candidates(seen, agent=agent, version_range=version, labels=labels)
+        return entries
 
     async def list_offers(
         self, entries: Sequence[Entry], scopes: frozenset[str], limit: int
@@ -125,8 +128,8 @@ class _Finder:
 
     def open_offers(self, wanted: Sequence[tuple[Entry, str]]) -> list[Offer]:
         """Resolve pairs of agent and skill id; vanished skills are skipped."""
-        found = ((entry, self._directory.find_skill(entry, skill_id)) for entry, skill_id in wanted)
-        return [(entry, offer) for entry, offer in found if offer is not None]
+        offers = ((entry, self._directory.find_skill(entry, skill_id)) for entry, skill_id in wanted)
+        return [(entry, offer) for entry, offer in offers if offer is not None]
 
     async def find(
         self,
@@ -138,16 +141,18 @@ class _Finder:
         view: AgentView | None,
     ) -> tuple[list[Offer], Json]:
         """The skills that match a query, and further fields of the reply."""
-        keys: list[ListingKey] | None = None if within is None else [one.id for one in within]
+        keys: list[ListingKey] | None = None if within is None else [entry.id for entry in within]
         represents_agent = self._directory.represents_agent
         try:
-            found = self._search.find_skills(query, scopes, limit=limit, within=keys, accept=represents_agent)
+            ranking = self._search.find_skills(
+                query, scopes, limit=limit, within=keys, accept=represents_agent
+            )
         except StateError as error:
             # a full or damaged disk makes the search slower and less precise, but does not end it
             _log.warning("text index unusable", error=error.message)
             listings = await self._list_by_name(query, within)
             return [*rank_skills(query, listings, scopes)], {"warning": error.message}
-        said = _render_fit(found)
+        fit_row = _render_fit(ranking)
         if why is not None:
             named = self._directory.get(why, view=view)
             explained = explain_place(
@@ -156,19 +161,19 @@ class _Finder:
             reasons = [*explained.reasons, describe_trust(named)]
             if explained.skill is not None:
                 reasons.append(self._name_takers(explained.skill, scopes, view))
-            said["why"] = {**asdict(explained), "reasons": tuple(reasons)}
+            fit_row["why"] = {**asdict(explained), "reasons": tuple(reasons)}
         if view is not None:
-            said.pop("did_you_mean", None)  # the word may come from a hidden agent
+            fit_row.pop("did_you_mean", None)  # the word may come from a hidden agent
         # of equal hits the version that a call without a range gets is first
-        hits = sorted(found.hits, key=lambda hit: version_preference(hit.entry), reverse=True)
+        hits = sorted(ranking.hits, key=lambda hit: version_preference(hit.entry), reverse=True)
         hits.sort(key=lambda hit: (hit.entry.deprecated, -round(hit.score, 9), *_place(hit.entry)))
-        return [(hit.entry, hit.skill) for hit in hits], said
+        return [(hit.entry, hit.skill) for hit in hits], fit_row
 
     def _name_takers(self, skill_id: str, scopes: frozenset[str], view: AgentView | None) -> str:
         """A sentence about the agents that a call of this skill goes to if it names none."""
         offering = visible_candidates(view, self._directory.find_by_skill(skill_id, scopes))
         _, first = next(list_groups(offering), (None, ()))
-        names = ", ".join(self._directory.name_of(one) for one in first[:_MAX_TAKERS])
+        names = ", ".join(self._directory.name_of(entry) for entry in first[:_MAX_TAKERS])
         more = f" and {len(first) - _MAX_TAKERS} more" if len(first) > _MAX_TAKERS else ""
         return f"a call of {skill_id} that names no agent goes to {names or 'nobody'}{more}"
 
@@ -178,7 +183,9 @@ class _Finder:
         if len(entries) > _MAX_UNINDEXED:
             stems = [stem for stem, _ in stem_words(query)]
             entries = [
-                one for one in entries if any(stem in name.lower() for name in _names(one) for stem in stems)
+                entry
+                for entry in entries
+                if any(stem in name.lower() for name in _names(entry) for stem in stems)
             ]
         return self._directory.open_all(entries[:_MAX_UNINDEXED])
 
@@ -191,15 +198,15 @@ def _names(entry: Entry) -> tuple[str, ...]:
     return entry.name, *entry.skills
 
 
-def _render_fit(found: Found) -> Json:
+def _render_fit(fit: Found) -> Json:
     """The number of further hits, how well the best one matches, and a spelling suggestion."""
-    said: Json = {
-        "more": found.more,
-        "fit": {"score": round(found.fit.score, 3), "likely": found.fit.is_likely},
+    row: Json = {
+        "more": fit.more,
+        "fit": {"score": round(fit.fit.score, 3), "likely": fit.fit.is_likely},
     }
-    if found.did_you_mean is not None:
-        said["did_you_mean"] = found.did_you_mean
-    return said
+    if fit.did_you_mean is not None:
+        row["did_you_mean"] = fit.did_you_mean
+    return row
 
 
 def list_missing(directory: Directory, view: AgentView | None) -> list[Json]:

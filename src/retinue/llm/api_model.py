@@ -6,6 +6,8 @@ first call. The libraries' own retries are off (`complete_with_retries`).
 
 from __future__ import annotations
 
+import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anthropic
@@ -14,6 +16,7 @@ import openai
 from pydantic_ai import exceptions as failures
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.messages import (
+    FinishReason,
     ModelRequest,
     ModelRequestPart,
     ModelResponse,
@@ -28,7 +31,7 @@ from pydantic_ai.models import Model as VendorModel
 from pydantic_ai.models import StreamedResponse
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.google import GoogleModel
-from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIStreamedResponse
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.google import GoogleProvider
@@ -72,8 +75,12 @@ class ApiModel:
 
     def __init__(self, spec: ModelSpec, key: str | None) -> None:
         self._spec = spec
+        self._has_key = key is not None
         # redirects stay off: the libraries' headers with the key would follow them
-        self._http = httpx2.AsyncClient(timeout=httpx2.Timeout(spec.timeout_s, connect=CONNECT_S))
+        self._http = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(spec.timeout_s, connect=CONNECT_S),
+            event_hooks={"response": [_watch_end]} if spec.provider == "openai" else None,
+        )
         self._model = _open_model(spec, key or NO_KEY, self._http)
         self._redact = Redactor([key] if key else [])
 
@@ -123,6 +130,9 @@ class ApiModel:
         text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
         if response.finish_reason == "content_filter":
             raise ModelError.refused(name, self._redact(text))
+        is_ended = bool((response.provider_details or {}).get("finish_reason"))
+        if response.finish_reason in (None, "error") and not is_ended:
+            raise ModelError(name, "unavailable", "the provider's answer ended before it was complete")
         if response.finish_reason == "error":
             raise ModelError(name, "unavailable", "the provider ended the answer with an error")
         if not text.strip():
@@ -140,9 +150,16 @@ class ApiModel:
         status = f" (status {error.status_code})" if isinstance(error, failures.ModelHTTPError) else ""
         text = self._redact(_message_of(error))
         match error:
+            case failures.ModelAuthenticationError() if not self._has_key:
+                return ModelError(
+                    name,
+                    "login",
+                    f"the provider wants a key, and none is configured{status}",
+                    remedy=f"put the key into a variable and name that: llm.{name}.api_key_env",
+                )
             case failures.ModelAuthenticationError():
                 # what the provider says may repeat a part of the key
-                variable = " or ".join(spec.key_variables) or "a key"
+                variable = " or ".join(spec.key_variables) or "its variable"
                 remedy = f"set {variable} to a valid key, or name another variable: llm.{name}.api_key_env"
                 return ModelError(name, "login", f"the provider refused the key{status}", remedy=remedy)
             case failures.ModelQuotaExceededError():
@@ -179,6 +196,50 @@ class ApiModel:
         return ModelError(name, "malformed", f"the provider's answer cannot be read: {text}")
 
 
+class _WatchedStream(httpx2.AsyncByteStream):
+    """The body of a response; ``is_done`` once the line ``data: [DONE]`` has come."""
+
+    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+        self._body = body
+        self._tail = b""
+        self.is_done = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._body:
+            # the line may be divided between two pieces
+            self._tail = self._tail[-_DONE_BYTES:] + piece
+            self.is_done = self.is_done or _DONE.search(self._tail) is not None
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+_DONE = re.compile(rb"[\r\n]data: ?\[DONE\]")
+_DONE_BYTES = 13
+
+
+async def _watch_end(response: httpx2.Response) -> None:
+    if isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = _WatchedStream(response.stream)
+
+
+class _OpenAIStream(OpenAIStreamedResponse):
+    """An answer of a compatible server, some of which send no finish reason but ``[DONE]``."""
+
+    def _missing_finish_reason(self) -> FinishReason:
+        body = self._response.source.response.stream
+        if not isinstance(body, _WatchedStream) or body.is_done:
+            return "stop"
+        return "error"
+
+
+class _OpenAIModel(OpenAIChatModel):
+    @property
+    def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:
+        return _OpenAIStream
+
+
 def _usage_of(response: ModelResponse) -> Usage:
     return Usage(response.usage.input_tokens, response.usage.output_tokens)
 
@@ -193,7 +254,7 @@ def _open_model(spec: ModelSpec, key: str, http: httpx2.AsyncClient) -> VendorMo
     own = openai.AsyncOpenAI(api_key=key, base_url=url, max_retries=0, http_client=http)
     # what OpenAI calls max_completion_tokens now, other servers know by its first name
     profile = None if url is None else OpenAIModelProfile(openai_chat_supports_max_completion_tokens=False)
-    return OpenAIChatModel(model, provider=OpenAIProvider(openai_client=own), profile=profile)
+    return _OpenAIModel(model, provider=OpenAIProvider(openai_client=own), profile=profile)
 
 
 def _message_of(error: Exception) -> str:

@@ -38,7 +38,7 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 
 _IN_OWN_FOLDER: Mapping[str, tuple[str, ...]] = {"codex": ("--skip-git-repo-check",)}
 _VARIABLES_IN_OWN_FOLDER: Mapping[str, Mapping[str, str]] = {"gemini": {"GEMINI_CLI_TRUST_WORKSPACE": "true"}}
-"""codex and gemini refuse a folder that nobody vouched for, since its files could instruct them.
+"""codex and gemini refuse a folder that no person trusted, since its files could instruct them.
 
 The empty folder of a call has none. In a configured ``folder`` they decide themselves.
 """

@@ -37,9 +37,9 @@ class ModelsNotStarted(Source):
     name = MODELS
     trust = Trust.OWN_MESH
 
-    def __init__(self, found: Mapping[str, tuple[AgentRecord, Unavailable]]) -> None:
-        self._found = found
-        self._listings = {name: _list(record, missing) for name, (record, missing) in found.items()}
+    def __init__(self, models: Mapping[str, tuple[AgentRecord, Unavailable]]) -> None:
+        self._found = models
+        self._listings = {name: _list(record, missing) for name, (record, missing) in models.items()}
         self._taken: frozenset[str] = frozenset()
         self._find_taken: Callable[[], frozenset[str]] = frozenset
 

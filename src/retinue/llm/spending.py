@@ -21,6 +21,7 @@ from filelock import FileLock
 
 from retinue.core.errors import BudgetSpentError, InvalidSettingError, StateDamagedError
 from retinue.llm.completion import ModelPrompt, Usage
+from retinue.llm.prompts import ASK_INSTRUCTIONS, write_instructions
 from retinue.llm.spec import Budget, ModelSpec, Prices, Provider
 from retinue.storage.files import file_mode, replace_file, storage_errors
 
@@ -144,6 +145,25 @@ class Ledger:
                 f"a cost is limited, and the price of {self._spec.asks_model or 'its model'} is not known",
                 remedy="set prices = {input = …, output = …} in US dollars for a million tokens",
             )
+
+    def check_limits(self) -> None:
+        """Raise InvalidSettingError for a limit that refuses even the shortest prompt, at any time."""
+        self.check_prices()
+        shortest = ModelPrompt(write_instructions(ASK_INSTRUCTIONS), "?", self._spec.max_tokens)
+        asked = estimate_tokens(shortest.size_bytes)
+        unspent = [(name, limit, 0.0) for name, limit, _ in self._list_limits(Day(""), "")]
+        try:
+            self._cut_answer(asked, shortest.max_tokens, self._find_prices(), unspent)
+        except BudgetSpentError as error:
+            setting = str(error.data["setting"])
+            answer = min(MIN_ANSWER_TOKENS, shortest.max_tokens)
+            need = self.price(Usage(asked, answer))
+            least = f"{need.tokens:,} tokens" if "tokens" in setting else f"${need.cost_usd or 0:,.6f}"
+            raise InvalidSettingError(
+                setting,
+                f"every call would be refused: the shortest prompt and answer ({answer} tokens) take {least}",
+                remedy="raise the limit, or remove it",
+            ) from None
 
     def _begin(self, prompt: ModelPrompt, run_id: str) -> Reservation:
         prices = self._find_prices()

@@ -23,6 +23,7 @@ from retinue.core.errors import (
     RetinueError,
     UnknownSkillError,
 )
+from retinue.core.parts import value_of_parts
 from retinue.core.record import (
     QUERY_CAPABILITIES,
     Candidate,
@@ -387,7 +388,7 @@ def _succeeded(call: Call, state: _CallState, answer: Answer) -> Outcome:
         status="done",
         agent=None if chosen is None else chosen.name,
         version=None if chosen is None else chosen.version,
-        value=answer.value,
+        value=value_of_parts(answer.value, answer.parts) if answer.parts else answer.value,
         parts=answer.parts,
         attempts=tuple(state.attempts),
         duration_ms=(time.perf_counter() - state.started) * 1000,

@@ -1,4 +1,4 @@
-"""Remembers what the first message of an id led to, so that the same message again leads to nothing new.
+"""Remembers the answer to each message id, so that a repeated message gets it and starts no new work.
 
 A sender that does not know whether its message arrived sends it again with the same id. The key of an entry
 names the sender; the content of the message must be equal, because ids of careless senders repeat.
@@ -72,7 +72,7 @@ class FirstAnswers(Generic[T]):
             self._drop_old()
 
     def forget(self, key: tuple[str, ...], began: T) -> None:
-        """Let the next message of this key begin anew."""
+        """Let the next message of this key start new work."""
         entry = self._entries.get(key)
         if entry is not None and entry.began is began:
             self._remove(key)

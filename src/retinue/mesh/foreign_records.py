@@ -1,4 +1,4 @@
-"""Makes records of others fit to be shown: no hidden characters, bounded names and texts.
+"""Cleans records of foreign sources: removes hidden characters, bounds names and texts.
 
 The directory does this for every listing that is not a card with bytes of its own, whatever its source,
 because a registry's cards with such characters are refused when they are read (`retinue.cards.card_checks`).
@@ -133,9 +133,12 @@ def _clean_skill(skill: Skill, notes: _Notes) -> Skill:
         input_schema=_clean_schema(skill.input_schema, notes, what),
         output_schema=_clean_schema(skill.output_schema, notes, what),
         examples=tuple(
-            replace(one, text=one.text and notes.text(one.text, MAX_DESCRIPTION, f"an example of {what}"))
-            for one in skill.examples
-            if not _holds_hidden([one.arguments, one.result])
+            replace(
+                example,
+                text=example.text and notes.text(example.text, MAX_DESCRIPTION, f"an example of {what}"),
+            )
+            for example in skill.examples
+            if not _holds_hidden([example.arguments, example.result])
         ),
     )
 
@@ -177,8 +180,11 @@ def _clean_prompt(prompt: Prompt, notes: _Notes) -> Prompt:
         title=prompt.title and notes.text(prompt.title, MAX_TITLE, f"the title of {what}"),
         description=notes.text(prompt.description, MAX_DESCRIPTION, f"the description of {what}"),
         arguments=tuple(
-            replace(one, description=notes.text(one.description, MAX_DESCRIPTION, f"an argument of {what}"))
-            for one in prompt.arguments
+            replace(
+                argument,
+                description=notes.text(argument.description, MAX_DESCRIPTION, f"an argument of {what}"),
+            )
+            for argument in prompt.arguments
         ),
     )
 

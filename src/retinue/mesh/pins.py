@@ -106,7 +106,7 @@ class Pins:
     def check(self, server: str, tool: str) -> None:
         """Raise ExecutionFailedError for a tool that has changed since it was accepted.
 
-        The error says nothing of the new text, because a model reads it and nobody has accepted that text.
+        The error says nothing of the new text, because a model reads it and that text is not accepted.
         """
         known = self._of(server)
         if self._enabled and tool in known.waiting:

@@ -20,7 +20,7 @@ LATE_S = 0.25
 """A limit that rings so much too late belongs to a process that stood still: stopped, or busy."""
 
 GRACE_S = 1.0
-"""What such a limit leaves for data that arrived meanwhile and nobody could read."""
+"""What such a limit leaves for data that arrived meanwhile and could not be read."""
 
 
 class RecentAlarms:

@@ -125,9 +125,9 @@ class MessageInvoker:
                 question = new_envelope(
                     "QUERY_REF", {"reference": task_id}, sender=request.sender, receiver=peer.name
                 )
-                told = await peer.send(question, trace, left_s=_left_s(call))
+                answer = await peer.send(question, trace, left_s=_left_s(call))
                 # an agent that cannot be asked reports on its own
-                reply = told if told.performative != "NOT_UNDERSTOOD" else reply
+                reply = answer if answer.performative != "NOT_UNDERSTOOD" else reply
             return reply
         except asyncio.CancelledError:
             await self._cancel(peer, request, task_id, trace)
@@ -197,7 +197,9 @@ class _Peer:
 
 def find_messages_url(listing: Listing) -> str | None:
     """The messages url of an agent, from its card."""
-    return next((one.url for one in listing.record.endpoints if one.protocol == PROTOCOL), None)
+    return next(
+        (endpoint.url for endpoint in listing.record.endpoints if endpoint.protocol == PROTOCOL), None
+    )
 
 
 def _make_request(receiver: str, skill: Skill, call: Call) -> Envelope:
@@ -244,7 +246,7 @@ def error_of(reply: Envelope, agent: str, skill: str) -> RetinueError:
     data = payload.get("data")
     remedy = data.get("remedy") if isinstance(data, dict) else None
     if isinstance(remedy, str):
-        # whoever reports it next adds the remedy again
+        # the next report of the error adds the remedy again
         text = text.removesuffix(f" — {remedy}")
     if reply.performative == "TASK_REJECT":
         if (guard := find_guard_error(code)) is not None:
@@ -264,5 +266,5 @@ def error_of(reply: Envelope, agent: str, skill: str) -> RetinueError:
 
 
 def _text(payload: Mapping[str, Any], name: str, default: str) -> str:
-    found = payload.get(name)
-    return found if isinstance(found, str) and found else default
+    value = payload.get(name)
+    return value if isinstance(value, str) and value else default

@@ -61,7 +61,7 @@ class Conversations:
         self._open: dict[tuple[str, str], Conversation] = {}
 
     def __len__(self) -> int:
-        return len({id(one) for one in self._open.values()})
+        return len({id(conversation) for conversation in self._open.values()})
 
     def begin(self, opening: Envelope, owner: str = "", listener: Listener | None = None) -> Conversation:
         """A new conversation; it replaces a conversation of the same owner with the same id."""
@@ -87,13 +87,13 @@ class Conversations:
 
     def take(self, reference: str | None, performative: str, owner: str = "") -> Conversation | None:
         """Move the conversation that a reply belongs to; None where it fits none."""
-        found = self.find(reference, owner)
-        if found is None or not found.admits(performative):
+        conversation = self.find(reference, owner)
+        if conversation is None or not conversation.admits(performative):
             return None
-        found.advance(performative)
-        if found.is_closed:
-            self.forget(found)
-        return found
+        conversation.advance(performative)
+        if conversation.is_closed:
+            self.forget(conversation)
+        return conversation
 
     def forget(self, conversation: Conversation) -> None:
         """End a conversation, whatever its state."""
@@ -114,4 +114,4 @@ class Conversations:
 
 def _keys(conversation: Conversation) -> list[tuple[str, str]]:
     ids = dict.fromkeys([conversation.message_id, conversation.reply_with])
-    return [(conversation.owner, one) for one in ids if one is not None]
+    return [(conversation.owner, reference) for reference in ids if reference is not None]

@@ -92,7 +92,7 @@ def check_sender(request: Envelope, principal: Principal) -> None:
         return
     name = principal.id.partition(":")[2] or principal.id
     if request.sender == ANONYMOUS_AGENT or any(
-        same_agent(request.sender, one) for one in (name, principal.id)
+        same_agent(request.sender, own_name) for own_name in (name, principal.id)
     ):
         return
     raise NotAllowedError(

@@ -98,8 +98,8 @@ class Handlers:
         for task in left.untold:
             assert task.reply is not None
             self._deliver_end(task, task.reply)
-        for one in left.subscriptions:
-            self._subscriptions.tell_end(one, subscription_lost(one))
+        for subscription in left.subscriptions:
+            self._subscriptions.tell_end(subscription, subscription_lost(subscription))
 
     async def aclose(self) -> None:
         """Cancel the tasks, end the subscriptions, and tell their callbacks; what fails is told later."""
@@ -137,16 +137,16 @@ class Handlers:
 
     def _take_reply(self, request: Envelope) -> PerformativeReply:
         """A reply that arrived on its own: it must fit a conversation that this process began."""
-        found = self._conversations.take(request.in_reply_to, request.performative)
-        if found is None:
+        conversation = self._conversations.take(request.in_reply_to, request.performative)
+        if conversation is None:
             raise NotUnderstoodError(
                 INVALID_PAYLOAD,
                 f"in_reply_to {(request.in_reply_to or '')[:100]!r} fits no open conversation in which "
                 f"{request.performative} may follow: give the message_id or reply_with of what it answers",
                 request,
             )
-        if found.listener is not None:
-            found.listener(request)
+        if conversation.listener is not None:
+            conversation.listener(request)
         return result("received")
 
     async def _check_callback(self, request: Envelope) -> None:
@@ -175,8 +175,8 @@ class Handlers:
             outcome = await exchange.run(QUERY_CAPABILITIES, asked, exchange.target, _NULL, exchange.deadline)
         if outcome.error is not None:
             return reply_of_error(self._conceal(outcome.error, QUERY_CAPABILITIES))
-        told = outcome.value if isinstance(outcome.value, Mapping) else {"answer": outcome.value}
-        return PerformativeReply("INFORM_CAPABILITIES", {"status": "success", **told})
+        answer = outcome.value if isinstance(outcome.value, Mapping) else {"answer": outcome.value}
+        return PerformativeReply("INFORM_CAPABILITIES", {"status": "success", **answer})
 
     async def _find_record(self, exchange: MessageExchange) -> AgentRecord | None:
         """The record of the agent that a message is for; None where it is for anybody."""
@@ -201,14 +201,16 @@ class Handlers:
             if not task.type:
                 raise UnknownSkillError("(none): a task for anybody needs task_type, the id of a skill")
             return task.type, arguments_of(task, None)
-        visible = [one for one in record.skills if is_visible(one.visibility, exchange.principal.scopes)]
+        visible = [
+            skill for skill in record.skills if is_visible(skill.visibility, exchange.principal.scopes)
+        ]
         skill = choose_skill(task, exchange.request.ontology, visible)
         if skill is None and self._forwards and task.type and exchange.request.receiver == "":
-            # addressed to nobody, at the hub: whoever offers it
+            # without a receiver, at the hub: any agent that offers it
             exchange.target = None
             return task.type, arguments_of(task, None)
         if skill is None:
-            offered = [one.id for one in visible if one.id != QUERY_CAPABILITIES]
+            offered = [skill.id for skill in visible if skill.id != QUERY_CAPABILITIES]
             if task.type:
                 raise UnknownSkillError(task.type[:200], near=suggest(task.type[:200], offered))
             raise UnknownSkillError(
@@ -244,7 +246,7 @@ class Handlers:
         task.work.add_done_callback(lambda _: self._end(task, key))
         await self._wait(task, exchange)
         if task.reply is not None and (is_sync or task.reply.performative != "INFORM_RESULT"):
-            # its sender is told now: nobody asks for it
+            # its sender is told now, because it will not ask
             self._tasks.forget(task)
             return task.reply, False, task.calls_used
         try:
@@ -269,7 +271,7 @@ class Handlers:
             await asyncio.wait({task.work}, timeout=max(exchange.wait_s, 0.0))
         except asyncio.CancelledError:
             if task.waiting == 1 and not task.observers:
-                # the sender left before it was told of a task: nobody will ask for it
+                # the sender left before it was told of a task, so it cannot ask for it
                 await self._tasks.cancel(task)
             raise
         finally:
@@ -329,8 +331,8 @@ class Handlers:
     def _find_task(self, exchange: MessageExchange) -> MessageTask | None:
         payload, request = exchange.request.payload, exchange.request
         for reference in (payload.get("task_id"), payload.get("reference"), request.in_reply_to):
-            if isinstance(reference, str) and (found := self._tasks.find(reference, exchange.owner)):
-                return found
+            if isinstance(reference, str) and (task := self._tasks.find(reference, exchange.owner)):
+                return task
         return None
 
     async def _propose(self, exchange: MessageExchange) -> PerformativeReply:
@@ -387,7 +389,7 @@ class Handlers:
             await self._tasks.cancel(task)
             return result(f"task {task.id} is cancelled", {"task_id": task.id})
         for name in (request.payload.get("task_id"), request.payload.get("reference"), request.in_reply_to):
-            if isinstance(name, str) and (found := self._subscriptions.find(name, exchange.owner)):
-                self._subscriptions.end(found)
-                return result(f"subscription {found.id} has ended", {"task_id": found.id})
+            if isinstance(name, str) and (subscription := self._subscriptions.find(name, exchange.owner)):
+                self._subscriptions.end(subscription)
+                return result(f"subscription {subscription.id} has ended", {"task_id": subscription.id})
         raise questions.unknown_task(request)

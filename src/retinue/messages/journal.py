@@ -64,16 +64,20 @@ class TaskJournal:
         except StateError as error:
             _log.warning("the end of a task is not stored", task=task.id, reason=str(error))
 
-    def save_subscription(self, one: Subscription) -> None:
+    def save_subscription(self, subscription: Subscription) -> None:
         """Store a subscription, so that a restarted process can notify its receiver. Raises StateError."""
         if (store := self._open()) is not None:
-            body = _body(SUBSCRIPTION, one.id, one.request, one.agent)
-            store.save(StoredTask(one.id, one.agent, one.owner, "", SUBSCRIPTION, False, body))
+            body = _body(SUBSCRIPTION, subscription.id, subscription.request, subscription.agent)
+            store.save(
+                StoredTask(
+                    subscription.id, subscription.agent, subscription.owner, "", SUBSCRIPTION, False, body
+                )
+            )
 
-    def forget(self, one: Subscription) -> None:
+    def forget(self, subscription: Subscription) -> None:
         """Remove a subscription that has ended."""
         if self._store is not None:
-            self._delete(self._store, one.id)
+            self._delete(self._store, subscription.id)
 
     def load(self) -> Left:
         """The stored records; tasks that had not ended have failed. Raises StateError."""
@@ -130,20 +134,20 @@ def interrupted(task_id: str) -> PerformativeReply:
     return failed("interrupted", text, {"task_id": task_id})
 
 
-def subscription_lost(one: Subscription) -> PerformativeReply:
+def subscription_lost(subscription: Subscription) -> PerformativeReply:
     """FAILURE of a subscription whose process ended."""
-    text = f"subscription {one.id} has ended with its process — subscribe again"
-    return failed("subscription_ended", text, {"task_id": one.id})
+    text = f"subscription {subscription.id} has ended with its process — subscribe again"
+    return failed("subscription_ended", text, {"task_id": subscription.id})
 
 
-def _row_of(task: MessageTask, reply: PerformativeReply | None, told: bool) -> StoredTask:
+def _row_of(task: MessageTask, reply: PerformativeReply | None, is_told: bool) -> StoredTask:
     end = (
         {"reply": None, "ended_at": None}
         if reply is None
         else {"reply": [reply.performative, dict(reply.payload)], "ended_at": time.time()}
     )
     body = {**_body(TASK, task.id, task.request, task.agent), **end}
-    return StoredTask(task.id, task.agent, task.owner, "", TASK, told, body)
+    return StoredTask(task.id, task.agent, task.owner, "", TASK, is_told, body)
 
 
 def _body(kind: str, id: str, request: Envelope, agent: str) -> Mapping[str, Any]:  # noqa: A002

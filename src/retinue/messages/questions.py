@@ -56,15 +56,15 @@ async def query_if(exchange: MessageExchange) -> PerformativeReply:
             asked: dict[str, Any] = {"capabilities": wanted}
             if name == "capabilities" and "match_type" in condition:
                 asked["match_type"] = condition["match_type"]
-            found = await _ask(exchange, "specific", asked)
-            if isinstance(found, PerformativeReply):
-                return found
-            holds[name] = found.get("match_result") is True
+            answer = await _ask(exchange, "specific", asked)
+            if isinstance(answer, PerformativeReply):
+                return answer
+            holds[name] = answer.get("match_result") is True
     if "action" in condition:
-        found = await _ask(exchange, "action_details", {"action_name": condition["action"]})
-        if isinstance(found, PerformativeReply):
-            return found
-        holds["action"] = _is_available(found)
+        answer = await _ask(exchange, "action_details", {"action_name": condition["action"]})
+        if isinstance(answer, PerformativeReply):
+            return answer
+        holds["action"] = _is_available(answer)
     if "language" in condition:
         if not isinstance(condition["language"], str):
             raise refuse(request, field_problem("condition.language", condition["language"], "give a string"))
@@ -103,28 +103,28 @@ async def query_ref(
             request, field_problem("reference", reference, f"give one of {known}, or the id of a task")
         )
     lists: Mapping[str, Any] = {
-        "codons": [one.as_json() for one in CODONS.values()],
-        "performatives": [one.as_json() for one in PERFORMATIVES.values()],
+        "codons": [codon.as_json() for codon in CODONS.values()],
+        "performatives": [performative.as_json() for performative in PERFORMATIVES.values()],
         "fipa": {"to": dict(TO_FIPA), "from": dict(FROM_FIPA)},
     }
     if reference in lists:
         return result(f"{len(lists[reference])} {reference}", {reference: lists[reference]})
     if reference in ("capabilities", "topics", "actions"):
-        found = await _ask(exchange, "summary", {})
-        if isinstance(found, PerformativeReply):
-            return found
-        capabilities = found.get("capabilities")
-        told = capabilities if isinstance(capabilities, Mapping) else {}
-        details = dict(told) if reference == "capabilities" else {reference: told.get(reference, [])}
+        answer = await _ask(exchange, "summary", {})
+        if isinstance(answer, PerformativeReply):
+            return answer
+        capabilities = answer.get("capabilities")
+        summary = capabilities if isinstance(capabilities, Mapping) else {}
+        details = dict(summary) if reference == "capabilities" else {reference: summary.get(reference, [])}
         return result(reference, details)
     if reference == "agents":
         return await _list_agents(exchange)
     record = await find_record(exchange)
     skills = () if record is None else record.skills
-    visible = [one for one in skills if is_visible(one.visibility, exchange.principal.scopes)]
+    visible = [skill for skill in skills if is_visible(skill.visibility, exchange.principal.scopes)]
     if (named := find_action(visible, reference)) is not None:
-        found = await _ask(exchange, "action_details", {"action_name": named.id})
-        return found if isinstance(found, PerformativeReply) else result(named.id, found)
+        answer = await _ask(exchange, "action_details", {"action_name": named.id})
+        return answer if isinstance(answer, PerformativeReply) else result(named.id, answer)
     return failed(
         "unknown_reference",
         f"payload.reference {reference[:100]!r} names nothing here: give one of {', '.join(REFERENCES)}, the "
@@ -204,11 +204,11 @@ def needless_callback(request: Envelope) -> NotUnderstoodError:
 
 def unknown_task(request: Envelope) -> NotUnderstoodError:
     """A reference to a task or subscription that the sender does not have."""
-    given = request.payload.get("task_id")
-    if isinstance(given, str) and given:
-        problem = f"payload.task_id {given[:100]!r} names no task or subscription of yours"
+    task_id = request.payload.get("task_id")
+    if isinstance(task_id, str) and task_id:
+        problem = f"payload.task_id {task_id[:100]!r} names no task or subscription of yours"
     else:
-        problem = f"payload.task_id is {'missing' if given is None else name_shape(given)}"
+        problem = f"payload.task_id is {'missing' if task_id is None else name_shape(task_id)}"
     return NotUnderstoodError(
         INVALID_PAYLOAD,
         f"{problem}: give the task_id_assigned of TASK_ACCEPT, or the message_id of your message",

@@ -196,7 +196,7 @@ class Receiver:
         except RetinueError as error:
             reply = reply_of_error(error)
             if self._forwards and isinstance(error, UnknownAgentError):
-                # nobody speaks for an agent that does not exist
+                # no reply can come from an agent that does not exist
                 agent = None
         except Exception:  # noqa: BLE001 - whatever is sent, the answer is a message
             _log.exception("a message broke")

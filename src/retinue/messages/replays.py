@@ -57,10 +57,10 @@ class SignedOnce:
 
         ``digest`` is that of what the signature covers.
         """
-        found = parse_time(timestamp) if isinstance(timestamp, str) else None
-        if found is None:
+        moment = parse_time(timestamp) if isinstance(timestamp, str) else None
+        if moment is None:
             return "a signed message needs its timestamp, a time in ISO 8601"
-        at, now = found.timestamp(), self._clock()
+        at, now = moment.timestamp(), self._clock()
         self._follow_steps(now)
         if abs(now - at) > self._max_age_s:
             where = "old" if at < now else "in the future"

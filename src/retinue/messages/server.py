@@ -69,8 +69,8 @@ async def _send(send: Send, answer: MessageReply) -> None:
 def _read_wait(headers: Headers) -> float | None:
     """The preference of a request; None where it has none."""
     prefer = headers.get(b"prefer", b"").decode("latin-1").lower()
-    if found := _WAIT.search(prefer):
-        return min(float(found[1]), MAX_WAIT_S)
+    if match := _WAIT.search(prefer):
+        return min(float(match[1]), MAX_WAIT_S)
     return 0.0 if "respond-async" in prefer else None
 
 

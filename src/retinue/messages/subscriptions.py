@@ -40,7 +40,7 @@ class Subscription:
     def names(self) -> tuple[str, ...]:
         """The keys of a subscription."""
         ids = (self.id, self.request.message_id, self.request.reply_with)
-        return tuple(dict.fromkeys(one for one in ids if one is not None))
+        return tuple(dict.fromkeys(reference for reference in ids if reference is not None))
 
 
 class Subscriptions:
@@ -53,8 +53,8 @@ class Subscriptions:
         self,
         send: Callable[[Envelope, PerformativeReply, str, Callable[[bool], None]], None],
         *,
-        save: Callable[[Subscription], None] = lambda one: None,
-        forget: Callable[[Subscription], None] = lambda one: None,
+        save: Callable[[Subscription], None] = lambda subscription: None,
+        forget: Callable[[Subscription], None] = lambda subscription: None,
     ) -> None:
         self._send = send
         self._save = save
@@ -65,9 +65,12 @@ class Subscriptions:
         """A new subscription to news of ``agent``; raises BusyError when there are too many, of all or of
         this caller.
         """
-        if len({id(one) for (who, _), one in self._all.items() if who == owner}) >= SUBSCRIPTIONS_OF_A_CALLER:
+        if (
+            len({id(subscription) for (who, _), subscription in self._all.items() if who == owner})
+            >= SUBSCRIPTIONS_OF_A_CALLER
+        ):
             raise BusyError(f"{SUBSCRIPTIONS_OF_A_CALLER} subscriptions of {owner} are open", 60.0)
-        if len({id(one) for one in self._all.values()}) >= MAX_SUBSCRIPTIONS:
+        if len({id(subscription) for subscription in self._all.values()}) >= MAX_SUBSCRIPTIONS:
             raise BusyError(f"{MAX_SUBSCRIPTIONS} subscriptions are open", 60.0)
         subscription = Subscription(owner, request, agent)
         self._save(subscription)
@@ -81,7 +84,7 @@ class Subscriptions:
         """Tell of the progress of a task, and of its end, which ends the subscription."""
         subscription = self.add(owner, request, task.agent)
 
-        def tell(told: MessageTask, reply: PerformativeReply) -> None:
+        def tell(task: MessageTask, reply: PerformativeReply) -> None:
             self.tell(subscription, reply)
             if reply.performative != "TASK_ACCEPT":
                 self.end(subscription)
@@ -171,5 +174,5 @@ class Subscriptions:
 
     def close(self, reply_of: Callable[[Subscription], PerformativeReply]) -> None:
         """End all, and tell their receivers ``reply_of`` each."""
-        for subscription in {id(one): one for one in self._all.values()}.values():
+        for subscription in {id(kept): kept for kept in self._all.values()}.values():
             self.tell_end(subscription, reply_of(subscription))

@@ -82,7 +82,7 @@ class MessageTask:
     def names(self) -> tuple[str, ...]:
         """The keys of a task: its id, and the ids of the request."""
         ids = (self.id, self.request.message_id, self.request.reply_with)
-        return tuple(dict.fromkeys(one for one in ids if one is not None))
+        return tuple(dict.fromkeys(reference for reference in ids if reference is not None))
 
 
 Run = Callable[[Channel], Awaitable[Outcome]]
@@ -121,7 +121,7 @@ class Tasks:
             self._named[owner, name] = task
         self._running.add(task)
         task.work = asyncio.create_task(self._work(task, run, listens), name=f"message task {task.id}")
-        # before the callbacks of whoever waits for it
+        # before the callbacks of the waiting code
         task.work.add_done_callback(lambda _: self._settle(task))
         return task
 
@@ -169,7 +169,7 @@ class Tasks:
             task.calls_used = outcome.calls_used
             task.ran_to_end = outcome.error is None or isinstance(outcome.error, ExecutionFailedError)
             task.reply = reply_of_outcome(outcome, task.id)
-        except Exception:  # noqa: BLE001 - whoever asks for the task must get an answer
+        except Exception:  # noqa: BLE001 - a request for the task must get an answer
             _log.exception("a task broke", task=task.id)
             task.reply = failed("internal_error", f"internal error — see the log for task {task.id}")
 

@@ -253,7 +253,7 @@ class RegistrySource(Source):
         ordered = tuple(listings[place] for place in sorted(listings))
         return Reading(ordered, self._problems, await self._list_unchanged(listings.keys()))
 
-    async def _list_unchanged(self, given: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    async def _list_unchanged(self, references: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
         """Digests by repository and tag of the cards that did not change.
 
         Those with a problem are reported as such.
@@ -262,7 +262,7 @@ class RegistrySource(Source):
         for number, key in enumerate(list(self._known)):
             for known in self._known.get(key, ()):
                 is_listing = known.is_card and not known.is_alias and known.error is None
-                if is_listing and (key, known.tag) not in given:
+                if is_listing and (key, known.tag) not in references:
                     unchanged[key, known.tag] = known.digest
             if number % GLANCED == 0:
                 await asyncio.sleep(0)

@@ -50,9 +50,9 @@ _log = structlog.get_logger("retinue.imports")
 class ApiSpec:
     """One import: ``load`` gives the bytes of the document, ``url`` is where it was found, if anywhere.
 
-    ``server`` replaces the servers of the document; ``key_origins`` are those that get its credentials beside
-    the first server. With ``strict`` a response that differs from the document
-    is an error, else a warning. ``fingerprint`` changes with the configuration.
+    ``server`` replaces the servers of the document; ``key_origins`` get its credentials in addition to
+    the first server. With ``strict`` a response that differs from the document is an error, else a warning.
+    ``fingerprint`` changes with the configuration.
     """
 
     name: str

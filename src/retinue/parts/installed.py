@@ -180,7 +180,7 @@ def _load(plugin: Plugin) -> Part:
                 f"uninstall {plugin.distribution}",
             )
     if part_class.table is not None:
-        part_class.table()  # every setting needs a default, because nobody has to write the table
+        part_class.table()  # every setting needs a default, because the table may be missing
     return part_class()
 
 

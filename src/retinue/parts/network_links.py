@@ -1,4 +1,4 @@
-"""The links of a hub to the nodes of other networks, which its parts tell and ``show_mesh`` shows."""
+"""The links of a hub to nodes of other networks: parts report them, ``show_mesh`` shows them."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that a process lacks; ``is_fatal`` = it can serve nobody until that is mended.
+    """Something that a process lacks; ``is_fatal`` = until then it can serve no request.
 
     ``what`` is ``process``, ``database``, ``source``, ``child``, ``upstream`` or ``part``; the first two have
     no name.

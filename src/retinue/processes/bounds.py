@@ -135,11 +135,11 @@ def bind_uid(tasks: int, keeper: int) -> bool:
 
 
 def choose_uid(uid_map: str, keeper: int) -> int | None:
-    """A user id that nobody has; None where ``uid_map`` (of /proc) has too few."""
+    """A user id that is in use nowhere; None where ``uid_map`` (of /proc) has too few."""
     ranges = [(int(first), int(count)) for first, _, count in map(str.split, uid_map.splitlines())]
     if not ranges:
         return None
-    first, count = max(ranges, key=lambda one: one[1])
+    first, count = max(ranges, key=lambda span: span[1])
     # the last but one of 65,536 is nobody
     uid = min(first + count - 3, _LAST_UID) - keeper % 4096
     return uid if uid > first + 1000 else None

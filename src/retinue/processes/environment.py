@@ -1,4 +1,4 @@
-"""The environment of child processes: what each gets of its parent's, and what its settings name.
+"""The environment of child processes: inherited variables, and variables from the settings.
 
 By default a child gets no variable that may hold a key, because a hub has the keys of all its children.
 """

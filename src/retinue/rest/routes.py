@@ -65,7 +65,9 @@ def rest_route(calls: Calls, shown: ShownAgents, url: str) -> RestRoutes:
     def show(agent: ShownAgent) -> ShownPersonality | None:
         # an agent that serves the routes is called at its own url, any other one through the hub
         record, name = agent.record, agent.name
-        endpoint = next((one.url for one in record.endpoints if one.protocol == KOI), None) or record.url
+        endpoint = (
+            next((known.url for known in record.endpoints if known.protocol == KOI), None) or record.url
+        )
         through_hub = f"{url}/agents/{quote(name, safe='')}"
         return _show(
             name, record, node_url=endpoint or url, mcp_url=endpoint or through_hub, scopes=agent.scopes

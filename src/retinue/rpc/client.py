@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from retinue.core.call import Answer, Call, Outcome, Status, TraceContext
+from retinue.core.call import Answer, Call, Outcome, Part, Status, TraceContext
 from retinue.core.errors import (
     AgentUnreachableError,
     GuardError,
@@ -29,12 +29,19 @@ from retinue.core.errors import (
     RemoteFaultError,
     RetinueError,
 )
+from retinue.core.parts import read_parts
 from retinue.core.record import Listing, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.guard.trace_guard import AdmittedCall, OutgoingCall, TraceSigner
 from retinue.mesh.permissions import is_exposed_here
 from retinue.web.addresses import is_loopback_url
-from retinue.web.codec.jsonrpc import ErrorReply, find_guard_error, parse_response, render_request
+from retinue.web.codec.jsonrpc import (
+    ErrorReply,
+    ResultReply,
+    find_guard_error,
+    parse_response,
+    render_request,
+)
 from retinue.web.codec.peer_requests import check_not_refused, is_lost, lost, render_rights
 from retinue.web.codec.trace import (
     CALLS_USED_KEY,
@@ -89,7 +96,7 @@ class PeerInvoker:
             try:
                 notes = ReplyNotes()
                 value = await execute(self._http, target, call, outgoing, self._signer, notes)
-                return Answer(value=value, warnings=notes.warnings, usage=notes.usage)
+                return Answer(value, notes.parts, warnings=notes.warnings, usage=notes.usage)
             except (RemoteFaultError, NotAuthenticatedError) as error:
                 # Such an answer may come from another agent that has taken the port of one that is gone.
                 is_suspect = not isinstance(error, RemoteFaultError) or error.code == _NO_SUCH_METHOD
@@ -153,6 +160,7 @@ class HubCalls:
             "done",
             agent=call.agent,
             value=value,
+            parts=notes.parts,
             usage=notes.usage,
             warnings=notes.warnings,
             calls_used=outgoing.used,
@@ -172,10 +180,11 @@ class CallTarget:
 
 @dataclass(slots=True)
 class ReplyNotes:
-    """The facts of a reply besides its result."""
+    """The facts of a reply besides its result, and the content parts that belong to the result."""
 
     warnings: tuple[str, ...] = ()
     usage: Mapping[str, Any] | None = None
+    parts: tuple[Part, ...] = ()
 
 
 async def execute(
@@ -226,7 +235,10 @@ async def execute(
     if notes is not None:
         notes.warnings = parse_warnings(reply.headers.get(WARNINGS_KEY))
         notes.usage = parse_usage(reply.headers.get(USAGE_KEY))
-    return _read_reply(reply, target)
+    result = _read_reply(reply, target)
+    if notes is not None and result.parts is not None:
+        notes.parts = read_parts(result.value, result.parts)
+    return result.value
 
 
 def _headers_of(call: Call, trace: TraceContext, token: str | None) -> dict[str, str]:
@@ -242,7 +254,7 @@ def _headers_of(call: Call, trace: TraceContext, token: str | None) -> dict[str,
     return headers
 
 
-def _read_reply(reply: HttpResponse, target: CallTarget) -> Any:
+def _read_reply(reply: HttpResponse, target: CallTarget) -> ResultReply:
     if reply.status >= 400:
         check_not_refused(target.name, target.url, reply.status, reply.headers)
     try:
@@ -261,4 +273,4 @@ def _read_reply(reply: HttpResponse, target: CallTarget) -> Any:
     if isinstance(found, ErrorReply):
         refusal = find_guard_error(found.code, found.message, found.data)
         raise refusal or RemoteFaultError(target.name, found.code, found.message, found.data)
-    return found.value
+    return found

@@ -32,6 +32,7 @@ from retinue.core.errors import (
     UnknownAgentError,
     UnknownSkillError,
 )
+from retinue.core.parts import list_beside
 from retinue.mesh.dispatch import Calls
 from retinue.parts.part import Problem
 from retinue.web.codec.jsonrpc import (
@@ -189,7 +190,8 @@ class ExecuteEndpoint:
             return None
         if error is None:
             try:
-                return render_result(entry.id, outcome.value)
+                beside = list_beside(outcome.value, outcome.parts) if outcome.parts else ()
+                return render_result(entry.id, outcome.value, beside)
             except TypeError as cause:
                 error = OutputInvalidError.not_json(entry.method, "", str(cause))
         return self._render_error(entry.id, error)

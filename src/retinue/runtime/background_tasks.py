@@ -79,12 +79,15 @@ class BackgroundTasks:
         await self._directory.refresh(thorough=False)
         if self._beside is not None:
             await self._beside()
-        await self._probe([one async for page in self._directory.iterate_pages() for one in page])
+        await self._probe([entry async for page in self._directory.iterate_pages() for entry in page])
 
     async def _probe_unhealthy(self) -> None:
         await self._directory.ensure_fresh()
         unhealthy = [
-            one async for page in self._directory.iterate_pages() for one in page if one.health != "healthy"
+            entry
+            async for page in self._directory.iterate_pages()
+            for entry in page
+            if entry.health != "healthy"
         ]
         await self._probe(unhealthy)
 

@@ -1,39 +1,26 @@
-"""Builds the parts of a process from its settings: registries, directory sources, limits.
-
-``discover_agent`` finds the URL of an agent by a skill's id (P-01).
-"""
+"""Builds the parts of a process from its settings: registries, directory sources, limits."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from retinue.cards.signatures import CardSigner, CardVerifier
-from retinue.core.call import LOCAL, Call, Outcome, new_id
-from retinue.core.errors import InvalidSettingError
-from retinue.core.record import QUERY_CAPABILITIES
 from retinue.core.trust import Trust
 from retinue.mesh.admission import LimitSettings
-from retinue.mesh.asking.query import Query
-from retinue.mesh.directory.directory import Directory, DispatchQuery
-from retinue.mesh.directory.listings import MemoryListings
-from retinue.mesh.dispatch import Dispatcher, TimeoutSettings
-from retinue.mesh.guard.trace_guard import GuardSettings, new_trace
+from retinue.mesh.dispatch import TimeoutSettings
+from retinue.mesh.guard.trace_guard import GuardSettings
 from retinue.oci.client.credentials import DockerCredentials
 from retinue.oci.client.http_registry import CredentialSource
 from retinue.oci.codec.auth import RegistryCredentials
-from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import CopyableRegistry, Registry, open_registry
 from retinue.oci.source import RegistrySource
-from retinue.settings import Settings, environment, load_settings
+from retinue.settings import Settings, environment
 from retinue.settings_tables import LimitTable, RegistryTable, SignatureTable, TimeoutTable, TraceTable
 from retinue.storage.card_keys import CardKeys
 from retinue.storage.mesh_key import joined_token
-from retinue.storage.state import State, find_state_folder
+from retinue.storage.state import State
 from retinue.web.connection_gate import HttpLimits
 from retinue.web.http_client import HttpClient
 
@@ -177,65 +164,3 @@ def http_limits(limits: LimitTable) -> HttpLimits:
 def timeout_settings(timeouts: TimeoutTable) -> TimeoutSettings:
     """The configured time-outs of a call."""
     return TimeoutSettings(timeouts.door_s, timeouts.agent_call_s)
-
-
-@asynccontextmanager
-async def open_directory(registries: Sequence[str] | None = None) -> AsyncIterator[Directory]:
-    """The directory of these registries (URLs or folders); None means those of the state and its settings."""
-    flags = {} if registries is None else {"registries": tuple(registries)}
-    settings = load_settings(flags)
-    state = State(find_state_folder(environment(), Path.cwd()))
-    async with HttpClient(allow_private=settings.allow_private_urls) as http:
-        named = named_registries(settings, LayoutRegistry(state.registry), http)
-        if registries is not None:
-            del named[HOME_SOURCE]
-        directory = Directory(
-            MemoryListings(), registry_sources(settings, named, state), ttl_s=settings.directory.ttl_s
-        )
-        directory.dispatch_query = _query_dispatcher(directory, http)
-        try:
-            yield directory
-        finally:
-            await directory.aclose()
-
-
-def _query_dispatcher(directory: Directory, http: HttpClient) -> DispatchQuery:
-    """Asks agents of the directory at their ``/execute``, without a token."""
-
-    @cache
-    def calls() -> Dispatcher:
-        # imported here, because most that open a directory ask no agent
-        from retinue.rpc.client import PeerInvoker
-        from retinue.rpc.queries import PeerQueries
-
-        peers = PeerInvoker(http)
-        return Dispatcher("script", directory, lambda _: peers, queries=PeerQueries(peers))
-
-    async def dispatch(query: Query, agent: str) -> Outcome:
-        asked = query.as_payload()
-        call = Call(new_id(), QUERY_CAPABILITIES, asked, LOCAL, "script", new_trace(), agent=agent)
-        return await calls().dispatch(call)
-
-    return dispatch
-
-
-def discover_agent(skill_id: str, *, registries: Sequence[str] | None = None) -> str:
-    """The URL of the first agent in catalog order that offers the skill, as its card states it.
-
-    For synchronous programs. Inside an event loop use ``open_directory``, which caches look-ups. Raises
-    UnknownSkillError, which lists similar skills and the registries that could not be read.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(_discover(skill_id, registries))
-    raise InvalidSettingError(
-        "discover_agent",
-        "called inside an event loop, which it would block",
-        remedy="use: async with open_directory() as directory: await directory.discover_agent(skill_id)",
-    )
-
-
-async def _discover(skill_id: str, registries: Sequence[str] | None) -> str:
-    async with open_directory(registries) as directory:
-        return await directory.discover_agent(skill_id)

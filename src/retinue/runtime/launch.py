@@ -1,4 +1,4 @@
-"""The description of a process before it runs: its address, its parts, and how its core is opened."""
+"""A process before it runs: its address, its parts, and the function that opens its core."""
 
 from __future__ import annotations
 

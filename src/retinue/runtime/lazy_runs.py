@@ -1,4 +1,4 @@
-"""The durable workflow runs of a process, opened when they are first asked for."""
+"""The durable workflow runs of a process, opened at their first use."""
 
 from __future__ import annotations
 
@@ -201,7 +201,8 @@ class _OpenedByCall:
 
     async def start(self, request: RunRequest, *, run_id: str | None = None) -> RunRecord:
         if self._runs.made is not None:
-            return await self._runs.made.start(request, run_id=run_id)
+            vars(self)["start"] = start = self._runs.made.start  # from now on it is found here
+            return await start(request, run_id=run_id)
         self._starting += 1
         self._started.clear()
         try:

@@ -70,12 +70,23 @@ def find_models(settings: Settings, environ: Mapping[str, str], *, seeds: bool =
     if settings.hub.models is not None:
         specs = {name: _choose_model(specs, name) for name in settings.hub.models}
     for name, spec in specs.items():
-        backend = find_backend(spec, environ)
+        backend = _find_usable(spec, environ)
         if isinstance(backend, Unavailable):
             missing[name] = describe_model(spec, own), backend
         else:
             available[name] = spec.key_variables
     return Models(available, ModelsNotStarted(missing))
+
+
+def _find_usable(spec: ModelSpec, environ: Mapping[str, str]) -> Available | Unavailable:
+    """The back-end of a model; unavailable also where its limits refuse every call."""
+    backend = find_backend(spec, environ)
+    if isinstance(backend, Available):
+        try:
+            _make_ledger(Path(), spec, backend).check_limits()
+        except InvalidSettingError as error:
+            return Unavailable(error.message, error.remedy)
+    return backend
 
 
 def _choose_model(models: Mapping[str, ModelSpec], name: str) -> ModelSpec:
@@ -109,7 +120,7 @@ def list_model_states(settings: Settings, state: State, environ: Mapping[str, st
             continue
         ledger = _open_ledger(state, spec, backend)
         try:
-            ledger.check_prices()
+            ledger.check_limits()
             spending = render_spending(ledger.read_today(), spec.budget)
         except RetinueError as error:
             states.append(
@@ -180,6 +191,7 @@ def _open(settings: Settings, state: State, name: str) -> tuple[ModelSpec, OpenM
     is_command = backend.backend == "command"
     spec = replace(spec, backend=backend.backend)
     ledger = _open_ledger(state, spec, backend)
+    ledger.check_limits()
 
     async def open_model() -> Model:
         if is_command:
@@ -191,9 +203,13 @@ def _open(settings: Settings, state: State, name: str) -> tuple[ModelSpec, OpenM
 
 
 def _open_ledger(state: State, spec: ModelSpec, backend: Available) -> Ledger:
+    return _make_ledger(state.spending / f"{spec.name}.json", spec, backend)
+
+
+def _make_ledger(path: Path, spec: ModelSpec, backend: Available) -> Ledger:
     program = Path(spec.program).name if spec.program else ""
     tells_cost = backend.backend == "command" and program in TELL_COST
-    return Ledger(state.spending / f"{spec.name}.json", spec, tells_cost=tells_cost)
+    return Ledger(path, spec, tells_cost=tells_cost)
 
 
 def _open_api(spec: ModelSpec, key: str | None) -> Model:

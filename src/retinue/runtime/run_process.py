@@ -40,7 +40,7 @@ GETTING_READY = "getting ready"
 
 
 async def run_process(launch: Launch) -> int:
-    """Run until asked to stop; returns the exit code. At SIGHUP it reads its settings anew.
+    """Run until asked to stop; returns the exit code. At SIGHUP it reads its settings again.
 
     Raises InvalidSettingError, PortInUseError, StateError, and what a required part raises.
     """

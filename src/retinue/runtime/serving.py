@@ -168,7 +168,7 @@ class Stop:
     def on_signals(self) -> None:
         """Stop on SIGINT, SIGTERM and SIGHUP; a second signal ends the process at once.
 
-        SIGHUP comes when the terminal is closed, or from a person who wants the settings read anew
+        SIGHUP comes when the terminal is closed, or from a person who wants the settings read again
         (`on_hangup`); the latter leaves the terminal, if there is one, in place.
         """
         loop = asyncio.get_running_loop()

@@ -50,7 +50,7 @@ class FolderShelf:
         path = next((p for p in (self._folder / f"{name}{e}" for e in ENDINGS) if _is_file(p)), None)
         if path is None:
             return None
-        # Whoever lists or runs workflows is told the name of the file, but not where the state is.
+        # A caller that lists or runs workflows is told the name of the file, but not where the state is.
         shown = f"{self._folder.name}/{path.name}"
         try:
             if path.stat().st_size > MAX_TEXT_BYTES:
@@ -80,7 +80,9 @@ class RegistryShelf:
 
     async def list_names(self) -> Sequence[str]:
         repositories = await list_published(self._registry)
-        return [one.removeprefix(_PREFIX) for one in repositories if one.startswith(_PREFIX)]
+        return [
+            repository.removeprefix(_PREFIX) for repository in repositories if repository.startswith(_PREFIX)
+        ]
 
     async def find_text(self, name: str, version: str | None = None) -> StoredText | None:
         """As ``Shelf.find_text``; raises RegistryError."""
@@ -114,4 +116,4 @@ def open_shelves(
     """
     folder = settings.workflows.directory or state.root / WORKFLOW_FOLDER
     named = registries.items()
-    return [FolderShelf(folder), *(RegistryShelf(one, is_own=name == own) for name, one in named)]
+    return [FolderShelf(folder), *(RegistryShelf(registry, is_own=name == own) for name, registry in named)]

@@ -37,7 +37,7 @@ async def run_worker(
     echo: Echo,
     reread: Callable[[], Settings] | None = None,
 ) -> int:
-    """Run workflows until asked to stop; returns the exit code. At SIGHUP it reads its settings anew.
+    """Run workflows until asked to stop; returns the exit code. At SIGHUP it reads its settings again.
 
     Without an address it serves nothing. Raises PortInUseError, InvalidSettingError, StateDamagedError.
     """

@@ -38,7 +38,7 @@ SUMMARISED_ROWS = 100_000
 
 _PRUNED_AT_ONCE = 1_000
 _ROW_BYTES = 12
-"""What the file takes for a row beside its text."""
+"""The bytes of a row in the file in addition to its text."""
 
 _BYTES = f"SELECT coalesce(sum(length(row) + {_ROW_BYTES}), 0) FROM audit"  # noqa: S608
 _OLDEST = (

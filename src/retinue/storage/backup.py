@@ -106,10 +106,10 @@ def _copy_database(source: Path, target: Path) -> None:
             closing(sqlite3.connect(target)) as copy,
         ):
             live.backup(copy, pages=_PAGES, sleep=0.01)
-            # One file, without a log beside it.
+            # One file, without a separate log.
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
-        for place in (target, source):  # reading writes as well: a file beside the database
+        for place in (target, source):  # reading writes as well: a file next to the database
             if is_for_want_of_room(error, place.parent):
                 raise StorageFullError(str(place)) from error
         raise StateDamagedError(str(source), str(error), remedy="see: retinue doctor") from error

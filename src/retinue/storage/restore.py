@@ -1,4 +1,4 @@
-"""Restores a state folder from a backup, without giving back access that was taken since the backup.
+"""Restores a state folder from a backup; access that was revoked since the backup stays revoked.
 
 Secrets and decisions about access are not rolled back where the replaced state still holds them: tokens and
 keys, imports and their accepted tools. Otherwise a token that was revoked after the backup, or a key that was
@@ -66,7 +66,7 @@ def restore(backup: Path, state: State, *, replace: bool = False, keys_of_backup
 
 
 def _move_away(root: Path, *, replace: bool) -> Path | None:
-    """Move the state folder beside itself; returns its new place, None if there is nothing to move."""
+    """Rename the state folder within its parent; returns its new place, None if there is nothing to move."""
     if not root.exists() or (root.is_dir() and not any(root.iterdir())):
         return None
     if not replace:

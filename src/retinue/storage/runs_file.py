@@ -2,7 +2,7 @@
 
 SQLite keeps the newest changes in a file of its own (``runs.db-wal``). If that file is removed after a crash,
 or ``runs.db`` is emptied, the rest is a valid database without these runs. So the processes that execute runs
-count in the database, and keep the last count beside it, in ``runs.db.mark``.
+count in the database, and keep the last count next to it, in ``runs.db.mark``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RunsFile:
             mark = self._read(thorough or size <= THOROUGH_BYTES)
         except sqlite3.Error as error:
             if is_for_want_of_room(error, self.path.parent):
-                # Reading needs a file beside it, too.
+                # Reading needs a file next to it, too.
                 raise StorageFullError(str(self.path)) from error
             raise self.damaged(str(error)) from error
         if known is None or (mark is not None and mark.id != known.id):

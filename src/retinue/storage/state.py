@@ -194,7 +194,7 @@ class State:
         The folder itself is changed only if nothing but the state is in it.
         """
         if not self.root.is_dir() or not self.root.stat().st_mode & OTHERS:
-            return 0  # nobody else can enter
+            return 0  # no other user can enter
         own = {path for name in _OWN for path in self.root.glob(name)}
         changed = 0
         for path in self.list_open_to_others():
@@ -370,7 +370,7 @@ def is_process(pid: int, birth: int | None) -> bool:
     if process is None:
         return _is_alive(pid)
     state, start_time = process
-    # a zombie has ended; in a container without an init process nobody reads its status
+    # a zombie has ended; in a container without an init process its status is never read
     return state not in ("Z", "X") and birth in (None, start_time)
 
 

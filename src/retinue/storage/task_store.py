@@ -1,9 +1,9 @@
 """Stores the tasks of one process in a SQLite file, so that they survive a restart, and prunes old tasks.
 
 Each process takes the first free file of its agent, ``tasks/NAME-1.db`` upward for A2A and
-``tasks/NAME~messages-1.db`` upward for messages, and holds its lock while it runs. So nobody else writes to
-the file, and whatever has not ended in it when it is opened belonged to a process that is gone: such tasks
-are ended with the reason. A commit is not synced to the disk: it survives the end of the process, and at a
+``tasks/NAME~messages-1.db`` upward for messages, and holds its lock while it runs. So no other process writes
+to the file. A task that has not ended when the file is opened belonged to a process that is gone; it is ended
+with the reason. A commit is not synced to the disk: it survives the end of the process, and at a
 power failure the last ones may be lost.
 """
 

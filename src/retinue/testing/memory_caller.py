@@ -143,13 +143,13 @@ class MemoryCaller:
                 raise RoleNotOfferedError(role, agent)
         if agents:
             return [replace(having[a], available=a not in self._found_out) for a in agents]
-        found = sorted(
-            (one for one in having.values() if one.agent not in self._found_out),
-            key=lambda one: -(one.score or 0.0),
+        candidates = sorted(
+            (skill for skill in having.values() if skill.agent not in self._found_out),
+            key=lambda skill: -(skill.score or 0.0),
         )
-        if not found:
+        if not candidates:
             raise RoleNotOfferedError(role)
-        return found
+        return candidates
 
     async def list_willing(self, wanted: Wanted, origin: Origin) -> Sequence[Choice]:
         if wanted.role is not None:
@@ -165,8 +165,8 @@ class MemoryCaller:
                 error = AgentUnreachableError(agent, f"memory://{agent}", "connection refused")
                 return Outcome("", QUERY_CAPABILITIES, "failed", error=error)
             left = self._judgements.get(agent, [True])
-            said = left.pop(0) if len(left) > 1 else left[0]
-            own = said if isinstance(said, Can) else Can(said)
+            response = left.pop(0) if len(left) > 1 else left[0]
+            own = response if isinstance(response, Can) else Can(response)
             topics = () if own.yes is False else query.capabilities
             record = AgentRecord(agent, topics=topics)
             value = answer_query(record, query, frozenset(), dict.fromkeys(query.wanted, own))

@@ -58,13 +58,13 @@ class ScriptedCaller:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        found: set[Capability] = {"progress", "log"}
+        kinds: set[Capability] = {"progress", "log"}
         scripts: tuple[tuple[Capability, Any], ...] = (
             ("elicitation", self._answers),
             ("sampling", self._samples),
             ("roots", self._roots),
         )
-        return frozenset(found | {name for name, script in scripts if script is not None})
+        return frozenset(kinds | {name for name, script in scripts if script is not None})
 
     @property
     def is_sessionless(self) -> bool:
@@ -113,8 +113,8 @@ class ScriptedCaller:
         if callable(answers):
             return answers(message, schema)
         if isinstance(answers, Mapping):
-            found = [answer for part, answer in answers.items() if part in message]
-            return found[0] if found else self._take([], "answers", message)
+            matches = [answer for part, answer in answers.items() if part in message]
+            return matches[0] if matches else self._take([], "answers", message)
         return self._take(answers, "answers", message)
 
     def _take(self, script: list[Any] | None, option: str, asked: str) -> Any:

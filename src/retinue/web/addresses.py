@@ -103,11 +103,11 @@ def find_refusal(address: str, *, allow_private: bool) -> str | None:
     Link-local addresses and those at which clouds give credentials to their machines are always refused,
     also where they are written as IPv6.
     """
-    found = ipaddress.ip_address(address.partition("%")[0])
-    for one in (found, *_embedded(found)):
-        if any(one in network for network in _NEVER_ASKED):
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    for candidate in (parsed, *_embedded(parsed)):
+        if any(candidate in network for network in _NEVER_ASKED):
             return "link-local addresses and metadata services are never asked"
-        if not allow_private and (not one.is_global or one.is_multicast):
+        if not allow_private and (not candidate.is_global or candidate.is_multicast):
             return "the address is not public"
     return None
 
@@ -116,10 +116,10 @@ def _embedded(address: Address) -> list[Address]:
     """The IPv4 address inside an IPv6 address: mapped, translated (NAT64), 6to4 or Teredo."""
     if isinstance(address, ipaddress.IPv4Address):
         return []
-    found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    embedded = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
     if any(address in network for network in _NAT64) and int(address) & 0xFFFFFFFF > 1:
-        found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    return [one for one in found if one is not None]
+        embedded.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return [candidate for candidate in embedded if candidate is not None]
 
 
 def is_loopback(name: str) -> bool:

@@ -175,7 +175,7 @@ class ConnectionGate:
     def _sweep(self) -> None:
         self._sweeping = None
         now_s = self._loop.time()
-        late = [one for one in self._heads if now_s - one.waiting_since_s >= self.limits.head_s]
+        late = [head for head in self._heads if now_s - head.waiting_since_s >= self.limits.head_s]
         for connection in late:
             connection.refuse(self.head_too_late)
         for connection in list(self._bodies):

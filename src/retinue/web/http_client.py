@@ -104,9 +104,9 @@ class CheckedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        found = await self._inner.resolve(host, port, family)
-        refusals = [find_refusal(one["host"], allow_private=self._allow_private) for one in found]
-        allowed = [one for one, refusal in zip(found, refusals, strict=True) if refusal is None]
+        addresses = await self._inner.resolve(host, port, family)
+        refusals = [find_refusal(address["host"], allow_private=self._allow_private) for address in addresses]
+        allowed = [address for address, refusal in zip(addresses, refusals, strict=True) if refusal is None]
         if not allowed:
             reason = refusals[0] if self._allow_private and refusals else "it has no public address"
             raise OSError(None, f"{host}: {reason}")

@@ -94,7 +94,7 @@ class TokenFile:
         """Issue a token. Returns its record and its text, which is not stored and cannot be shown again."""
         now = time.time()
         with self._editing() as held:
-            ids = {one.id for one in held}
+            ids = {token.id for token in held}
             token_id = next(i for i in iter(lambda: secrets.token_hex(4), None) if i not in ids)
             text = f"{PREFIX}{token_id}_{secrets.token_urlsafe(32)}"
             issued = IssuedToken(
@@ -127,17 +127,17 @@ class TokenFile:
         Raises StateDamagedError.
         """
         now = time.time()
-        return any(one.principal.id == caller and not one.is_expired(now) for one in self.list_all())
+        return any(token.principal.id == caller and not token.is_expired(now) for token in self.list_all())
 
     def revoke(self, token_id: str) -> IssuedToken:
         """Revoke a token. Raises UnknownTokenError with similar ids."""
         with self._editing() as held:
-            found = next((one for one in held if one.id == token_id), None)
-            if found is None:
-                raise UnknownTokenError(token_id, near=suggest(token_id, [one.id for one in held]))
-            held.remove(found)
+            token = next((known for known in held if known.id == token_id), None)
+            if token is None:
+                raise UnknownTokenError(token_id, near=suggest(token_id, [known.id for known in held]))
+            held.remove(token)
         (self._keys / _USES / token_id).unlink(missing_ok=True)
-        return found
+        return token
 
     def _editing(self) -> _FileEdit:
         return _FileEdit(self._keys, self._path)
@@ -229,7 +229,7 @@ class KnownTokens:
         if seen == self._seen:
             return
         try:
-            self._tokens = {one.id: (one, one.principal) for one in read_tokens(self._path)}
+            self._tokens = {token.id: (token, token.principal) for token in read_tokens(self._path)}
             self._seen = seen
         except StateError as error:
             self._reject_all(error.message)
@@ -258,8 +258,8 @@ class KnownTokens:
 def read_tokens(path: Path) -> tuple[IssuedToken, ...]:
     """Read the tokens in the file; empty when it does not exist. Raises StateDamagedError."""
     try:
-        found = orjson.loads(path.read_bytes())
-        return tuple(_parse(row) for row in found["tokens"])
+        rows = orjson.loads(path.read_bytes())
+        return tuple(_parse(row) for row in rows["tokens"])
     except FileNotFoundError:
         return ()
     except (OSError, orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
@@ -296,15 +296,15 @@ def _texts(value: Any) -> tuple[str, ...]:
 def _render(tokens: Sequence[IssuedToken]) -> bytes:
     rows = [
         {
-            "id": one.id,
-            "sha256": one.digest,
-            "name": one.name,
-            "kind": one.kind,
-            "scopes": one.scopes,
-            "agents": one.agents,
-            "created": one.created_at,
-            "expires": one.expires_at,
+            "id": token.id,
+            "sha256": token.digest,
+            "name": token.name,
+            "kind": token.kind,
+            "scopes": token.scopes,
+            "agents": token.agents,
+            "created": token.created_at,
+            "expires": token.expires_at,
         }
-        for one in tokens
+        for token in tokens
     ]
     return orjson.dumps({"v": 1, "tokens": rows}, option=orjson.OPT_INDENT_2)

@@ -246,15 +246,15 @@ class IssuerKeys:
 
         Raises NotAuthenticatedError while no key at all is known.
         """
-        found = self._find(key_id, algorithm)
-        if found is None and (reading := self._start()) is not None:
+        key = self._find(key_id, algorithm)
+        if key is None and (reading := self._start()) is not None:
             await asyncio.shield(reading)
-            found = self._find(key_id, algorithm)
-        if found is None and not self._keys:
+            key = self._find(key_id, algorithm)
+        if key is None and not self._keys:
             raise NotAuthenticatedError(
                 "the signing keys of the token's issuer are not available", remedy="try again later"
             )
-        return found
+        return key
 
     def _start(self) -> asyncio.Task[None] | None:
         """The running read task, or a new one; None within `ASK_AGAIN_S` of the last."""

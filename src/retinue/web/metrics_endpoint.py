@@ -72,8 +72,8 @@ class _MetricsSource:
             histograms = self._figures.histograms.get(name)
             if metric.kind == "histogram":
                 shape = HistogramMetricFamily(name, metric.help, labels=metric.labels)
-                for labels, one in (histograms or {}).items():
-                    shape.add_metric(labels, buckets=_buckets(one), sum_value=one.total)
+                for labels, histogram in (histograms or {}).items():
+                    shape.add_metric(labels, buckets=_buckets(histogram), sum_value=histogram.total)
                 yield shape
                 continue
             values = self._figures.values.get(name)

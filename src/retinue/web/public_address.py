@@ -44,8 +44,8 @@ class PublicAddress:
             return
         prefix = self._prefix
         if self._proxies and self._is_proxy(scope.get("client")):
-            scope, told = _as_told(scope)
-            prefix = prefix or told
+            scope, facts = _as_told(scope)
+            prefix = prefix or facts
         if prefix:
             scope = {**_without_prefix(scope, prefix), _PREFIX: prefix}
             send = _add_prefix(send, quote(prefix))
@@ -62,17 +62,17 @@ class PublicAddress:
 
 def _as_told(scope: Scope) -> tuple[Scope, str]:
     """The request as a trusted proxy received it, and the prefix that it stripped."""
-    told: dict[bytes, bytes] = {}
+    facts: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name.startswith(b"x-forwarded-"):
             # the nearest proxy appends; it is the one that is trusted
-            told[name] = value.rpartition(b",")[2].strip()
+            facts[name] = value.rpartition(b",")[2].strip()
     scope = dict(scope)
-    if (protocol := told.get(b"x-forwarded-proto", b"").lower()) in (b"http", b"https"):
+    if (protocol := facts.get(b"x-forwarded-proto", b"").lower()) in (b"http", b"https"):
         scope["scheme"] = protocol.decode()
-    if host := told.get(b"x-forwarded-host"):
+    if host := facts.get(b"x-forwarded-host"):
         scope["headers"] = [*((n, v) for n, v in scope["headers"] if n != b"host"), (b"host", host)]
-    prefix = told.get(b"x-forwarded-prefix", b"").decode("latin-1").rstrip("/")
+    prefix = facts.get(b"x-forwarded-prefix", b"").decode("latin-1").rstrip("/")
     is_path = prefix.startswith("/") and not prefix.startswith("//") and len(prefix) <= _MAX_PREFIX
     return scope, prefix if is_path else ""
 

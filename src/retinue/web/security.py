@@ -36,6 +36,7 @@ from retinue.web.addresses import fold, host_name, is_address, is_loopback, name
 from retinue.web.codec.peer_requests import apply_rights
 from retinue.web.rejections import (
     DISCOVERY_PATHS,
+    REGISTRY_PATH,
     ProtectedResource,
     Rejection,
     add_challenge,
@@ -72,6 +73,7 @@ _SINGLE = frozenset(
     }
 )
 _SINGLE_PREFIXES = (b"mcp-", b"sec-fetch-", b"x-openstarry-", b"x-retinue-")
+_READ_PATHS = frozenset({"/search", REGISTRY_PATH.rstrip("/")})
 _READ_ENDS = (
     "/agent-card",
     "/agent-card.json",
@@ -163,7 +165,7 @@ def identity_of(scope: Scope) -> RequestIdentity:
 def is_read_path(path: str) -> bool:
     """Whether requests of this path list or read without a call: searches, catalogs, cards, the registry."""
     is_rest = path.endswith(_READ_ENDS) or "/resources/read/" in path
-    return is_rest or path == "/search" or is_registry_path(path)
+    return is_rest or path in _READ_PATHS or path.startswith(REGISTRY_PATH)
 
 
 def check_bind(host: str, *, has_auth: bool, insecure_ok: bool = False) -> None:

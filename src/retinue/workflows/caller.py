@@ -47,7 +47,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Whom a step asks before it calls: agents with this ``skill`` or ``role``, of these ``agents``.
+    """The agents that a step asks before it calls: they have this ``skill`` or ``role``.
 
     They are asked for the skill that would be called and for ``capabilities``, for at most ``timeout_s``.
     """

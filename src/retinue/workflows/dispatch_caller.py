@@ -77,11 +77,11 @@ class RoleChoice:
         """As ``Caller.list_role``, within the view of the caller."""
         role = parse_role(role)
         await self._directory.ensure_fresh(for_call=True)
-        seen = [one for one in self._directory.list_with_role(role, scopes) if is_seen(view, one.name)]
+        seen = [entry for entry in self._directory.list_with_role(role, scopes) if is_seen(view, entry.name)]
         entries = mark_standby(seen)
         if not agents:
             # of the versions of an agent, the newest has the role; a deprecated agent if no other has it
-            entries = [one for one in entries if not one.standby] or entries
+            entries = [entry for entry in entries if not entry.standby] or entries
         listings: list[Listing] = []
         for start in range(0, len(entries), _OPENED):
             if start:
@@ -92,7 +92,7 @@ class RoleChoice:
         if agents:
             return [_choose(self._find(agent, role, offers, scopes, view), found) for agent in agents]
         # an agent that the caller may not call is no choice, unless it is named
-        available = [one for one in offers if one.is_available and may_call(one.skill, scopes)]
+        available = [offer for offer in offers if offer.is_available and may_call(offer.skill, scopes)]
         if not available:
             raise RoleNotOfferedError(role)
         return [_choose(offer, found) for offer in available]
@@ -105,22 +105,22 @@ class RoleChoice:
         scopes: frozenset[str],
         view: AgentView | None,
     ) -> RoleOffer:
-        found = next((offer for offer in offers if is_named(offer.listing, agent)), None)
-        if found is not None:
-            return found
+        offer_found = next((offer for offer in offers if is_named(offer.listing, agent)), None)
+        if offer_found is not None:
+            return offer_found
         known = self._directory.find_named(agent, view=view)
         if known is not None and self._directory.represents_agent(known):
             raise RoleNotOfferedError(role, agent)
         if away := self._directory.find_away(agent, role, scopes, view):
             raise away
-        names = (one.name for one in self._directory.list_entries() if is_seen(view, one.name))
+        names = (entry.name for entry in self._directory.list_entries() if is_seen(view, entry.name))
         raise UnknownAgentError(agent, near=suggest(agent, names))
 
 
-def _choose(offer: RoleOffer, found: Iterable[Candidate]) -> Choice:
+def _choose(offer: RoleOffer, candidates: Iterable[Candidate]) -> Choice:
     record = offer.listing.record
     return Choice(
-        agent=_name_among(found, offer.listing),
+        agent=_name_among(candidates, offer.listing),
         skill=offer.skill.id,
         version=record.version,
         url=record.url,
@@ -189,10 +189,10 @@ class DispatchCaller:
         caller: str = RUN_CALLER,
     ) -> Choice:
         view = self._access.view_of(_principal(caller, scopes))
-        found = await self._lookup.resolve_skill(
+        candidates = await self._lookup.resolve_skill(
             skill, scopes, version_range=version_range, agent=agent, view=view
         )
-        ordered: Sequence[Candidate] = order_candidates(found, self._strategy, skill)
+        ordered: Sequence[Candidate] = order_candidates(candidates, self._strategy, skill)
         if agent is None:
             ordered = rank_by_score(ordered, self._find_listing, skill, self._track)
         chosen = ordered[0]
@@ -200,9 +200,9 @@ class DispatchCaller:
         offer = None if listing is None else listing.record.find_skill(skill)
         if version_range is not None or agent is not None:
             # the name must mean this version also among those that were not asked for
-            found = await self._lookup.resolve_skill(skill, scopes, agent=chosen.name)
+            candidates = await self._lookup.resolve_skill(skill, scopes, agent=chosen.name)
         return Choice(
-            agent=_name_among(found, chosen),
+            agent=_name_among(candidates, chosen),
             skill=skill,
             version=chosen.version,
             url=chosen.url,
@@ -238,31 +238,33 @@ class DispatchCaller:
         """The agents that offer the skill, in the order in which `choose` would try them."""
         skill = wanted.skill or ""
         view = self._access.view_of(_principal(origin.caller, origin.scopes))
-        found = await self._lookup.resolve_skill(
+        candidates = await self._lookup.resolve_skill(
             skill,
             origin.scopes,
             version_range=wanted.version_range,
             agent=wanted.agents[0] if wanted.agents else None,
             view=view,
         )
-        ordered: Sequence[Candidate] = order_candidates(found, self._strategy, skill)
+        ordered: Sequence[Candidate] = order_candidates(candidates, self._strategy, skill)
         ordered = rank_by_score(ordered, self._find_listing, skill, self._track)
         choices: list[Choice] = []
-        for one in [one for one in ordered if not one.standby][:MAX_ASKED] or ordered[:1]:
-            listing = await self._lookup.open(one)
+        for candidate in [candidate for candidate in ordered if not candidate.standby][:MAX_ASKED] or ordered[
+            :1
+        ]:
+            listing = await self._lookup.open(candidate)
             offer = None if listing is None else listing.record.find_skill(skill)
             if offer is None or not may_call(offer, origin.scopes):
                 continue
             choices.append(
                 Choice(
-                    agent=_name_among(found, one),
+                    agent=_name_among(candidates, candidate),
                     skill=skill,
-                    version=one.version,
-                    url=one.url,
+                    version=candidate.version,
+                    url=candidate.url,
                     input_schema=offer.input_schema,
                     output_schema=offer.output_schema,
                     warning="" if listing is None else render_deprecation(listing.record),
-                    listing=one.id,
+                    listing=candidate.id,
                     keeps_keys=_keeps_keys(listing),
                     is_repeatable=_is_repeatable(offer),
                 )
@@ -346,13 +348,13 @@ class DispatchCaller:
         name = choice.agent.partition("@")[0]
         try:
             view = self._access.view_of(principal)
-            found = await self._lookup.resolve_skill(skill, principal.scopes, agent=name, view=view)
+            candidates = await self._lookup.resolve_skill(skill, principal.scopes, agent=name, view=view)
         except LookupFailedError:
             return choice.agent
-        same = next((one for one in found if one.url == choice.url), None)
+        same = next((candidate for candidate in candidates if candidate.url == choice.url), None)
         if same is None:
             return choice.agent
-        return _name_among(found, same)
+        return _name_among(candidates, same)
 
 
 AskAgent = Callable[[Query, str, float], Awaitable[Outcome]]
@@ -371,22 +373,22 @@ async def find_willing(choices: Sequence[Choice], wanted: Wanted, ask: AskAgent)
     async def ask_some(skill: str, some: Sequence[Choice]) -> Answers:
         query = make_query(list(dict.fromkeys((skill, *wanted.capabilities))))
         return await ask_agents(
-            [one.agent for one in some],
+            [choice.agent for choice in some],
             query,
             lambda agent: ask(query, agent, wanted.timeout_s),
             timeout_s=wanted.timeout_s,
         )
 
-    found = await asyncio.gather(*(ask_some(skill, some) for skill, some in by_skill.items()))
-    yes = {one.agent: one for answers in found for one in answers.answers if one.yes}
-    willing = [one for one in choices if one.agent in yes]
+    answered = await asyncio.gather(*(ask_some(skill, some) for skill, some in by_skill.items()))
+    yes = {answer.agent: answer for answers in answered for answer in answers.answers if answer.yes}
+    willing = [choice for choice in choices if choice.agent in yes]
     if not willing:
-        silent = [f"{one.agent}: {one.reason}" for answers in found for one in answers.silent]
-        silent_names = {one.agent for answers in found for one in answers.silent}
-        no = [f"{one.agent} said no" for one in choices if one.agent not in silent_names]
+        silent = [f"{silence.agent}: {silence.reason}" for answers in answered for silence in answers.silent]
+        silent_names = {silence.agent for answers in answered for silence in answers.silent}
+        no = [f"{choice.agent} said no" for choice in choices if choice.agent not in silent_names]
         raise NobodyWillingError(wanted.skill or wanted.role or "", [*no, *silent])
     # without the name, which ends the rank: equal answers keep the order of the choice
-    return sorted(willing, key=lambda one: yes[one.agent].rank[:-1])
+    return sorted(willing, key=lambda choice: yes[choice.agent].rank[:-1])
 
 
 def _principal(caller: str, scopes: frozenset[str]) -> Principal:
@@ -394,11 +396,11 @@ def _principal(caller: str, scopes: frozenset[str]) -> Principal:
     return Principal(caller, "run", scopes)
 
 
-def _name_among(found: Iterable[Candidate], chosen: Candidate) -> str:
+def _name_among(candidates: Iterable[Candidate], chosen: Candidate) -> str:
     """The name that means this agent alone among those found: with its version or its source if needed."""
-    same_name = [one for one in found if one.name == chosen.name]
-    if all(one.id == chosen.id for one in same_name):
+    same_name = [candidate for candidate in candidates if candidate.name == chosen.name]
+    if all(candidate.id == chosen.id for candidate in same_name):
         return chosen.name
-    if all(is_same_repository(one, chosen) for one in same_name):
+    if all(is_same_repository(candidate, chosen) for candidate in same_name):
         return name_version(chosen, same_name)
     return f"{chosen.name}@{chosen.source}"

@@ -95,25 +95,30 @@ class Library:
             stored = await shelf.find_text(name, version or None)
             if stored is not None:
                 return await _load(stored)
-        known = [*list_builtins(), *[one.name for one in await self.list_all() if one.origin == "custom"]]
-        raise UnknownWorkflowError(reference, near=suggest(name, [one for one in known if one != reference]))
+        known = [
+            *list_builtins(),
+            *[workflow.name for workflow in await self.list_all() if workflow.origin == "custom"],
+        ]
+        raise UnknownWorkflowError(
+            reference, near=suggest(name, [known_name for known_name in known if known_name != reference])
+        )
 
     async def list_all(self) -> list[StoredWorkflow]:
         """Every stored workflow; an unreadable workflow is listed with its problem."""
-        found = [self._read_builtin(name) for name in list_builtins()]
-        found += [StoredWorkflow(f"({name})", "built-in", None, error) for name, error in list_broken()]
-        seen = {one.name for one in found}
+        workflows = [self._read_builtin(name) for name in list_builtins()]
+        workflows += [StoredWorkflow(f"({name})", "built-in", None, error) for name, error in list_broken()]
+        seen = {workflow.name for workflow in workflows}
         for shelf in self._shelves:
             try:
                 names = await shelf.list_names()
             except RetinueError as error:
-                found.append(StoredWorkflow("(registry)", "custom", None, error))
+                workflows.append(StoredWorkflow("(registry)", "custom", None, error))
                 continue
             for name in names:
                 if name not in seen:
                     seen.add(name)
-                    found.append(await self._read(shelf, name))
-        return found
+                    workflows.append(await self._read(shelf, name))
+        return workflows
 
     @staticmethod
     def _read_builtin(name: str) -> StoredWorkflow:

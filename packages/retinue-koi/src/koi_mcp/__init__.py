@@ -1,1 +1,1 @@
-"""The names of seed 003 under its import paths; everything is implemented in `retinue`."""
+"""The names of seed 003 under its import paths; everything is implemented in `retinue_koi`."""

@@ -46,7 +46,7 @@ class TraitInvoker:
         if listing.record.url is not None:
             return await self._peers.invoke(listing, skill, call, admitted, channel)
         name = listing.record.name
-        base = next((one.url for one in listing.record.endpoints if one.protocol == KOI), None)
+        base = next((endpoint.url for endpoint in listing.record.endpoints if endpoint.protocol == KOI), None)
         if base is None:
             raise AgentUnreachableError(name, "(no url)", "its personality names no mcp_url")
         try:
@@ -94,19 +94,19 @@ def read_reply(name: str, url: str, status: int, body: bytes) -> Any:
     """
     check_not_refused(name, url, status, {})  # no token goes there, so the clock does not matter
     try:
-        found = orjson.loads(body)
+        value = orjson.loads(body)
     except orjson.JSONDecodeError:
-        found = None
-    if status == 200 and isinstance(found, dict) and "result" in found:
-        return found["result"]
-    told = found.get("detail") if isinstance(found, dict) else None
-    if told is None:
+        value = None
+    if status == 200 and isinstance(value, dict) and "result" in value:
+        return value["result"]
+    detail = value.get("detail") if isinstance(value, dict) else None
+    if detail is None:
         if is_lost(status):
             raise lost(name, url, status, body)
         raise RemoteFaultError(name, _FAILED, f"agent {name} answered {status} without a result or a detail")
     # FastAPI gives a list of problems for what it cannot validate
-    message = told if isinstance(told, str) else orjson.dumps(told).decode()
-    code, data = found.get("code"), found.get("data")
+    message = detail if isinstance(detail, str) else orjson.dumps(detail).decode()
+    code, data = value.get("code"), value.get("data")
     if not isinstance(code, int):
         code = {404: _NO_SUCH_TOOL, 400: _NO_SUCH_TOOL, 422: _INVALID}.get(status, _FAILED)
     raise find_guard_error(code, message, data) or RemoteFaultError(name, code, message, data)

@@ -75,14 +75,14 @@ class NetworkGraph:
         ``allowed_type`` is a RID type, as text or class, that the edge names.
         """
         wanted = None if allowed_type is None else type_name(allowed_type)
-        found: dict[str, None] = {}
+        rids: dict[str, None] = {}
         for edge in self._edges.values():
             if status is not None and edge.status is not status:
                 continue
             if wanted is not None and wanted not in edge.rid_types:
                 continue
             if direction != "in" and edge.source == self._own_rid:
-                found[edge.target] = None
+                rids[edge.target] = None
             elif direction != "out" and edge.target == self._own_rid:
-                found[edge.source] = None
-        return list(found)
+                rids[edge.source] = None
+        return list(rids)

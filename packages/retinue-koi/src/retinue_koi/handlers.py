@@ -7,7 +7,7 @@ import structlog
 from retinue_koi.codec.bundles import Bundle, EventType
 from retinue_koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
 from retinue_koi.codec.rids import EDGE_TYPE, NODE_TYPE
-from retinue_koi.joining import Joining
+from retinue_koi.joining import Joining, lost_edge
 from retinue_koi.knowledge import STOP_CHAIN, HandlerResult, HandlerType, KnowledgeObject, KnowledgeSource
 from retinue_koi.node_state import NodeState
 from retinue_koi.pipeline import Processor
@@ -69,7 +69,7 @@ def register_node_handlers(processor: Processor, state: NodeState, wire: Messeng
         if kobj.normalized_event_type is EventType.FORGET:
             # before its next introduction, which may wait in the same message
             edges = state.graph.list_edges_of(kobj.rid_text)
-            processor.handle_next([KnowledgeObject(rid, event_type=EventType.FORGET) for rid in edges])
+            processor.handle_next([lost_edge(edge, kobj.rid_text) for edge in edges])
             wire.outbox.drop(kobj.rid_text)
             return None
         introduced = kobj.source_node in (None, kobj.rid_text)

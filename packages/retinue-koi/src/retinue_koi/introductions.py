@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -18,7 +19,7 @@ log = structlog.get_logger("retinue.koi")
 
 
 class Introductions:
-    """Introduces the node, and knows to whom it has done so; the first contact is a relay of the rules.
+    """Introduces the node, and remembers the nodes that know it; the first contact is a relay of the rules.
 
     It may take ``contact_answers_s`` to answer with its own introduction.
     """
@@ -31,6 +32,8 @@ class Introductions:
         *,
         contact_answers_s: float = CONTACT_ANSWERS_S,
     ) -> None:
+        self.introduced: Callable[[str], None] = lambda rid: None
+        """Called with the RID of a node that has taken an introduction."""
         self._contact_answers_s = contact_answers_s
         self._state = state
         self._peers = peers
@@ -45,8 +48,11 @@ class Introductions:
             raise PeerError("the node has not started")
         events = (Event.from_rid(EventType.FORGET, self._state.rid), Event.from_bundle(EventType.NEW, own))
         await self._peers.broadcast_events(events=events, address=address)
-        if address.rid is not None:
-            self._introduced.add(address.rid)
+        contact = self._peers.first_contact
+        rid = address.rid or (contact.rid if contact is not None and contact.url == address.url else None)
+        if rid is not None:
+            self._introduced.add(rid)
+            self.introduced(rid)
 
     async def introduce_again(self, target: str) -> None:
         """Introduce the node to a node that has forgotten it; a failure is only logged."""

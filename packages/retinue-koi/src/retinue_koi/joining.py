@@ -8,12 +8,13 @@ from typing import Final
 
 import structlog
 
+from retinue.core.errors import StateError
 from retinue_koi.background import BackgroundWork
 from retinue_koi.codec.bundles import Dialect, Event, EventType, Manifest
 from retinue_koi.codec.payloads import EventsPayload, PollEvents
 from retinue_koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
 from retinue_koi.codec.rids import edge_rids, type_of
-from retinue_koi.knowledge import Handled, KnowledgeObject
+from retinue_koi.knowledge import Handled, KnowledgeObject, KnowledgeSource
 from retinue_koi.node_state import NodeState
 from retinue_koi.peers import BUNDLES_AT_ONCE, NodeAddress, PeerError
 from retinue_koi.pipeline import PipelineFullError
@@ -35,6 +36,15 @@ Handle = Callable[[KnowledgeObject], Handled]
 
 Process = Callable[[Sequence[Event], str | None, Dialect], Awaitable[None]]
 """Processes the events that another node, by its RID, has given in this dialect."""
+
+
+def lost_edge(edge: str, node: str) -> KnowledgeObject:
+    """The removal of an edge that the other node has lost itself.
+
+    The other node is not told: it may have proposed the edge again meanwhile, under the same RID.
+    """
+    source = KnowledgeSource.External
+    return KnowledgeObject(edge, None, None, EventType.FORGET, source, node, settled=True)
 
 
 class Joining:
@@ -59,11 +69,12 @@ class Joining:
         self._asked: dict[str, int] = {}
         """Nodes that have asked what this one has → the changes until then, -1 if they were refused."""
         self._changes = 0
+        wire.introductions.introduced = self.propose_again
 
     async def meet_again(self, events: Sequence[Event]) -> tuple[Sequence[Event], set[str]]:
         """Judge unsigned introductions of known nodes: ask each node which of its objects it still has.
 
-        Edges that such a node has lost are made anew. Returns the events without the FORGET of the nodes
+        Edges that such a node has lost are made again. Returns the events without the FORGET of the nodes
         that answered, and the nodes that did not: their FORGET is to be obeyed.
         Raises BusyError if a node that signs does not answer.
         """
@@ -94,7 +105,7 @@ class Joining:
             log.warning("koi_event_refused", rid=rid, event_type="FORGET", node=None, reason=reason)
             return
         for edge in lost:
-            await self._handle(KnowledgeObject(edge, event_type=EventType.FORGET))
+            await self._handle(lost_edge(edge, rid))
         self._wire.outbox.push(rid, self._state.rid, EventType.NEW)
         self.subscribe(rid, profile)
 
@@ -116,7 +127,9 @@ class Joining:
         for attempt in range(10**9):
             address = self._wire.peers.contact_address() or address
             if address.rid and self._state.graph.get_edge(address.rid, self._state.rid):
-                return  # it has answered an attempt that seemed to fail
+                if attempt:  # it has answered an attempt that seemed to fail
+                    self.propose_again(address.rid)
+                return
             try:
                 await self._wire.introductions.introduce(address)
                 await self._wire.introductions.wait_for_contact(address)
@@ -135,14 +148,35 @@ class Joining:
         held = self._state.graph.get_edge(rid, self._state.rid)
         edge = self._state.graph.find_edge(held) if held is not None else None
         if edge is None or set(edge.rid_types) != set(types):
-            kind = EdgeType.POLL if self._state.is_partial else EdgeType.WEBHOOK
-            proposed = EdgeProfile(rid, self._state.rid, kind, EdgeStatus.PROPOSED, types)
-            signed, unsigned = edge_rids(rid, self._state.rid)
-            signs = self._wire.peers.address_of(rid, profile).dialect == "signed"
-            edge_rid = held or (signed if signs else unsigned)
-            bundle = self._state.generate_bundle(edge_rid, proposed.render())
-            self._handle(KnowledgeObject(bundle.rid, bundle.manifest, bundle.contents))
+            self._propose(rid, profile, types, held)
         self.follow_up(rid, types)
+
+    def propose_again(self, rid: str) -> None:
+        """Propose the own edge with a provider again, if there is one: the provider may have ended it.
+
+        An introduction ends all edges at its receiver. An edge that was made before the introduction arrived,
+        because the receiver has introduced itself at the same time, would be left at this node only.
+        """
+        held, profile = self._state.graph.get_edge(rid, self._state.rid), self._state.graph.find_node(rid)
+        edge = self._state.graph.find_edge(held) if held is not None else None
+        if held is None or edge is None or profile is None:
+            return
+        if edge.status is not EdgeStatus.PROPOSED:
+            self._propose(rid, profile, edge.rid_types, held)
+            return
+        try:
+            self._wire.outbox.push(rid, held, EventType.NEW)
+        except StateError as error:
+            log.warning("koi_object_not_kept", rid=held, reason=str(error))
+
+    def _propose(self, rid: str, profile: NodeProfile, types: Sequence[str], held: str | None) -> None:
+        """Propose an edge for these types, in the place of the one that is held."""
+        kind = EdgeType.POLL if self._state.is_partial else EdgeType.WEBHOOK
+        proposed = EdgeProfile(rid, self._state.rid, kind, EdgeStatus.PROPOSED, tuple(types))
+        signed, unsigned = edge_rids(rid, self._state.rid)
+        signs = self._wire.peers.address_of(rid, profile).dialect == "signed"
+        bundle = self._state.generate_bundle(held or (signed if signs else unsigned), proposed.render())
+        self._handle(KnowledgeObject(bundle.rid, bundle.manifest, bundle.contents))
 
     def follow_up(self, rid: str, types: Sequence[str]) -> None:
         """Catch up with a provider in the background."""

@@ -223,7 +223,7 @@ class KoiHub:
     async def _tell_all(self, directory: Directory) -> None:
         """Make the personalities of this node those of the directory's agents, again after each change.
 
-        The death of a node that has a name is no change: nobody tells it.
+        The death of a node that has a name is no change that is reported.
         """
         while True:
             with suppress(TimeoutError):

@@ -79,8 +79,11 @@ class NodeMemory:
         self._cache.note(key, 1)
         self._proved[key] = None
         if len(self._proved) > _MAX_PROVED:
-            others = (one for one in self._proved if one != key)
-            gone = next((one for one in others if one.removeprefix(_PROVED) not in self._cache), None)
+            others = (known_key for known_key in self._proved if known_key != key)
+            gone = next(
+                (known_key for known_key in others if known_key.removeprefix(_PROVED) not in self._cache),
+                None,
+            )
             if gone is not None:  # those of nodes in the cache stay; the cache has a limit of its own
                 self._cache.note(gone, None)
                 del self._proved[gone]
@@ -93,7 +96,7 @@ class NodeMemory:
         """Note that such a message was taken. Raises StateError.
 
         Each sender has a limit. Beyond the limit of all, the oldest of the sender with the most goes, so
-        that nobody can push out what another has signed.
+        that no node can push out the signatures of another.
         """
         key = f"{_SIGNATURE}{sender}:{signature_id}"
         self._cache.note(key, 1)
@@ -103,7 +106,7 @@ class NodeMemory:
         if len(of_sender) > self._max_signatures_of_one:
             self._drop_signature(sender)
         elif self._signatures_kept > self._max_signatures:
-            self._drop_signature(max(self._signatures, key=lambda one: len(self._signatures[one])))
+            self._drop_signature(max(self._signatures, key=lambda signer: len(self._signatures[signer])))
 
     def _drop_signature(self, sender: str) -> None:
         of_sender = self._signatures[sender]

@@ -156,16 +156,18 @@ class Outbox:
     async def _send_all(self, target: str, wake: asyncio.Event) -> None:
         failures = 0
         batch = BATCH_EVENTS
+        has_introduced = False
         while self.count(target):
             wake.clear()
             await asyncio.sleep(COLLECT_S if self._running else 0)
             try:
                 sent = await self._send_some(target, batch)
             except PeerError as error:
-                if error.fault == "unknown_node" and failures == 0:
-                    failures += 1
+                if error.fault == "unknown_node":
                     await self._introduce(target)
-                    continue
+                    if not has_introduced:
+                        has_introduced = True
+                        continue
                 if error.status in (400, 413, 422) and not error.fault and self.count(target):
                     if batch > 1:
                         batch = 1  # find the one that it does not take
@@ -181,7 +183,7 @@ class Outbox:
                 if not await self._pause(target, wake, failures, str(error)):
                     return
                 continue
-            failures = 0
+            failures, has_introduced = 0, False
             batch = BATCH_EVENTS if sent else batch
             if not self._running and not sent:
                 return

@@ -208,7 +208,7 @@ class Processor:
             await asyncio.sleep(0)
 
     def _ask(self, kobj: KnowledgeObject, asked: Awaitable[bool]) -> None:
-        """Wait for other nodes beside the pipeline, then let the object go on."""
+        """Wait for other nodes outside the pipeline, then let the object go on."""
 
         async def ask() -> None:
             try:
@@ -236,10 +236,10 @@ class Processor:
         steps = self._steps
         rid_type = kobj.rid_type
         if kobj.next_stage is HandlerType.RID:
-            found = await self._call(HandlerType.RID, kobj, rid_type)
-            if found is None:
+            rid_result = await self._call(HandlerType.RID, kobj, rid_type)
+            if rid_result is None:
                 return None
-            kobj = found
+            kobj = rid_result
             kobj.next_stage = HandlerType.Manifest
         if kobj.event_type is EventType.FORGET:
             held = self.cache.read(kobj.rid_text)
@@ -259,10 +259,10 @@ class Processor:
             if kobj.next_stage is HandlerType.Manifest:
                 if steps.is_stale(kobj):
                     return None
-                found = await self._call(HandlerType.Manifest, kobj, rid_type)
-                if found is None:
+                rid_result = await self._call(HandlerType.Manifest, kobj, rid_type)
+                if rid_result is None:
                     return None
-                kobj = found
+                kobj = rid_result
                 kobj.next_stage = HandlerType.Bundle
             elif steps.is_stale(kobj):
                 return None
@@ -279,19 +279,19 @@ class Processor:
             (HandlerType.Network, steps.send),
             (HandlerType.Final, None),
         ):
-            found = await self._call(stage, kobj, rid_type) if self._handlers[stage] else kobj
-            if found is None or found.normalized_event_type is None:
+            rid_result = await self._call(stage, kobj, rid_type) if self._handlers[stage] else kobj
+            if rid_result is None or rid_result.normalized_event_type is None:
                 return None
-            kobj = found
+            kobj = rid_result
             if step is not None:
                 step(kobj)
         return None
 
     async def _call(self, stage: HandlerType, kobj: KnowledgeObject, rid_type: str) -> KnowledgeObject | None:
-        for one in self._handlers[stage]:
-            if not one.is_for(kobj, rid_type):
+        for registered in self._handlers[stage]:
+            if not registered.is_for(kobj, rid_type):
                 continue
-            result = one.function(self, kobj)
+            result = registered.function(self, kobj)
             if result is kobj or result is None:
                 continue
             if not isinstance(result, KnowledgeObject | StopChain) and inspect.isawaitable(result):
@@ -302,7 +302,7 @@ class Processor:
                 return None
             if not isinstance(result, KnowledgeObject):
                 raise TypeError(
-                    f"handler {one.function!r} returned {type(result).__name__}, not a KnowledgeObject"
+                    f"handler {registered.function!r} returned {type(result).__name__}, not a KnowledgeObject"
                 )
             result.handled = result.handled or kobj.handled
             kobj = result

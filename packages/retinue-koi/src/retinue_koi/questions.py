@@ -146,7 +146,7 @@ class Questions:
         except PeerError as error:
             log.info("koi_node_not_asked", node=node, reason=str(error))
             return set() if error.fault == "unknown_node" else None
-        return {one.rid for one in reply.manifests} if isinstance(reply, ManifestsPayload) else None
+        return {manifest.rid for manifest in reply.manifests} if isinstance(reply, ManifestsPayload) else None
 
     async def _find_kept(self, kobj: KnowledgeObject, owner: str, *, must_answer: bool) -> str | None:
         """The reason to refuse a FORGET when the owner still has the object; None when the owner has not."""
@@ -195,7 +195,7 @@ def list_bundles(cache: KoiCache, rids: Sequence[str], dialect: Dialect) -> Bund
 
 def find_met_again(graph: NetworkGraph, events: Sequence[Event]) -> set[str]:
     """Nodes that introduce themselves again as they are known, by FORGET and NEW."""
-    found = set()
+    nodes = set()
     forgotten = {event.rid for event in events if event.event_type is EventType.FORGET}
     for event in events:
         if event.rid not in forgotten:
@@ -204,5 +204,5 @@ def find_met_again(graph: NetworkGraph, events: Sequence[Event]) -> set[str]:
         if held is not None and event.event_type is EventType.NEW and event.contents is not None:
             with suppress(WireError):
                 if NodeProfile.parse(event.contents) == held:
-                    found.add(event.rid)
-    return found
+                    nodes.add(event.rid)
+    return nodes

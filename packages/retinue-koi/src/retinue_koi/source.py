@@ -1,6 +1,6 @@
 """The personalities of a network as a source of the directory.
 
-A key is the RID without the version, and the version is the tag: so the versions of one agent stand beside
+A key is the RID without the version, and the version is the tag: so the versions of one agent stand next to
 each other, as those of a registry do. A change reaches the directory at once, without a reading.
 """
 
@@ -55,7 +55,7 @@ class PersonalitySource(Source):
         return self._adapter.subscribe(tell)
 
     def _list(self, held: list[Held]) -> list[Listing]:
-        return [as_listing(one) for one in held if not self._is_own(one.profile)]
+        return [as_listing(personality) for personality in held if not self._is_own(personality.profile)]
 
 
 def listing_key(rid: AgentPersonality) -> ListingKey:

@@ -1,4 +1,4 @@
-"""The node's own work on an object between the stages of the pipeline: judge, fetch, keep, send."""
+"""The steps of a node between the stages of the pipeline: judge, fetch, keep and send an object."""
 
 from __future__ import annotations
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
+import orjson
 import pytest
 from structlog.testing import capture_logs
 
@@ -24,11 +29,14 @@ from koi.network import (
     until,
     url_of,
 )
+from retinue.web.http_client import HttpClient
+from retinue.web.transport import HttpResponse
 from retinue_koi.codec import payloads as p
 from retinue_koi.codec.bundles import Bundle, Event, EventType
 from retinue_koi.codec.profiles import EdgeProfile, EdgeStatus, EdgeType, NodeProfile, NodeType
-from retinue_koi.codec.rids import EDGE_TYPE, PERSONALITY_TYPE, edge_rids
+from retinue_koi.codec.rids import EDGE_TYPE, PERSONALITY_TYPE, edge_rids, type_of
 from retinue_koi.memory import NodeMemory
+from retinue_koi.node import KoiNode
 from retinue_koi.peers import FirstContact
 from retinue_koi.storage.cache import KoiCache
 from tests.requirements import requirement
@@ -157,23 +165,94 @@ async def test_an_unsigned_handshake_in_its_name_does_not_reset_the_edges_of_a_n
         await until(lambda: rid in owner.cache)
 
 
+class WatchedClient(HttpClient):
+    """A client that keeps the events of its broadcasts, and can hold the first broadcast on its way."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_private=True)
+        self.sent: list[dict[str, Any]] = []
+        self.is_reached, self.released = asyncio.Event(), asyncio.Event()
+        self.released.set()
+
+    def hold(self) -> None:
+        self.released.clear()
+
+    async def request(self, method: str, url: str, **options: Any) -> HttpResponse:
+        if url.endswith(p.BROADCAST):
+            body = orjson.loads(options["body"])
+            self.sent += body.get("payload", body)["events"]
+            if not self.is_reached.is_set():
+                self.is_reached.set()
+                await self.released.wait()
+        return await super().request(method, url, **options)
+
+
+def port_of(node: KoiNode) -> int:
+    port = urlsplit(url_of(node)).port
+    assert port is not None
+    return port
+
+
 @requirement("K-37")
 @pytest.mark.parametrize("given", ["url", "url and RID"])
 async def test_a_node_that_signs_and_has_lost_its_cache_joins_again(tmp_path: Path, given: str) -> None:
-    async with run_node(tmp_path) as node:
+    client = WatchedClient()
+    async with client, run_node(tmp_path, http=client) as node:
 
         def contact() -> FirstContact:
             return FirstContact(url_of(node), node.rid if given == "url and RID" else None)
 
         async with run_node(tmp_path, "owner", first_contact=contact()) as owner:
             await until(lambda: is_joined(node, owner))
-            port = int(url_of(owner).split(":")[2].split("/")[0])
+            port = port_of(owner)
         shutil.rmtree(tmp_path / "owner" / "cache")
         async with run_node(tmp_path, "owner", first_contact=contact(), port=port) as again:
             assert again.rid == owner.rid
             await until(lambda: is_joined(node, again))
             rid = await publish(node, "helpful-agent")
             await until(lambda: rid in again.cache)
+        # it would end an edge that the other node has proposed meanwhile
+        forgotten = [event["rid"] for event in client.sent if event["event_type"] == EventType.FORGET]
+        assert not [rid for rid in forgotten if type_of(rid) == EDGE_TYPE]
+
+
+@requirement("K-37")
+async def test_nodes_that_introduce_themselves_to_each_other_at_once_join(tmp_path: Path) -> None:
+    """The later introduction ends the edge that the earlier one has brought."""
+    client = WatchedClient()
+    async with client, run_node(tmp_path) as node:
+        contact = FirstContact(url_of(node), node.rid)
+        async with run_node(tmp_path, "owner", first_contact=contact) as owner:
+            await until(lambda: is_joined(node, owner))
+            port = port_of(owner)
+        shutil.rmtree(tmp_path / "owner" / "cache")
+        client.hold()
+        async with run_node(tmp_path, "owner", first_contact=contact, port=port, http=client) as again:
+            await client.is_reached.wait()
+            await node.wire.introductions.introduce_again(again.rid)
+            await until(lambda: again.graph.get_neighbors("in", EdgeStatus.APPROVED))
+            client.released.set()
+            await until(lambda: is_joined(node, again))
+            rid = await publish(node, "helpful-agent")
+            await until(lambda: rid in again.cache)
+
+
+@requirement("K-37")
+async def test_a_member_joins_a_coordinator_again_that_has_lost_its_cache_while_it_was_away(
+    tmp_path: Path,
+) -> None:
+    async with AsyncExitStack() as stack:
+        async with run_node(tmp_path) as node:
+            contact = FirstContact(url_of(node), node.rid)
+            owner = await stack.enter_async_context(run_node(tmp_path, "owner", first_contact=contact))
+            await until(lambda: is_joined(node, owner))
+            port = port_of(node)
+        shutil.rmtree(tmp_path / "coordinator" / "cache")
+        with capture_logs() as logged:
+            rid = await publish(owner, "helpful-agent")
+            await until(lambda: any(line["event"] == "koi_events_not_sent" for line in logged))
+        async with run_node(tmp_path, port=port) as again:
+            await until(lambda: is_joined(again, owner) and rid in again.cache)
 
 
 @requirement("K-37")

@@ -129,11 +129,11 @@ async def _run_job(options: DemoOptions, stop: Stop, echo: Echo) -> int:
         client = await stack.enter_async_context(_team(home, options.model, echo))
         echo("")
         echo(f"Writing tests for {options.module}: plan, then rounds of build and test, each found by skill")
-        given = {"requirements": options.module}
+        run_input = {"requirements": options.module}
         if options.python is not None:
-            given["python"] = options.python
+            run_input["python"] = options.python
         overrides = None if options.model is None else {"agents": await _model_steps(client, options.model)}
-        output = await RunFollower(client, echo).run(WORKFLOW, given, overrides=overrides)
+        output = await RunFollower(client, echo).run(WORKFLOW, run_input, overrides=overrides)
         echo("")
         for line in str(output["review"]).splitlines():
             echo(f"  {line}")
@@ -171,9 +171,9 @@ def own_folder(place: Path) -> Iterator[Path]:
     """
     for leftover in place.glob(f"{_PREFIX}*"):
         with suppress(OSError, Timeout):
-            found = leftover.lstat()
-            young = time.time() - found.st_mtime < _YOUNG_S
-            if young or found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+            entry = leftover.lstat()
+            young = time.time() - entry.st_mtime < _YOUNG_S
+            if young or entry.st_uid != os.getuid() or not stat.S_ISDIR(entry.st_mode):
                 continue
             if (leftover / _LOCK).is_file():
                 with FileLock(leftover / _LOCK, timeout=0):

@@ -15,7 +15,7 @@ from retinue_testwriter.inside.calls import write_call
 from retinue_testwriter.notes import Narrowing, render_code_notes, render_narrowing
 from retinue_testwriter.probing import Findings, choose_python
 from retinue_testwriter.strategies import PLAIN_DATA
-from retinue_testwriter.subject import Subject, Target, Untestable
+from retinue_testwriter.subject import ProbedTarget, Subject, Untestable
 
 _SHORT = 60
 _NONE = Narrowing()
@@ -69,25 +69,25 @@ class _Writer:
         self.tests: list[str] = []
         self.untestable: list[Untestable] = []
 
-    def add_target(self, target: Target, found: Mapping[str, Any]) -> None:
-        why = self._refuse(found)
+    def add_target(self, target: ProbedTarget, findings: Mapping[str, Any]) -> None:
+        why = self._refuse(findings)
         if why:
             if not target.is_overload:
                 self.untestable.append(Untestable(target.name, why))
             return
-        shared = self._share_strategies(target, found)
-        parts = [self._write_property_test(target, found)]
-        parts += [self._write_relation(target, found, relation) for relation in found["relations"]]
-        parts.append(self._write_pinned(target, found))
+        shared = self._share_strategies(target, findings)
+        parts = [self._write_property_test(target, findings)]
+        parts += [self._write_relation(target, findings, relation) for relation in findings["relations"]]
+        parts.append(self._write_pinned(target, findings))
         written = [part for part in parts if part]
         if written:
             head = f"# {self._title(target)}\n\n" + ("".join(shared) + "\n\n" if shared else "\n")
             self._sections.append(head + "\n\n\n".join(written))
 
-    def _share_strategies(self, target: Target, found: Mapping[str, Any]) -> list[str]:
+    def _share_strategies(self, target: ProbedTarget, findings: Mapping[str, Any]) -> list[str]:
         """Define a name for each long strategy of a target when it is first used."""
         lines: list[str] = []
-        for parameter, source in found["chosen"].items():
+        for parameter, source in findings["chosen"].items():
             if len(source) <= _SHORT or source in self._shared:
                 continue
             name = f"{parameter}_of_{make_slug(target.name)}"
@@ -167,38 +167,38 @@ class _Writer:
     # --- one target
 
     @staticmethod
-    def _refuse(found: Mapping[str, Any]) -> str:
+    def _refuse(findings: Mapping[str, Any]) -> str:
         """Why a target gets no test; "" if it gets one."""
-        counts = found["counts"]
+        counts = findings["counts"]
         if counts["refused"]:
-            return f"it {found['why_refused'] or 'acts on the world'} when called with generated arguments"
+            return f"it {findings['why_refused'] or 'acts on the world'} when called with generated arguments"
         if counts["slow"]:
             return "it takes too long, or never ends, on some generated arguments"
         if not counts["ok"]:
-            raised = found["surprises"] or found["documented"]
+            raised = findings["surprises"] or findings["documented"]
             seen = ", ".join(entry["exception"] for entry in raised) or "nothing"
             return f"no generated call succeeded; each raised {seen}"
         return ""
 
-    def _write_property_test(self, target: Target, found: Mapping[str, Any]) -> str:
+    def _write_property_test(self, target: ProbedTarget, findings: Mapping[str, Any]) -> str:
         """The test of the properties of every call: result type, repeatability, invariants."""
         name = self._name(make_slug(target.name))
         change = self._narrowing.get(name, _NONE)
         if change.leave_out:
             self.untestable.append(Untestable(name, change.leave_out))
             return ""
-        call = self._write_call(target, found)
-        assertions = self._list_assertions(found, call)
+        call = self._write_call(target, findings)
+        assertions = self._list_assertions(findings, call)
         kept = [line for line in assertions if not change.drops(line)]
-        handlers = self._list_handlers(found, change)
-        claim = self._describe_property(target, found, kept, handlers)
+        handlers = self._list_handlers(findings, change)
+        claim = self._describe_property(target, findings, kept, handlers)
         if not target.parameters:
             lines = [f"def {name}():", f'    """{claim}"""', f"    result = {call}"]
             lines += [f"    {line}" for line in kept]
             self.tests.append(name)
             return "\n".join(lines)
         result = "result = " if any("result" in line for line in kept) else ""
-        lines = [*self._write_head(target, found, name, change), *_write_doc(claim)]
+        lines = [*self._write_head(target, findings, name, change), *_write_doc(claim)]
         if handlers:
             lines += ["    try:", f"        {result}{format_expression(call, ' ' * 8, len(result))}"]
             for exception, reason in handlers:
@@ -209,7 +209,9 @@ class _Writer:
         self.tests.append(name)
         return "\n".join(lines)
 
-    def _write_relation(self, target: Target, found: Mapping[str, Any], held: Mapping[str, str]) -> str:
+    def _write_relation(
+        self, target: ProbedTarget, findings: Mapping[str, Any], held: Mapping[str, str]
+    ) -> str:
         name = self._name(_snake(held["name"]))
         change = self._narrowing.get(name, _NONE)
         if change.leave_out or change.drops(f"assert {held['predicate']}"):
@@ -217,11 +219,11 @@ class _Writer:
         known = self._findings.relations[target.name]
         claim = next(relation.claim for relation in known if relation.name == held["name"])
         lines = [
-            *self._write_head(target, found, name, change),
+            *self._write_head(target, findings, name, change),
             *_write_doc(claim[0].upper() + claim[1:] + "."),
         ]
-        call = self._write_call(target, found)
-        handlers = self._list_handlers(found, change)
+        call = self._write_call(target, findings)
+        handlers = self._list_handlers(findings, change)
         if handlers:
             lines += ["    try:", f"        result = {format_expression(call, ' ' * 8, 9)}"]
             for exception, reason in handlers:
@@ -232,7 +234,7 @@ class _Writer:
         self.tests.append(name)
         return "\n".join(lines)
 
-    def _write_pinned(self, target: Target, found: Mapping[str, Any]) -> str:
+    def _write_pinned(self, target: ProbedTarget, findings: Mapping[str, Any]) -> str:
         """Recorded results, as plain assertions."""
         name = self._name(f"{make_slug(target.name)}_pinned")
         change = self._narrowing.get(name, _NONE)
@@ -240,7 +242,7 @@ class _Writer:
             return ""
         lines: list[str] = []
         refusals: list[str] = []
-        for pin in found["pins"]:
+        for pin in findings["pins"]:
             if "raises" in pin:
                 self._note_import(pin)
                 block = [f"with pytest.raises({pin['raises']}):", f"    {pin['call']}"]
@@ -257,21 +259,25 @@ class _Writer:
         return f"def {name}():\n{doc}\n{body}"
 
     def _write_head(
-        self, target: Target, found: Mapping[str, Any], name: str, change: Narrowing
+        self, target: ProbedTarget, findings: Mapping[str, Any], name: str, change: Narrowing
     ) -> list[str]:
-        variables = [parameter.name for parameter in target.parameters if parameter.name in found["chosen"]]
-        given = [f"{v}={self._shared.get(found['chosen'][v], found['chosen'][v])}" for v in variables]
-        one_line = f"@given({', '.join(given)})"
+        variables = [
+            parameter.name for parameter in target.parameters if parameter.name in findings["chosen"]
+        ]
+        arguments = [
+            f"{v}={self._shared.get(findings['chosen'][v], findings['chosen'][v])}" for v in variables
+        ]
+        one_line = f"@given({', '.join(arguments)})"
         if len(one_line) > WIDTH or "\n" in one_line:
-            one_line = "@given(\n" + "".join(f"    {entry},\n" for entry in given) + ")"
+            one_line = "@given(\n" + "".join(f"    {entry},\n" for entry in arguments) + ")"
         bound = f"@settings(repeatable, max_examples={change.examples})" if change.examples else "@repeatable"
         return [bound, one_line, _write_signature(name, variables)]
 
-    def _write_call(self, target: Target, found: Mapping[str, Any]) -> str:
+    def _write_call(self, target: ProbedTarget, findings: Mapping[str, Any]) -> str:
         described = {
             "template": target.template,
             "operands": target.operands,
-            "wrappers": found["wrappers"],
+            "wrappers": findings["wrappers"],
             "params": [
                 {
                     "name": p.name,
@@ -282,12 +288,12 @@ class _Writer:
                 for p in target.parameters
             ],
         }
-        return str(write_call(described, {name: name for name in found["chosen"]}))
+        return str(write_call(described, {name: name for name in findings["chosen"]}))
 
-    def _list_assertions(self, found: Mapping[str, Any], call: str) -> list[str]:
+    def _list_assertions(self, findings: Mapping[str, Any], call: str) -> list[str]:
         lines: list[str] = []
-        kinds = [entry["name"] for entry in found["types"]]
-        for entry in found["types"]:
+        kinds = [entry["name"] for entry in findings["types"]]
+        for entry in findings["types"]:
             self._note_import(entry)
         classes = [kind for kind in kinds if kind != "None"]
         if kinds == ["None"]:
@@ -296,13 +302,13 @@ class _Writer:
             shown = classes[0] if len(classes) == 1 else f"({', '.join(classes)})"
             check = f"isinstance(result, {shown})"
             lines.append(f"assert {'result is None or ' if 'None' in kinds else ''}{check}")
-        if found["comparable"] and not found["changes"] and kinds != ["None"]:
+        if findings["comparable"] and not findings["changes"] and kinds != ["None"]:
             lines.append(f"assert result == {call}" if call.endswith(")") else f"assert result == ({call})")
-        return lines + [f"assert {statement}" for statement in found["holds"]]
+        return lines + [f"assert {statement}" for statement in findings["holds"]]
 
-    def _list_handlers(self, found: Mapping[str, Any], change: Narrowing) -> list[tuple[str, str]]:
+    def _list_handlers(self, findings: Mapping[str, Any], change: Narrowing) -> list[tuple[str, str]]:
         handlers = []
-        for entry in found["documented"]:
+        for entry in findings["documented"]:
             self._note_import(entry)
             handlers.append((entry["exception"], "documented"))
         known = {exception for exception, _reason in handlers}
@@ -316,12 +322,12 @@ class _Writer:
 
     def _describe_property(
         self,
-        target: Target,
-        found: Mapping[str, Any],
+        target: ProbedTarget,
+        findings: Mapping[str, Any],
         kept: Sequence[str],
         handlers: Sequence[tuple[str, str]],
     ) -> str:
-        kinds = [entry["name"].split(".")[-1] for entry in found["types"]]
+        kinds = [entry["name"].split(".")[-1] for entry in findings["types"]]
         title = self._title(target)
         what = f"{title} returns {_list_words(kinds)}" if kinds else f"{title} returns"
         if any(line.startswith("assert result == ") and "(" in line for line in kept):
@@ -330,7 +336,7 @@ class _Writer:
             what += f", or raises {_list_words([e.split('.')[-1] for e, _ in handlers])}"
         return f"{what}."
 
-    def _title(self, target: Target) -> str:
+    def _title(self, target: ProbedTarget) -> str:
         name = target.name.split(" ")[0]
         if target.template[0] == "{" or "{0}" in target.template:
             shown = target.template.replace("{arguments}", "…")

@@ -72,18 +72,18 @@ class Narrowing:
         return bool(self.drop) and normalise(statement) in {normalise(line) for line in self.drop}
 
     def as_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        note: dict[str, Any] = {}
         if self.allow:
-            found["allow"] = dict(self.allow)
+            note["allow"] = dict(self.allow)
         if self.drop:
-            found["drop"] = list(self.drop)
+            note["drop"] = list(self.drop)
         if self.known:
-            found["known"] = list(self.known)
+            note["known"] = list(self.known)
         if self.examples:
-            found["examples"] = self.examples
+            note["examples"] = self.examples
         if self.leave_out:
-            found["leave_out"] = self.leave_out
-        return found
+            note["leave_out"] = self.leave_out
+        return note
 
     def merge(self, later: Narrowing) -> Narrowing:
         known = tuple(dict.fromkeys([*self.known, *later.known]))
@@ -99,22 +99,22 @@ class Narrowing:
 
 def parse_narrowing(described: Any) -> dict[str, Narrowing]:
     """Parse narrowings by the name of the test; other content, such as a model's review, is ignored."""
-    found: dict[str, Narrowing] = {}
+    narrowings: dict[str, Narrowing] = {}
     if not isinstance(described, Mapping):
-        return found
+        return narrowings
     for name, entry in described.items():
         if not isinstance(entry, Mapping):
             continue
         allow, drop, known = entry.get("allow"), entry.get("drop"), entry.get("known")
         examples = entry.get("examples")
-        found[str(name)] = Narrowing(
+        narrowings[str(name)] = Narrowing(
             allow={str(k): str(v) for k, v in allow.items()} if isinstance(allow, Mapping) else {},
             drop=tuple(str(line) for line in drop) if isinstance(drop, list) else (),
             known=tuple(str(name) for name in known) if isinstance(known, list) else (),
             examples=examples if isinstance(examples, int) and 0 < examples < 1000 else 0,
             leave_out=str(entry.get("leave_out") or ""),
         )
-    return found
+    return narrowings
 
 
 def render_narrowing(narrowing: Mapping[str, Narrowing]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from retinue import Agent, Context
 from retinue_testwriter.inspection import inspect_text
 from retinue_testwriter.notes import render_plan_notes
-from retinue_testwriter.subject import Subject, Target
+from retinue_testwriter.subject import ProbedTarget, Subject
 
 _MOST_LISTED = 60
 
@@ -103,7 +103,7 @@ def render_plan(subject: Subject, steps: list[str]) -> str:
     return "\n".join([*lines, "", render_plan_notes(notes)])
 
 
-def describe_target(target: Target) -> str:
+def describe_target(target: ProbedTarget) -> str:
     """A target with its types, in one line."""
     shown = []
     for parameter in target.parameters[target.operands :]:

@@ -21,7 +21,7 @@ from retinue.processes.limited import ProgramLimits, run_command
 from retinue_testwriter.inspection import describe_end
 from retinue_testwriter.relations import Relation, list_relations
 from retinue_testwriter.strategies import PLAIN_DATA, UNTYPED, TypeReader, list_text_flavours
-from retinue_testwriter.subject import Parameter, Subject, Target, Untestable
+from retinue_testwriter.subject import ProbedTarget, Subject, TargetParameter, Untestable
 
 LIMITS = ProgramLimits(wall_s=60, cpu_s=60, memory_bytes=1536 * 1024**2, processes=8, must_bind=True)
 _BUDGET_S = 9.0
@@ -175,8 +175,8 @@ def _prepare(subject: Subject, made: Mapping[str, str]) -> tuple[list[dict[str, 
 
 def _describe_parameter(
     reader: TypeReader,
-    target: Target,
-    parameter: Parameter,
+    target: ProbedTarget,
+    parameter: TargetParameter,
     own_class: str,
     made: Mapping[str, str],
     samples: Mapping[str, Sequence[Any]],
@@ -202,13 +202,13 @@ def _describe_parameter(
             return None
         candidates = [f"st.just({parameter.default}) | {candidate}" for candidate in candidates]
     elif parameter.default == "None" and "st.none()" not in candidates[0]:
-        given = [candidate for candidate in candidates if candidate != "st.none()"]
-        candidates = [*(f"st.none() | {candidate}" for candidate in given), *given]
-        if given[0].startswith("st.just("):
+        strategies = [candidate for candidate in candidates if candidate != "st.none()"]
+        candidates = [*(f"st.none() | {candidate}" for candidate in strategies), *strategies]
+        if strategies[0].startswith("st.just("):
             candidates.append("st.none()")  # a function that fits nowhere is better left out
     elif parameter.default == "None":
-        given = [c.removeprefix("st.none() | ").removesuffix(" | st.none()") for c in candidates]
-        candidates = [*candidates, *(candidate for candidate in given if candidate != "st.none()")]
+        strategies = [c.removeprefix("st.none() | ").removesuffix(" | st.none()") for c in candidates]
+        candidates = [*candidates, *(candidate for candidate in strategies if candidate != "st.none()")]
         if any("st.just(" in candidate for candidate in candidates):
             candidates.append("st.none()")  # a function that fits nowhere is better left out
     return {
@@ -223,7 +223,7 @@ def _describe_parameter(
     }
 
 
-def _collect_samples(targets: Sequence[Target]) -> dict[str, list[Any]]:
+def _collect_samples(targets: Sequence[ProbedTarget]) -> dict[str, list[Any]]:
     """Arguments of documented examples of the whole module, by parameter name."""
     samples: dict[str, list[Any]] = {}
     for target in targets:
@@ -236,15 +236,15 @@ def _collect_samples(targets: Sequence[Target]) -> dict[str, list[Any]]:
 
 
 def _add_flavours(
-    candidates: list[str], target: Target, parameter: str, samples: Mapping[str, Sequence[Any]]
+    candidates: list[str], target: ProbedTarget, parameter: str, samples: Mapping[str, Sequence[Any]]
 ) -> list[str]:
     """Candidates for a text parameter: also words of the docstring and code, and arguments of examples."""
     is_text, is_bytes = candidates[0].startswith("st.text("), candidates[0].startswith("st.binary(")
     if not (is_text or is_bytes):
         return candidates
     kind = str if is_text else bytes
-    found = [value for value in samples.get(parameter, ()) if isinstance(value, kind)]
-    texts = [value if isinstance(value, str) else value.decode("latin-1") for value in found]
+    values = [value for value in samples.get(parameter, ()) if isinstance(value, kind)]
+    texts = [value if isinstance(value, str) else value.decode("latin-1") for value in values]
     flavours = list_text_flavours(target.words, texts[:12], binary=is_bytes)
     return [candidates[0], *flavours, *candidates[1:]]
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from retinue_testwriter.subject import Subject, Target
+from retinue_testwriter.subject import ProbedTarget, Subject
 
 _OPPOSITES = (
     ("encode", "decode"),
@@ -43,19 +43,19 @@ class Relation:
     """Expressions that derive other arguments from the first one, for which the property must hold too."""
 
 
-def list_relations(subject: Subject, target: Target) -> list[Relation]:
+def list_relations(subject: Subject, target: ProbedTarget) -> list[Relation]:
     """Candidate relations of a target, exact ones before inexact ones."""
     if target.operands or target.builds or target.is_async or "." in target.name or "(" in target.name:
         return list(_list_class_relations(subject, target))
     required = [parameter for parameter in target.parameters if parameter.required]
     functions = {other.name: other for other in subject.targets if "." not in other.name and not other.builds}
-    found: list[Relation] = []
+    relations: list[Relation] = []
     if len(required) == 1:
         call = f"{subject.module}.{target.name}(result)"
         challenges = _list_challenges(subject, target, required[0].name)
         title = f"{target.name}_twice_is_{target.name}_once"
         twice = _compare(title, f"doing {target.name} again changes nothing", call, "result")
-        found += [replace(relation, challenges=challenges) for relation in twice]
+        relations += [replace(relation, challenges=challenges) for relation in twice]
     for other in _list_opposites(target.name):
         if other not in functions or not required:
             continue
@@ -69,12 +69,12 @@ def list_relations(subject: Subject, target: Target) -> list[Relation]:
         back = required[0].name
         wanted = back if len(takes) == 1 else f"({', '.join(p.name for p in target.parameters)})"
         title, claim = f"{other}_undoes_{target.name}", f"{other} gives back what {target.name} was given"
-        found += _compare(title, claim, call, wanted)
-        found.append(Relation(title, claim, f"{call} == [{back}]"))
-    return found
+        relations += _compare(title, claim, call, wanted)
+        relations.append(Relation(title, claim, f"{call} == [{back}]"))
+    return relations
 
 
-def _list_class_relations(subject: Subject, target: Target) -> Iterator[Relation]:
+def _list_class_relations(subject: Subject, target: ProbedTarget) -> Iterator[Relation]:
     """The constructor of a class inverts ``str`` of its instances."""
     if target.builds and [p for p in target.parameters if p.required]:
         again = f"{subject.module}.{target.builds}(str(result))"
@@ -85,7 +85,7 @@ def _list_class_relations(subject: Subject, target: Target) -> Iterator[Relation
         )
 
 
-def _list_challenges(subject: Subject, target: Target, first: str) -> tuple[str, ...]:
+def _list_challenges(subject: Subject, target: ProbedTarget, first: str) -> tuple[str, ...]:
     """Arguments to which other functions of the module are applied twice.
 
     Random text rarely contains what one function escapes and another unescapes.
@@ -110,8 +110,8 @@ def _list_opposites(name: str) -> Iterator[str]:
     turned = _TURNED.match(name)
     if turned:
         yield f"{turned[3]}_{turned[2]}_{turned[1]}"
-    for one, other in _OPPOSITES:
-        for here, there in ((one, other), (other, one)):
+    for word, other in _OPPOSITES:
+        for here, there in ((word, other), (other, word)):
             parts = name.split("_")
             if here in parts:
                 yield "_".join(there if part == here else part for part in parts)

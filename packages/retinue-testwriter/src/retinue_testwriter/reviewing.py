@@ -55,7 +55,7 @@ def review_run(run: TestRun, earlier: Mapping[str, Narrowing], untestable: Seque
     if run.problem:
         return Review(0, 1, tuple(untestable), (), None, problem=run.problem)
     narrowing: dict[str, Narrowing] = {}
-    found = [
+    changes = [
         CounterExample(test, f"raises {exception}, which it does not document", call)
         for test, entry in earlier.items()
         for exception, call in entry.allow.items()
@@ -66,14 +66,14 @@ def review_run(run: TestRun, earlier: Mapping[str, Narrowing], untestable: Seque
             continue
         change, examples = _judge(result, earlier.get(result.name, Narrowing()))
         narrowing[result.name] = change
-        found += examples
+        changes += examples
         failures.append(f"{result.name}: {_describe(result)}")
     passed = sum(result.outcome == "passed" for result in run.results)
     return Review(
         passed=passed,
         failed=len(failures),
         untestable=tuple(untestable),
-        counter_examples=tuple(dict.fromkeys(found)),
+        counter_examples=tuple(dict.fromkeys(changes)),
         coverage_percent=run.coverage_percent,
         narrowing=narrowing,
         failures=tuple(failures),
@@ -91,13 +91,13 @@ def _judge(result: TestResult, before: Narrowing) -> tuple[Narrowing, list[Count
     if result.outcome == "refused":
         return Narrowing(leave_out=f"it {result.message} when called with generated arguments"), []
     change = Narrowing()
-    found: list[CounterExample] = []
+    examples: list[CounterExample] = []
     for failure in result.failures:
         narrower, what = _judge_failure(failure, pinned=result.name.endswith(PINNED_SUFFIX))
         change = change.merge(narrower)
         if what:
-            found.append(CounterExample(result.name, what, failure.example or failure.statement))
-    return change, found
+            examples.append(CounterExample(result.name, what, failure.example or failure.statement))
+    return change, examples
 
 
 def _judge_failure(failure: Failure, *, pinned: bool) -> tuple[Narrowing, str]:

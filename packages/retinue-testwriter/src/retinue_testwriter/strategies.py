@@ -266,11 +266,11 @@ class TypeReader:
 
     def _unite(self, members: Sequence[ast.expr], own: str, depth: int) -> Sequence[str]:
         """Candidates of a union: all members together, then each alone."""
-        read = [found for member in members if (found := self._read(member, own, depth + 1))]
+        read = [strategies for member in members if (strategies := self._read(member, own, depth + 1))]
         if not read:
             return ()
-        firsts = list(dict.fromkeys(found[0] for found in read))
-        rest = [candidate for found in read for candidate in found]
+        firsts = list(dict.fromkeys(group[0] for group in read))
+        rest = [candidate for group in read for candidate in group]
         if len(firsts) == 1:
             return rest
         # a union with "anything" is "anything"
@@ -302,7 +302,7 @@ def _make_tuples(parts: Sequence[ast.expr], inner: Sequence[Sequence[str]]) -> S
         return (f"st.lists({inner[0][0]}, max_size=5).map(tuple)",) if inner[0] else ()
     if not all(inner):
         return ()
-    return (f"st.tuples({', '.join(found[0] for found in inner)})",)
+    return (f"st.tuples({', '.join(group[0] for group in inner)})",)
 
 
 def _make_lists(element: Sequence[str]) -> Sequence[str]:

@@ -10,7 +10,7 @@ ParameterKind = Literal["positional", "either", "keyword", "rest", "options"]
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class TargetParameter:
     """One parameter; ``annotation`` and ``default`` are Python source, None if absent."""
 
     name: str
@@ -24,7 +24,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ProbedTarget:
     """One thing to test: a function, a constructor, a method, a property or an operator of a class.
 
     ``template`` is the call as source, with ``{arguments}`` for the argument list and ``{0}``, ``{1}`` for
@@ -35,7 +35,7 @@ class Target:
     name: str
     template: str
     operands: int = 0
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[TargetParameter, ...] = ()
     returns: str | None = None
     doc: str = ""
     raises: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Subject:
     """SHA-256 of the source file, "" without one."""
     search_path: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
-    targets: tuple[Target, ...] = ()
+    targets: tuple[ProbedTarget, ...] = ()
     classes: tuple[str, ...] = ()
     same: tuple[tuple[str, str], ...] = ()
     """Pairs (alias, original) of public names of the same function."""
@@ -87,12 +87,13 @@ class Subject:
     """Type aliases, type variables and new types: name → source."""
     untestable: tuple[Untestable, ...] = ()
 
-    def get_target(self, name: str) -> Target:
+    def get_target(self, name: str) -> ProbedTarget:
         return next(target for target in self.targets if target.name == name)
 
 
-def read_parameters(described: Sequence[dict[str, Any]]) -> tuple[Parameter, ...]:
+def read_parameters(described: Sequence[dict[str, Any]]) -> tuple[TargetParameter, ...]:
     """Read parameters as printed by ``inside/outline.py``."""
     return tuple(
-        Parameter(entry["name"], entry["kind"], entry["annotation"], entry["default"]) for entry in described
+        TargetParameter(entry["name"], entry["kind"], entry["annotation"], entry["default"])
+        for entry in described
     )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from retinue_testwriter.subject import Parameter, Target, read_parameters
+from retinue_testwriter.subject import ProbedTarget, TargetParameter, read_parameters
 
 MAX_TARGETS = 60
 _MAX_OPTIONAL = 12
@@ -58,7 +58,7 @@ _NO_VALUE = frozenset({"NoReturn", "Never"})
 
 def list_targets(
     outline: Mapping[str, Any], stubs: Mapping[str, Any]
-) -> tuple[list[Target], list[tuple[str, str]]]:
+) -> tuple[list[ProbedTarget], list[tuple[str, str]]]:
     """Targets in the order of the source, and a (name, reason) for each definition left out.
 
     Stubs win over the source where both have a signature: they hold types.
@@ -67,7 +67,7 @@ def list_targets(
     functions, classes = outline.get("functions", {}), outline.get("classes", {})
     public = outline.get("public") or stubs["public"]
     own_errors = tuple(name for name, described in classes.items() if _is_exception(described, classes))
-    targets: list[Target] = []
+    targets: list[ProbedTarget] = []
     left_out: list[tuple[str, str]] = []
     for name in public:
         if name in functions or (not outline["source"] and name in stubs["functions"]):
@@ -121,7 +121,7 @@ def _list_class_targets(
     stub: Mapping[str, Any],
     own_errors: tuple[str, ...],
     left_out: list[tuple[str, str]],
-) -> Iterator[Target]:
+) -> Iterator[ProbedTarget]:
     name = described["name"]
     methods = {method["name"]: method for method in described["methods"]}
     stubbed = stub.get("methods", {})
@@ -177,14 +177,14 @@ def _list_method_targets(
     stub: Sequence[Mapping[str, Any]] | None,
     own_errors: tuple[str, ...],
     bases: Sequence[str] = (),
-) -> Iterator[Target]:
+) -> Iterator[ProbedTarget]:
     signatures = stub or ([source] if source else [])
     if not signatures:
         return
     shown = f"{class_name}.{method}"
     signature = signatures[0]
     decorators = [*signature["decorators"], *(source["decorators"] if source else [])]
-    own = Parameter(_variable(class_name), "positional", class_name)
+    own = TargetParameter(_variable(class_name), "positional", class_name)
     if method in BINARY:
         given = signature["parameters"][1:2]
         template = f"{{0}} {BINARY[method]} {{1}}" if method != "__contains__" else "{1} in {0}"
@@ -233,12 +233,12 @@ def _make(
     source: Mapping[str, Any] | None,
     own_errors: tuple[str, ...],
     *,
-    operands: tuple[Parameter, ...] = (),
+    operands: tuple[TargetParameter, ...] = (),
     builds: str = "",
-) -> Target:
+) -> ProbedTarget:
     about = source or {}
     taken = {operand.name for operand in operands} | {template.split(".")[0]}
-    kept: list[Parameter] = []
+    kept: list[TargetParameter] = []
     for parameter in read_parameters(signature["parameters"]):
         if parameter.kind in ("rest", "options"):
             continue
@@ -248,7 +248,7 @@ def _make(
     # a stub may write "..." for a default that only the source states
     by_name = {entry["name"]: entry["default"] for entry in about.get("parameters", ())}
     parameters = tuple(
-        Parameter(
+        TargetParameter(
             _free(p.name, taken) if p.kind != "keyword" else p.name,
             p.kind,
             p.annotation,
@@ -256,7 +256,7 @@ def _make(
         )
         for p in kept
     )
-    return Target(
+    return ProbedTarget(
         name=name,
         template=template,
         operands=len(operands),

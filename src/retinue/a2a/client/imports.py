@@ -256,8 +256,8 @@ class ImportedAgent(LiveMember):
         )
 
     def _offer(self, skill: Skill) -> Skill:
-        given = skill if skill.input_schema is not None else replace(skill, input_schema=PROMPT_SCHEMA)
-        return replace(given, visibility=self.spec.visibility, extra={})
+        named = skill if skill.input_schema is not None else replace(skill, input_schema=PROMPT_SCHEMA)
+        return replace(named, visibility=self.spec.visibility, extra={})
 
     def _changed(self) -> None:
         self._on_change(self.listing, "healthy" if self.client is not None else "unreachable", self.reason)

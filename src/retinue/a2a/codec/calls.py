@@ -17,6 +17,7 @@ import orjson
 from retinue.a2a.codec.faults import content_type_not_supported, invalid_parameters
 from retinue.a2a.codec.requests import IncomingMessage
 from retinue.core.call import Part
+from retinue.core.parts import is_made_of_parts
 from retinue.core.record import Skill
 
 SKILL_KEY = "skill"
@@ -122,17 +123,6 @@ def make_arguments(named: Named, skill: Skill | None) -> Any:
     )
 
 
-def _repeats(value: Any, parts: tuple[Part, ...]) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == len(parts)
-        and all(
-            isinstance(one, dict) and one.get("kind") == part.kind
-            for one, part in zip(value, parts, strict=True)
-        )
-    )
-
-
 def _with_files(named: Named, schema: Mapping[str, Any] | None) -> dict[str, Any]:
     given = named.arguments or {}
     if not isinstance(given, dict) or FILES in given or FILES not in (schema or {}).get("properties", {}):
@@ -168,7 +158,7 @@ def render_result(value: Any, parts: Iterable[Part]) -> list[dict[str, Any]]:
     """
     given = tuple(parts)
     rendered = [render_part(part) for part in given]
-    if not given or (value is not None and not _repeats(value, given)):
+    if not is_made_of_parts(value, given):
         rendered.append({"text": value} if isinstance(value, str) else {"data": value})
     return rendered
 

@@ -1,7 +1,7 @@
 """Pure codec of the calling side of A2A, versions 1.x and 0.3: renders calls, reads replies.
 
 A message names the skill in its metadata, and for agents that publish schemas its arguments in a data part
-``{"skill": …, "arguments": {…}}``. To others it is a text, with the ``data`` of the arguments beside it.
+``{"skill": …, "arguments": {…}}``. To others it is a text and a part with ``data``.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def render_call(
     if has_schema:
         parts = [_data_part({"skill": skill.id, "arguments": arguments}, version)]
     else:
-        given = arguments if isinstance(arguments, Mapping) else {"prompt": str(arguments)}
-        parts = [_text_part(str(given.get("prompt", "")), version)]
-        if given.get("data") is not None:
-            parts.append(_data_part(given["data"], version))
+        fields = arguments if isinstance(arguments, Mapping) else {"prompt": str(arguments)}
+        parts = [_text_part(str(fields.get("prompt", "")), version)]
+        if fields.get("data") is not None:
+            parts.append(_data_part(fields["data"], version))
     return _message(parts, version, {"skill": skill.id, **trace})
 
 
@@ -138,7 +138,7 @@ class TaskState:
     @property
     def text(self) -> str:
         """The text of the last status."""
-        return "\n".join(str(one["text"]) for one in self.status_parts if one.get("text") is not None)
+        return "\n".join(str(part["text"]) for part in self.status_parts if part.get("text") is not None)
 
     def take(self, event: Any, agent: str) -> bool:
         """Apply one reply or one event of a stream, of either version; True if it reports progress.
@@ -230,21 +230,25 @@ def read_result(results: Sequence[Sequence[Json]], *, has_schema: bool) -> tuple
     files = tuple(_file(part) for part in parts if "raw" in part or "url" in part)
     if has_schema and values:
         *before, last = values
-        return _value(last), (*(_as_part(one) for one in before), *files)
+        return _value(last), (*(_as_part(part) for part in before), *files)
     written = [[str(p["text"]) for p in artifact if p.get("text") is not None] for artifact in results]
     texts = ["".join(chunks) for chunks in written if chunks]
-    data = [_value(one) for one in values if one.get("text") is None]
+    data = [_value(part) for part in values if part.get("text") is None]
     if not data:
         return ("\n".join(texts) if texts else None), files
-    found = data[0] if len(data) == 1 else data
-    return ({"text": "\n".join(texts), "data": found} if texts else found), files
+    value = data[0] if len(data) == 1 else data
+    return ({"text": "\n".join(texts), "data": value} if texts else value), files
 
 
 def read_warnings(metadata: Json) -> tuple[str, ...]:
     """The warnings of an agent of ours."""
-    told = metadata.get(WARNINGS_KEY)
-    found = [one[:MAX_WARNING] for one in told if isinstance(one, str)] if isinstance(told, list) else []
-    return tuple(found[:MAX_WARNINGS])
+    listed = metadata.get(WARNINGS_KEY)
+    warnings = (
+        [warning[:MAX_WARNING] for warning in listed if isinstance(warning, str)]
+        if isinstance(listed, list)
+        else []
+    )
+    return tuple(warnings[:MAX_WARNINGS])
 
 
 def find_question(task: TaskState) -> tuple[str, Json, bool]:
@@ -296,9 +300,9 @@ def _file(part: Json) -> Part:
 
 def _parts_of(source: Json) -> list[Json]:
     """The parts in the form of 1.x."""
-    parts = source.get("parts")
-    found: list[Json] = []
-    for part in parts[:MAX_PARTS] if isinstance(parts, list) else ():
+    listed = source.get("parts")
+    parts: list[Json] = []
+    for part in listed[:MAX_PARTS] if isinstance(listed, list) else ():
         if not isinstance(part, Mapping):
             continue
         file = part.get("file")
@@ -308,8 +312,8 @@ def _parts_of(source: Json) -> list[Json]:
             part = {key: value for key, value in part.items() if value is not None}
         elif part.get("kind") == "data" and _is_wrapped(part.get("data")):
             part = {"data": part["data"]["value"]}
-        found.append(part)
-    return found
+        parts.append(part)
+    return parts
 
 
 def _is_wrapped(data: Any) -> bool:

@@ -88,21 +88,21 @@ class ListRequest:
 
 def read_send(params: Any) -> SendRequest:
     """The parameters of ``SendMessage``; raises A2aError, which names the field."""
-    given = _fields(params, "params")
-    configuration = _fields(given.get("configuration") or {}, "configuration")
+    fields = _fields(params, "params")
+    configuration = _fields(fields.get("configuration") or {}, "configuration")
     push = configuration.get("taskPushNotificationConfig")
     return SendRequest(
-        read_message(given.get("message")),
-        _object(given.get("metadata") or {}, "metadata"),
+        read_message(fields.get("message")),
+        _object(fields.get("metadata") or {}, "metadata"),
         _count(configuration, "historyLength"),
         configuration.get("returnImmediately") is True,
         None if push is None else read_push_config(push, "configuration.taskPushNotificationConfig"),
     )
 
 
-def read_message(given: Any, at: str = "message") -> IncomingMessage:
+def read_message(value: Any, at: str = "message") -> IncomingMessage:
     """A message, found at ``at``; raises A2aError, which names the field."""
-    message = _fields(given, at)
+    message = _fields(value, at)
     role = message.get("role")
     if role not in _ROLES:
         raise _invalid(f"{at}.role", role, 'make it "ROLE_USER"')
@@ -114,7 +114,7 @@ def read_message(given: Any, at: str = "message") -> IncomingMessage:
     for key in ("extensions", "referenceTaskIds"):
         listed = message.get(key)
         if listed is not None and not (
-            isinstance(listed, list) and all(isinstance(one, str) for one in listed)
+            isinstance(listed, list) and all(isinstance(mode, str) for mode in listed)
         ):
             raise _invalid(f"{at}.{key}", listed, "make it a list of strings")
     kept = {key: message[key] for key in _MESSAGE_KEYS if message.get(key) is not None}
@@ -128,9 +128,9 @@ def read_message(given: Any, at: str = "message") -> IncomingMessage:
     )
 
 
-def read_push_config(given: Any, at: str = "params") -> PushConfig:
+def read_push_config(value: Any, at: str = "params") -> PushConfig:
     """Where and how a client wants to be notified; raises A2aError, which names the field."""
-    config = _fields(given, at)
+    config = _fields(value, at)
     url = config.get("url")
     if not isinstance(url, str) or not 0 < len(url) <= _LONGEST_URL:
         raise _invalid(f"{at}.url", url, "make it an http or https url")
@@ -146,25 +146,25 @@ def read_push_config(given: Any, at: str = "params") -> PushConfig:
 
 def read_list(params: Any) -> ListRequest:
     """The parameters of ``ListTasks``; raises A2aError, which names the field."""
-    given = _fields(params, "params")
-    size = given.get("pageSize")
+    fields = _fields(params, "params")
+    size = fields.get("pageSize")
     if size is not None and not (type(size) is int and 1 <= size <= MAX_PAGE_SIZE):
         raise _invalid("pageSize", size, f"make it a number from 1 to {MAX_PAGE_SIZE}")
-    state = given.get("status") or None
+    state = fields.get("status") or None
     if state is not None and not isinstance(state, str):
         raise _invalid("status", state, "make it the name of a state, such as TASK_STATE_WORKING")
-    token, after = given.get("pageToken") or "", given.get("statusTimestampAfter") or None
+    token, after = fields.get("pageToken") or "", fields.get("statusTimestampAfter") or None
     for key, text in (("pageToken", token), ("statusTimestampAfter", after)):
         if text is not None and not isinstance(text, str):
             raise _invalid(key, text, "make it a string")
     return ListRequest(
-        _optional_id(given, "contextId", "params"),
+        _optional_id(fields, "contextId", "params"),
         None if state == "TASK_STATE_UNSPECIFIED" else state,
         after,
         PAGE_SIZE if size is None else size,
         token,
-        _count(given, "historyLength"),
-        given.get("includeArtifacts") is True,
+        _count(fields, "historyLength"),
+        fields.get("includeArtifacts") is True,
     )
 
 
@@ -173,9 +173,9 @@ def read_params(params: Any) -> Mapping[str, Any]:
     return _fields(params, "params")
 
 
-def read_id(given: Mapping[str, Any], key: str, at: str = "params") -> str:
+def read_id(fields: Mapping[str, Any], key: str, at: str = "params") -> str:
     """A required id; raises A2aError."""
-    value = given.get(key)
+    value = fields.get(key)
     if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH:
         raise _invalid(f"{at}.{key}", value, f"make it a string of 1 to {MAX_ID_LENGTH} characters")
     return value
@@ -189,12 +189,12 @@ def read_history_length(params: Mapping[str, Any]) -> int | None:
 _LONGEST_URL = 2000
 
 
-def _optional_id(given: Mapping[str, Any], key: str, at: str) -> str | None:
-    return None if given.get(key) in (None, "") else read_id(given, key, at)
+def _optional_id(fields: Mapping[str, Any], key: str, at: str) -> str | None:
+    return None if fields.get(key) in (None, "") else read_id(fields, key, at)
 
 
-def _header_text(given: Mapping[str, Any], key: str, at: str) -> str | None:
-    value = given.get(key)
+def _header_text(fields: Mapping[str, Any], key: str, at: str) -> str | None:
+    value = fields.get(key)
     if value is None or value == "":
         return None
     if (
@@ -206,16 +206,16 @@ def _header_text(given: Mapping[str, Any], key: str, at: str) -> str | None:
     return value
 
 
-def _read_part(given: Any, at: str) -> Mapping[str, Any]:
-    part = _fields(given, at)
-    found = [key for key in CONTENTS if key in part]
-    if len(found) != 1:
-        problem = f"{at} has {' and '.join(found) if found else 'no content'}"
+def _read_part(value: Any, at: str) -> Mapping[str, Any]:
+    part = _fields(value, at)
+    kinds = [key for key in CONTENTS if key in part]
+    if len(kinds) != 1:
+        problem = f"{at} has {' and '.join(kinds) if kinds else 'no content'}"
         raise invalid_parameters(f"{problem}; give it exactly one of {', '.join(CONTENTS)}")
-    content = part[found[0]]
-    if found[0] != "data" and not isinstance(content, str):
-        raise _invalid(f"{at}.{found[0]}", content, "make it a string")
-    if found[0] == "raw":
+    content = part[kinds[0]]
+    if kinds[0] != "data" and not isinstance(content, str):
+        raise _invalid(f"{at}.{kinds[0]}", content, "make it a string")
+    if kinds[0] == "raw":
         _check_base64(content, at)
     for key in ("filename", "mediaType"):
         if part.get(key) is not None and not isinstance(part[key], str):
@@ -234,8 +234,8 @@ def _check_base64(content: str, at: str) -> None:
         raise invalid_parameters(f"{at}.raw is not base64; encode the bytes") from None
 
 
-def _count(given: Mapping[str, Any], key: str) -> int | None:
-    value = given.get(key)
+def _count(fields: Mapping[str, Any], key: str) -> int | None:
+    value = fields.get(key)
     if value is None:
         return None
     if type(value) is not int or value < 0:
@@ -245,10 +245,10 @@ def _count(given: Mapping[str, Any], key: str) -> int | None:
 
 def _fields(value: Any, at: str) -> Mapping[str, Any]:
     """The fields of an object by their names in JSON; protobuf's own names are accepted as well."""
-    found = _object(value, at)
-    if not any("_" in key for key in found):
-        return found
-    return {_JSON_NAMES.get(key, key): one for key, one in found.items()}
+    fields = _object(value, at)
+    if not any("_" in key for key in fields):
+        return fields
+    return {_JSON_NAMES.get(key, key): item for key, item in fields.items()}
 
 
 _JSON_NAMES = {
@@ -269,5 +269,5 @@ def _object(value: Any, at: str) -> Mapping[str, Any]:
 
 
 def _invalid(at: str, value: Any, remedy: str) -> A2aError:
-    found = "missing" if value is None else name_shape(value)
-    return invalid_parameters(f"{at} is {found}; {remedy}")
+    shape = "missing" if value is None else name_shape(value)
+    return invalid_parameters(f"{at} is {shape}; {remedy}")

@@ -123,5 +123,5 @@ def state_of(task: Task) -> str:
 
 def is_last(event: Event) -> bool:
     """Whether a stream of a request ends with this event: the task has ended or waits for its client."""
-    told = event.get("statusUpdate") or event.get("task")
-    return told is not None and (state_of(told) in ENDED or state_of(told) == INPUT_REQUIRED)
+    change = event.get("statusUpdate") or event.get("task")
+    return change is not None and (state_of(change) in ENDED or state_of(change) == INPUT_REQUIRED)

@@ -126,16 +126,16 @@ def downgrade_event(event: Event) -> dict[str, Any]:
     if "message" in event:
         return downgrade_message(event["message"])
     if "statusUpdate" in event:
-        told = event["statusUpdate"]
-        is_final = state_of(told) in ENDED or state_of(told) == INPUT_REQUIRED
+        update = event["statusUpdate"]
+        is_final = state_of(update) in ENDED or state_of(update) == INPUT_REQUIRED
         return {
-            **told,
+            **update,
             "kind": "status-update",
-            "status": _downgrade_status(told["status"]),
+            "status": _downgrade_status(update["status"]),
             "final": is_final,
         }
-    told = event["artifactUpdate"]
-    return {**told, "kind": "artifact-update", "artifact": _downgrade_artifact(told["artifact"])}
+    update = event["artifactUpdate"]
+    return {**update, "kind": "artifact-update", "artifact": _downgrade_artifact(update["artifact"])}
 
 
 def downgrade_push(task_id: str, config_id: str, config: PushConfig) -> dict[str, Any]:

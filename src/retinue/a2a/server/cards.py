@@ -36,7 +36,7 @@ class CardEndpoint:
             fault = rest_fault(error)
             return JSONResponse(fault.body, fault.status, fault.headers)
         body = orjson.dumps(card)
-        # weak: a signature that is made anew says the same about the same card
+        # weak: a new signature says the same about the same card
         unsigned = orjson.dumps({key: value for key, value in card.items() if key != "signatures"})
         tag = f'W/"{sha256(unsigned).hexdigest()}"'
         headers = {
@@ -45,7 +45,7 @@ class CardEndpoint:
             "vary": "Authorization",
             "last-modified": self._served_since(tag),
         }
-        asked = [one.strip() for one in request.headers.get("if-none-match", "").split(",")]
+        asked = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
         if "*" in asked or tag in asked:
             return Response(status_code=304, headers=headers)
         return Response(body, media_type="application/json", headers=headers)

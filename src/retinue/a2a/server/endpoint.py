@@ -43,7 +43,7 @@ from retinue.web.security import RequestIdentity, identity_of
 _log = structlog.get_logger(__name__)
 
 HEARTBEAT_S = 15.0
-"""A stream without events gets a comment after this time, so that nobody on the way closes it."""
+"""A stream without events gets a comment after this time, so that no proxy on the way closes it."""
 
 _VERSION = re.compile(r"(?:1(?:\.0(?:\.\d+)?)?|0\.3(?:\.\d+)?)")
 _NO_TRACE = TraceContext(id="")

@@ -56,8 +56,8 @@ class PushSender:
         pending = list(self._last.values())
         if pending:
             await asyncio.wait(pending, timeout=within_s)
-            for one in pending:
-                one.cancel()
+            for delivery in pending:
+                delivery.cancel()
             await asyncio.gather(*pending, return_exceptions=True)
 
     def _forget(self, key: tuple[str, str], done: asyncio.Task[None]) -> None:

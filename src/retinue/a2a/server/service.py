@@ -266,7 +266,7 @@ class A2aService:
         needs_record = named.skill is None or named.text is not None or bool(named.files)
         skills = await caller.find_skills() if needs_record else ()
         skill_id = codec.choose_skill(named, skills)
-        skill = next((one for one in skills if one.id == skill_id), None)
+        skill = next((offer for offer in skills if offer.id == skill_id), None)
         return Call(
             id=new_id(),
             skill=skill_id,

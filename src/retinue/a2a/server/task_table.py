@@ -154,10 +154,10 @@ class TaskTable:
 
     async def find_push(self, task_id: str, config_id: str, caller: Sender) -> PushConfig:
         """``GetTaskPushNotificationConfig``."""
-        found = dict(await self.list_push(task_id, caller))
-        if config_id not in found:
+        receivers = dict(await self.list_push(task_id, caller))
+        if config_id not in receivers:
             raise push_config_not_found(task_id, config_id)
-        return found[config_id]
+        return receivers[config_id]
 
     async def list_push(self, task_id: str, caller: Sender) -> list[tuple[str, PushConfig]]:
         """``ListTaskPushNotificationConfigs``: ids and configurations."""
@@ -216,8 +216,8 @@ class TaskTable:
 
     def _check_asking(self, run: TaskRun) -> None:
         """Raise BusyError when too many questions are open, because each holds a call for minutes."""
-        others = [one for one in self._running.values() if one is not run and one.is_asking]
-        own = sum(one.owner == run.owner for one in others)
+        others = [other for other in self._running.values() if other is not run and other.is_asking]
+        own = sum(other.owner == run.owner for other in others)
         if len(others) >= MAX_ASKING or own >= MAX_ASKING_OF_A_CALLER:
             raise BusyError("too many tasks wait for an answer", 10.0)
 
@@ -273,12 +273,12 @@ def _dump_push(config: PushConfig) -> dict[str, Any]:
 
 def _read_time_ms(text: str) -> int:
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise invalid_parameters(
             "statusTimestampAfter is no time; write it as 2026-01-31T12:00:00Z"
         ) from None
-    return int(found.timestamp() * 1000)
+    return int(moment.timestamp() * 1000)
 
 
 def _read_token(token: str) -> tuple[int, str] | None:

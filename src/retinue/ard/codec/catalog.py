@@ -106,7 +106,7 @@ def render_entries(listing: Listing, publisher: Publisher, scopes: frozenset[str
             **_describe(listing, skills),
         }
     ]
-    exposed = [one for one in skills if one.visibility == "exposed"]
+    exposed = [skill for skill in skills if skill.visibility == "exposed"]
     if exposed:
         entries.append(
             {
@@ -137,7 +137,7 @@ def _describe(listing: Listing, skills: Sequence[Skill]) -> CatalogEntry:
 
 def _queries(skills: Sequence[Skill]) -> list[str]:
     """Two to five queries: texts of examples of different skills first, then what the skills say they do."""
-    examples = [[one.text for one in skill.examples if one.text] for skill in skills]
+    examples = [[example.text for example in skill.examples if example.text] for skill in skills]
     queries = [texts[turn] for turn in range(MAX_QUERIES) for texts in examples if turn < len(texts)]
     queries = list(dict.fromkeys(text[:MAX_TEXT] for text in queries))
     if len(queries) < MIN_QUERIES:
@@ -189,7 +189,7 @@ def parse_entry(value: Any) -> CatalogEntry | None:
             entry[key] = value[key][:MAX_TEXT]
     for key in _LISTS:
         if isinstance(value.get(key), list):
-            texts = [one[:MAX_TEXT] for one in value[key] if isinstance(one, str)]
+            texts = [text[:MAX_TEXT] for text in value[key] if isinstance(text, str)]
             entry[key] = texts[:MAX_LISTED]
     for key in ("metadata", "trustManifest"):
         if isinstance(value.get(key), Mapping):

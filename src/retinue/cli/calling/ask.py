@@ -70,7 +70,7 @@ def ask(
         raise click.UsageError("--any belongs to --capabilities")
     if delegate is not None and (is_summary or action is not None or is_any):
         raise click.UsageError("--delegate can be combined with --capabilities only")
-    wanted = [one.strip() for one in (capabilities or "").split(",") if one.strip()]
+    wanted = [word.strip() for word in (capabilities or "").split(",") if word.strip()]
     if capabilities is not None and not wanted:
         raise click.UsageError("--capabilities names none")
     given: Json = {}
@@ -144,9 +144,9 @@ def _show(query_type: str, reply: Mapping[str, Any]) -> None:
 
 
 def _summary_row(row: Mapping[str, Any]) -> Sequence[Any]:
-    said = row["answer"].get("capabilities") or {}
-    actions = [one.get("name") for one in said.get("actions") or () if isinstance(one, Mapping)]
-    return row["agent"], "yes" if row["live"] else "no", said.get("topics"), actions
+    stated = row["answer"].get("capabilities") or {}
+    actions = [action.get("name") for action in stated.get("actions") or () if isinstance(action, Mapping)]
+    return row["agent"], "yes" if row["live"] else "no", stated.get("topics"), actions
 
 
 def _show_silent(reply: Mapping[str, Any], as_json: bool) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from retinue.cli.calling.result_files import out_option, print_result
 from retinue.cli.options import json_option, read_object
-from retinue.cli.output import print_json, working
+from retinue.cli.output import working
 from retinue.cli.session import open_session, run_command
 
 FILE_ENDINGS = frozenset({".yaml", ".yml", ".json"})
@@ -22,6 +23,7 @@ FILE_ENDINGS = frozenset({".yaml", ".yml", ".json"})
 @click.option(
     "--timeout", "timeouts", metavar="STEP=TIME", multiple=True, help="Time limit of a step, such as 5m."
 )
+@out_option
 @json_option
 def run(
     workflow: str,
@@ -29,6 +31,7 @@ def run(
     run_id: str | None,
     agents: tuple[str, ...],
     timeouts: tuple[str, ...],
+    out: str | None,
     as_json: bool,
 ) -> None:
     """Run a workflow and show its steps.
@@ -41,7 +44,7 @@ def run(
     overrides = {"agents": _read_pairs("--agent", agents), "timeouts": _read_pairs("--timeout", timeouts)}
     overrides = {kind: pairs for kind, pairs in overrides.items() if pairs}
     output = run_command(_run(asked, read_object(given, "input"), run_id, overrides))
-    print_json(output, compact=as_json)
+    print_result(output, (), out, as_json=as_json)
 
 
 def _read_pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:

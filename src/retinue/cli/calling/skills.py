@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from retinue.cli.calling.result_files import out_option, print_result
 from retinue.cli.completion import complete_agent, complete_skill
 from retinue.cli.options import json_option, read_object, registry_option
 from retinue.cli.output import note, print_json, print_table, render_usage_line, warn, warn_missing
@@ -140,6 +141,7 @@ async def _find(wanted: dict[str, Any], registries: tuple[str, ...]) -> dict[str
     default=None,
     help="Print progress and log lines; default: in a terminal. Questions are asked in a terminal only.",
 )
+@out_option
 @json_option
 def call(
     skill: str,
@@ -148,13 +150,15 @@ def call(
     version: str | None,
     timeout_s: float,
     is_interactive: bool | None,
+    out: str | None,
     as_json: bool,
 ) -> None:
     """Call a skill on any agent that offers it.
 
     JSON is an object that matches the skill's input schema; - reads it from standard input. The result is
-    printed as JSON. In a terminal, progress and log lines of the skill are printed on standard error, and its
-    questions are asked there; the time limit pauses while you answer.
+    printed as JSON; --out writes its images, sounds and files. In a terminal, progress and log lines of the
+    skill are printed on standard error, and its questions are asked there; the time limit pauses while you
+    answer.
     """
     given = read_object(arguments, "arguments")
     if is_interactive is None:
@@ -165,7 +169,7 @@ def call(
     outcome = run_command(asked)
     for warning in outcome.warnings:
         warn(warning)
-    print_json(outcome.value, compact=as_json)
+    print_result(outcome.value, outcome.parts, out, as_json=as_json)
     if not as_json and outcome.usage is not None and sys.stderr.isatty():
         note(render_usage_line(outcome.usage))
     if not as_json and outcome.agent is not None and sys.stderr.isatty():

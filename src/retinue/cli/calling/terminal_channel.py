@@ -58,9 +58,9 @@ class TerminalChannel:
         async with self._asking:
             _say(f"{clean(message)}  (Ctrl-D: decline)")
             for name, field in fields.items():
-                found = await self._ask_field(name, field, is_required=name in required, question=message)
-                if found is not None:
-                    answers[name] = found
+                answer = await self._ask_field(name, field, is_required=name in required, question=message)
+                if answer is not None:
+                    answers[name] = answer
         return answers if is_form else answers[_ANSWER]
 
     async def sample(self, prompt: str, *, max_tokens: int = 1024, key: str | None = None) -> str:
@@ -101,7 +101,7 @@ def _describe_field(name: str, field: Mapping[str, Any], is_required: bool) -> s
     """``city (Where to; one of: Rome, Paris) [Rome]``."""
     about = [clean(field["description"])] if field.get("description") else []
     if choices := _choices_of(field):
-        about.append("one of: " + ", ".join(clean(one) for one in choices))
+        about.append("one of: " + ", ".join(clean(choice) for choice in choices))
     elif field.get("type") == "boolean":
         about.append("y or n")
     elif field.get("type") in ("integer", "number"):
@@ -113,7 +113,11 @@ def _describe_field(name: str, field: Mapping[str, Any], is_required: bool) -> s
 
 
 def _choices_of(field: Mapping[str, Any]) -> list[Any]:
-    named = [one["const"] for one in field.get("oneOf", ()) if isinstance(one, Mapping) and "const" in one]
+    named = [
+        choice["const"]
+        for choice in field.get("oneOf", ())
+        if isinstance(choice, Mapping) and "const" in choice
+    ]
     return named or list(field.get("enum", ()))
 
 

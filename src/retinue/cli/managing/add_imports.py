@@ -82,18 +82,18 @@ def mcp_server(
         raise click.UsageError(f"{command[0]} is a URL, not a command: give it as --url {command[0]}")
     if len(command) == 1 and " " in command[0] and not Path(command[0]).exists():
         raise click.UsageError(f"the command is one word: give its words one by one: -- {command[0]}")
-    found: dict[str, Any] = {"visibility": "mesh" if private else "exposed"}
+    fields: dict[str, Any] = {"visibility": "mesh" if private else "exposed"}
     if start_s is not None:
-        found["start_s"] = start_s
+        fields["start_s"] = start_s
     if url is not None:
         _check_url("--url", url)
-        found |= {"url": url, "headers": _pairs("--header", headers)}
-        found |= {"client_id": client_id, "client_secret": client_secret}
-        found |= {"client_metadata_url": client_metadata_url}
+        fields |= {"url": url, "headers": _pairs("--header", headers)}
+        fields |= {"client_id": client_id, "client_secret": client_secret}
+        fields |= {"client_metadata_url": client_metadata_url}
     else:
-        found |= {"command": command[0], "args": list(command[1:]), "env": _pairs("--env", environ)}
-        found["folder"] = str((folder or Path.cwd()).expanduser().absolute())
-    _add({_check_name(name): found})
+        fields |= {"command": command[0], "args": list(command[1:]), "env": _pairs("--env", environ)}
+        fields["folder"] = str((folder or Path.cwd()).expanduser().absolute())
+    _add({_check_name(name): fields})
 
 
 @import_.command()
@@ -134,7 +134,7 @@ def openapi(
     if name is None:
         stem = (urlsplit(document).hostname or "") if is_url else Path(document).stem
         name = _name_for(place, stem.lower())
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "openapi": place,
         "server": server,
         "strict": strict,
@@ -143,8 +143,8 @@ def openapi(
     for url in key_origins:
         _check_url("--key-origin", url)
     if key_origins:
-        found["key_origins"] = key_origins
-    _add({_check_name(name): found})
+        fields["key_origins"] = key_origins
+    _add({_check_name(name): fields})
 
 
 @import_.command()
@@ -169,8 +169,8 @@ def a2a(url: str, name: str | None, headers: tuple[str, ...], token_env: str | N
             problem = f"{token_env[:40]!r} is not the name of a variable"
             raise InvalidSettingError("--token-env", problem, remedy="give its name, without $")
         pairs["Authorization"] = f"Bearer ${{{token_env}}}"
-    found = {"a2a": url, "headers": pairs, "visibility": "mesh" if private else "exposed"}
-    _add({_check_name(name): found})
+    fields = {"a2a": url, "headers": pairs, "visibility": "mesh" if private else "exposed"}
+    _add({_check_name(name): fields})
 
 
 def _from_client(client: str) -> click.Command:
@@ -202,7 +202,7 @@ def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
     from retinue.storage.state import find_hub_url
 
     session = open_session()
-    read = {name: _read_table(name, found) for name, found in tables.items()}
+    read = {name: _read_table(name, fields) for name, fields in tables.items()}
     kept = read_imports(session.settings, session.state)
     check_names(session.settings, session.state, read, _list_agents(session) - kept.keys())
     for name, table in read.items():
@@ -216,13 +216,13 @@ def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
     say(f"kept: {', '.join(tables)}; start the hub to run it: retinue hub")
 
 
-def _read_table(name: str, found: Mapping[str, Any]) -> ImportTable:
+def _read_table(name: str, fields: Mapping[str, Any]) -> ImportTable:
     from pydantic import ValidationError
 
     from retinue.settings_tables import ImportTable
 
     try:
-        return ImportTable.model_validate(found)
+        return ImportTable.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(["imports", name, *map(str, first["loc"])])
@@ -254,28 +254,30 @@ def _import_from(client: str, names: Sequence[str], project: Path | None, *, eve
     from retinue.runtime.imports.files import find_own_url
 
     session = open_session()
-    found = list_servers(client, project, find_own_url(session.settings, session.state))
-    if not found and not names:
+    servers = list_servers(client, project, find_own_url(session.settings, session.state))
+    if not servers and not names:
         say(f"{client} has no MCP servers besides this hub")
         return
-    if missing := sorted(set(names) - {one.name for one in found}):
+    if missing := sorted(set(names) - {server.name for server in servers}):
         raise InvalidSettingError(
             "NAMES",
             f"{client} has no server {missing[0]!r}",
-            remedy=f"one of {', '.join(one.name for one in found)}" if found else "it has none",
+            remedy=f"one of {', '.join(server.name for server in servers)}" if servers else "it has none",
         )
-    chosen = [one for one in found if every or one.name in names]
-    for one in chosen:
-        if one.table is None:
+    chosen = [server for server in servers if every or server.name in names]
+    for server in chosen:
+        if server.table is None:
             if not every:
                 raise InvalidSettingError(
-                    "NAMES", f"{one.name!r}: {one.stays}", remedy="import it with retinue import mcp-server"
+                    "NAMES",
+                    f"{server.name!r}: {server.stays}",
+                    remedy="import it with retinue import mcp-server",
                 )
-            say(f"{one.name} is left out: {one.stays}")
+            say(f"{server.name} is left out: {server.stays}")
     if tables := _choose_names(session, client, chosen):
         _add(tables)
     elif not chosen:
-        print_table(("NAME", "CONNECTS TO"), [(one.name, _place_of(one)) for one in found])
+        print_table(("NAME", "CONNECTS TO"), [(server.name, _place_of(server)) for server in servers])
         say(f"import them: retinue import {client} --all, or with their names")
 
 
@@ -288,20 +290,20 @@ def _choose_names(
 
     imports = dict(read_imports(session.settings, session.state))
     agents = _list_agents(session) - imports.keys() if chosen else set()
-    found: dict[str, Mapping[str, Any]] = {}
-    for one in chosen:
-        if one.table is None:
+    tables: dict[str, Mapping[str, Any]] = {}
+    for server in chosen:
+        if server.table is None:
             continue
-        table = _read_table(one.name, one.table)
-        name, is_new = choose_name(one.name, table, client, imports, agents)
+        table = _read_table(server.name, server.table)
+        name, is_new = choose_name(server.name, table, client, imports, agents)
         if not is_new:
-            say(f"{one.name} is imported already, as {name}")
+            say(f"{server.name} is imported already, as {name}")
             continue
-        if name != (usual := import_name_of(one.name)):
+        if name != (usual := import_name_of(server.name)):
             of = f"the import of {describe(imports[usual])}" if usual in imports else "an agent"
-            say(f"{one.name} becomes {name}: {usual} is {of}")
-        imports[name], found[name] = table, one.table
-    return found
+            say(f"{server.name} becomes {name}: {usual} is {of}")
+        imports[name], tables[name] = table, server.table
+    return tables
 
 
 def _place_of(server: FoundServer) -> str:
@@ -320,16 +322,16 @@ def _check_url(field: str, url: str) -> None:
         raise InvalidSettingError(field, problem, remedy="give one such as https://mcp.example.com/mcp")
 
 
-def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for pair in given:
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for pair in texts:
         key, mark, value = pair.partition("=")
         if not mark or not key.strip():
             raise InvalidSettingError(
                 option, f"{pair[:40]!r} is not K=V", remedy=f"write {option} NAME=value"
             )
-        found[key.strip()] = value.strip()
-    return found
+        pairs[key.strip()] = value.strip()
+    return pairs
 
 
 def _name_for(place: str, text: str) -> str:

@@ -14,7 +14,7 @@ from retinue.cli.session import find_state, open_session, run_command
 
 if TYPE_CHECKING:
     from retinue.runtime.commands.connect import HubTarget
-    from retinue.runtime.commands.moved_servers import MovePlan, Restored
+    from retinue.runtime.commands.moved_servers import MovePlan, RestoredFile
 
 DEFAULT_NAME = "retinue"
 NAMES = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
@@ -108,7 +108,7 @@ def _remove(client_name: str, name: str) -> None:
 
     client = get_client(client_name)
     file = find_config(client)
-    restored: list[Restored] = []
+    restored: list[RestoredFile] = []
     imports: list[str] = []
     if moves_file(find_state(), client).exists():
         # imported here: it loads what imports need, and most clients were only connected
@@ -122,13 +122,13 @@ def _remove(client_name: str, name: str) -> None:
                     f"retinue connect {client.name} --remove --name {other}"
                 )
         restored, imports = restore(session.settings, session.state, client, name)
-    for one in restored:
-        if one.names:
-            click.echo(f"put back {clean(', '.join(one.names))}: {clean(one.file)}")
-        if one.kept:
-            click.echo(f"kept as added since: {clean(', '.join(one.kept))}: {clean(one.file)}")
-        if one.changed.backup:
-            note(f"backup: {one.changed.backup}")
+    for server in restored:
+        if server.names:
+            click.echo(f"put back {clean(', '.join(server.names))}: {clean(server.file)}")
+        if server.kept:
+            click.echo(f"kept as added since: {clean(', '.join(server.kept))}: {clean(server.file)}")
+        if server.changed.backup:
+            note(f"backup: {server.changed.backup}")
     if imports:
         click.echo(f"removed from the mesh: {clean(', '.join(imports))}")
     changed = disconnect(client, file, name)
@@ -197,9 +197,11 @@ def _replace(
 
 def _show_plan(plan: MovePlan) -> None:
     rows = []
-    for one in plan.moving:
-        how = one.table.url or " ".join([one.table.command or "", *one.table.args])
-        rows.append((one.name, f"agent {one.import_name}{'' if one.is_new else ' (imported already)'}", how))
+    for server in plan.moving:
+        how = server.table.url or " ".join([server.table.command or "", *server.table.args])
+        rows.append(
+            (server.name, f"agent {server.import_name}{'' if server.is_new else ' (imported already)'}", how)
+        )
     rows += [(name, f"stays: {reason}", "-") for name, reason in plan.stays]
     if rows:
         print_table(("SERVER", "BECOMES", "CONNECTS TO"), rows)
@@ -208,7 +210,7 @@ def _show_plan(plan: MovePlan) -> None:
         return
     for file in plan.files:
         click.echo(f"changes: {clean(file)}")
-    if len(plan.files) > 1 and any(one.place.folder for one in plan.moving):
+    if len(plan.files) > 1 and any(server.place.folder for server in plan.moving):
         note("the file of a project may be shared with others; the hub stands in your own configuration only")
 
 

@@ -58,32 +58,32 @@ def status(only_pid: bool, as_json: bool) -> int:
     from retinue.storage.state import HUB_VARIABLE
 
     session = open_session(log_level="error")
-    found = run_command(read_status(session.settings, session.state))
+    status = run_command(read_status(session.settings, session.state))
     if as_json:
-        print_json(found.as_json())
-    elif only_pid and found.hub is not None:
-        click.echo(found.hub.pid)
-    elif found.hub is None:
-        killed = " (the last one was killed)" if found.status == "killed" else ""
-        (note if only_pid else click.echo)(f"no hub runs on {found.state}{killed}")
+        print_json(status.as_json())
+    elif only_pid and status.hub is not None:
+        click.echo(status.hub.pid)
+    elif status.hub is None:
+        killed = " (the last one was killed)" if status.status == "killed" else ""
+        (note if only_pid else click.echo)(f"no hub runs on {status.state}{killed}")
         note("start one: retinue hub --detach")
     else:
-        up = "" if found.up_s is None else f", up {render_duration(round(found.up_s))}"
+        up = "" if status.up_s is None else f", up {render_duration(round(status.up_s))}"
         lines = {
-            "hub": f"{found.hub.url}  {_WORDS[found.status]}",
-            "process": f"pid {found.hub.pid}{up}{_render_memory(found.memory_bytes)}",
-            "agents": None if found.agents is None else f"{found.available} of {found.agents} available",
-            "state": found.state,
-            "log": found.log or "at the terminal or the service that started it",
+            "hub": f"{status.hub.url}  {_WORDS[status.status]}",
+            "process": f"pid {status.hub.pid}{up}{_render_memory(status.memory_bytes)}",
+            "agents": None if status.agents is None else f"{status.available} of {status.agents} available",
+            "state": status.state,
+            "log": status.log or "at the terminal or the service that started it",
         }
         for name, text in lines.items():
             if text is not None:
                 click.echo(f"{name:<8} {text}")
-        if found.problem:
-            warn(found.problem)
+        if status.problem:
+            warn(status.problem)
     if url := os.environ.get(HUB_VARIABLE):
         warn(f"{HUB_VARIABLE} is set: the other commands use the hub at {url}")
-    return {"running": 0, "starting": 0, "unanswering": NOT_ANSWERING}.get(found.status, NOT_RUNNING)
+    return {"running": 0, "starting": 0, "unanswering": NOT_ANSWERING}.get(status.status, NOT_RUNNING)
 
 
 _WORDS = {"running": "running", "starting": "starting its agents", "unanswering": "does not answer"}

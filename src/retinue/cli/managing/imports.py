@@ -89,7 +89,7 @@ def login(name: str, no_browser: bool, timeout: float, scope: str | None) -> Non
             name, "its headers have a token already", remedy="import it again without the header"
         )
     file = LoginFile(session.state, name, table.url)
-    found = run_command(
+    rows = run_command(
         log_in(
             name,
             table,
@@ -101,7 +101,7 @@ def login(name: str, no_browser: bool, timeout: float, scope: str | None) -> Non
         )
     )
     if find_hub_url(session.state) is None:
-        file.write(found)
+        file.write(rows)
         say(f"logged in at {name}; start the hub to use it: retinue hub")
         return
 
@@ -110,7 +110,7 @@ def login(name: str, no_browser: bool, timeout: float, scope: str | None) -> Non
 
         async with session.client() as client:
             before = await list_rows(client)
-            file.write(found)
+            file.write(rows)
             say_outcomes(session, await wait_for_hub(client, {name: table}, before, say_slow({name: table})))
 
     run_command(keep())
@@ -219,24 +219,24 @@ def say_outcomes(session: CommandSession, outcomes: Sequence[ImportOutcome]) -> 
     from retinue.runtime.imports.files import open_pins
 
     pins = open_pins(session.settings, session.state)
-    for one in outcomes:
-        if one.problem:
-            say(f"{one.name} is kept, but does not run: {clean(one.problem)}")
-        elif not one.is_listed:
-            say(f"{one.name}: the hub does not list it yet; look again: retinue imports")
+    for outcome in outcomes:
+        if outcome.problem:
+            say(f"{outcome.name} is kept, but does not run: {clean(outcome.problem)}")
+        elif not outcome.is_listed:
+            say(f"{outcome.name}: the hub does not list it yet; look again: retinue imports")
         else:
-            say(f"{one.name}: {len(one.skills)} skills: {clean(_shorten(one.skills))}")
-            for skill, agents in list(one.shared.items())[:_SHOWN_NAMES]:
+            say(f"{outcome.name}: {len(outcome.skills)} skills: {clean(_shorten(outcome.skills))}")
+            for skill, agents in list(outcome.shared.items())[:_SHOWN_NAMES]:
                 say(
-                    f"{one.name}: {skill} is offered by {_shorten(agents)} already; calls that name no agent "
-                    f"go by trust: retinue find {skill} --why {one.name}"
+                    f"{outcome.name}: {skill} is offered by {_shorten(agents)} already; calls that name no "
+                    f"agent go by trust: retinue find {skill} --why {outcome.name}"
                 )
-            if (more := len(one.shared) - _SHOWN_NAMES) > 0:
-                say(f"{one.name}: {more} more of its skills are offered by others already")
-        if waiting := pins.list_waiting(one.name):
+            if (more := len(outcome.shared) - _SHOWN_NAMES) > 0:
+                say(f"{outcome.name}: {more} more of its skills are offered by others already")
+        if waiting := pins.list_waiting(outcome.name):
             say(
-                f"{one.name}: waits to be accepted: {clean(_shorten(list(waiting)))}; "
-                f"see it: retinue imports accept {one.name} --show"
+                f"{outcome.name}: waits to be accepted: {clean(_shorten(list(waiting)))}; "
+                f"see it: retinue imports accept {outcome.name} --show"
             )
 
 

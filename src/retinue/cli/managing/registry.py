@@ -164,8 +164,8 @@ def mirror(source: str, target: str, repositories: tuple[str, ...], as_json: boo
                 "source": report.source,
                 "target": report.target,
                 "copied": [
-                    {"repository": one.repository, "tag": one.tag, "digest": one.digest}
-                    for one in report.copied
+                    {"repository": artifact.repository, "tag": artifact.tag, "digest": artifact.digest}
+                    for artifact in report.copied
                 ],
                 "unchanged": report.unchanged,
                 "failed": [
@@ -175,8 +175,8 @@ def mirror(source: str, target: str, repositories: tuple[str, ...], as_json: boo
             }
         )
     else:
-        for one in report.copied:
-            click.echo(clean(f"{one}@{one.digest}"))
+        for artifact in report.copied:
+            click.echo(clean(f"{artifact}@{artifact.digest}"))
         for name, error in sorted(report.failed.items()):
             warn(f"{name}: {error.message}")
         counts = f"{len(report.copied)} copied, {report.unchanged} already present"
@@ -184,12 +184,12 @@ def mirror(source: str, target: str, repositories: tuple[str, ...], as_json: boo
     return 1 if report.failed else 0
 
 
-def _check_folder(place: str, given: str) -> None:
+def _check_folder(place: str, path: str) -> None:
     """Reject a folder that does not exist; otherwise an empty registry would be copied silently."""
     from retinue.core.errors import InvalidSettingError
 
     if "://" not in place and not Path(place).is_dir():
-        raise InvalidSettingError("FROM", f"no folder {given}", remedy="check the path")
+        raise InvalidSettingError("FROM", f"no folder {path}", remedy="check the path")
 
 
 async def _mirror(source: str, target: str, repositories: tuple[str, ...]) -> MirrorReport:

@@ -1,4 +1,4 @@
-"""``retinue restore``: put a backup in the place of the state folder, and revoke what must not come back."""
+"""``retinue restore``: replace the state folder by a backup; revoked access stays revoked."""
 
 from __future__ import annotations
 
@@ -101,21 +101,23 @@ def restore(
     if new_keys:
         note("the keys are made anew by the next hub: machines join again, retinue connect is repeated")
     elif not result.current:
-        warn("keys, logins and accepted tools are those of the backup: see docs/guides/backup.md")
+        warn("keys, logins and accepted tools are those of the backup: read: retinue docs backup")
     if load_settings().database is not None:
         warn("the runs are in the configured database: restore it with its own program")
 
 
 def _ask(tokens: Sequence[IssuedToken]) -> tuple[str, ...]:
     """Ask which tokens of the backup to revoke, until the answer holds known ids only."""
-    print_table(("ID", "CALLER", "SCOPES"), [(one.id, one.principal.id, list(one.scopes)) for one in tokens])
+    print_table(
+        ("ID", "CALLER", "SCOPES"), [(token.id, token.principal.id, list(token.scopes)) for token in tokens]
+    )
     known = {"all", *(token.id for token in tokens)}
     while True:
         answer: str = click.prompt(
             "Revoke which tokens (ids, all, or nothing)", default="", show_default=False, err=True
         )
         ids = tuple(answer.replace(",", " ").split())
-        unknown = [one for one in ids if one not in known]
+        unknown = [token_id for token_id in ids if token_id not in known]
         if not unknown:
             return ids
         note(f"no token {unknown[0][:60]}")

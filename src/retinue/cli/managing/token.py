@@ -118,7 +118,7 @@ def revoke(token_id: str, keep_published: bool) -> None:
         registry = LayoutRegistry(find_state().registry)
         for reference in registry.remove_published_by(issued.principal.id):
             note(f"removed {reference}, which it published")
-    note("that machine still has the key of the mesh; to change the key, see docs/security.md")
+    note("that machine still has the key of the mesh; to change the key, read: retinue docs security")
 
 
 def _tokens(*, prepare: bool = False) -> TokenFile:
@@ -154,8 +154,8 @@ def _check_name(name: str | None) -> None:
 def _read_lifetime(text: str | None) -> float | None:
     if text is None:
         return None
-    found = _LIFETIME.fullmatch(text.strip())
-    lifetime_s = float(found["count"]) * _UNITS_S[found["unit"]] if found else 0.0
+    match = _LIFETIME.fullmatch(text.strip())
+    lifetime_s = float(match["count"]) * _UNITS_S[match["unit"]] if match else 0.0
     if not 0 < lifetime_s <= MAX_LIFETIME_S:
         raise InvalidSettingError(
             "--expires",

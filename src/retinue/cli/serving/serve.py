@@ -230,27 +230,27 @@ def _detach_hub(arguments: dict[str, Any]) -> int:
             )
 
     with working("starting the hub …"):
-        found = run_command(start())
-    click.echo(f"hub at {found.url} (pid {found.pid}, state {session.state.root})")
+        address = run_command(start())
+    click.echo(f"hub at {address.url} (pid {address.pid}, state {session.state.root})")
     note(f"its log: {session.state.hub_log}, or retinue logs -f; stop it: retinue stop")
     note(_next_step())
-    if not found.is_ready:
+    if not address.is_ready:
         note("its agents are still starting; see retinue status")
     return 0
 
 
 def _render_arguments(values: Mapping[str, Any]) -> list[str]:
     """The options of the command that is running, as they were given."""
-    given = []
+    words = []
     context = click.get_current_context()
     for option in context.command.get_params(context):
         value = values.get(option.name or "")
-        for one in value if isinstance(value, tuple) else (value,):
-            if one is True:
-                given.append(option.opts[0])
-            elif one is not None and one is not False:
-                given += [option.opts[0], str(one)]
-    return given
+        for item in value if isinstance(value, tuple) else (value,):
+            if item is True:
+                words.append(option.opts[0])
+            elif item is not None and item is not False:
+                words += [option.opts[0], str(item)]
+    return words
 
 
 @click.command()

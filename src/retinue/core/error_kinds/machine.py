@@ -96,10 +96,10 @@ class DigestMismatchError(RegistryError):
     type = "digest_mismatch"
     kind = REFUSED
 
-    def __init__(self, reference: str, wanted: str, found: str) -> None:
-        super().__init__(f"{reference}: content has digest {found}, not {wanted}")
+    def __init__(self, reference: str, wanted: str, digest: str) -> None:
+        super().__init__(f"{reference}: content has digest {digest}, not {wanted}")
         self.wanted = wanted
-        self.found = found
+        self.found = digest
 
 
 class MalformedArtifactError(RegistryError):

@@ -43,8 +43,8 @@ class AnswerCache:
         if until <= self._clock():
             self._drop(key)
             return None
-        found: Json = orjson.loads(answer)
-        return found
+        kept: Json = orjson.loads(answer)
+        return kept
 
     def put(self, key: str, answer: Mapping[str, Any]) -> None:
         """Keep an answer instead of an earlier one under the key."""

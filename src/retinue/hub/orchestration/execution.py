@@ -224,7 +224,7 @@ class Orchestration:
         lacks: dict[str, str] = {}
         for role in list_open_roles(definition, request.role):
             try:
-                (found,) = await self._caller.list_role(role, [agent], principal.scopes, principal.id)
+                (choice,) = await self._caller.list_role(role, [agent], principal.scopes, principal.id)
             except UnknownAgentError as error:
                 if agent not in AGENTS:
                     raise  # no agent has this name: more likely misspelt than away
@@ -232,11 +232,11 @@ class Orchestration:
             except (LookupFailedError, AgentUnreachableError) as error:
                 lacks[role] = error.message
             else:
-                if found.available:
+                if choice.available:
                     has.add(role)
                 else:
                     members = await self._roster.list_with_role(role, principal)
-                    reason = next((one.reason for one in members if one.name == agent), None)
+                    reason = next((member.reason for member in members if member.name == agent), None)
                     lacks[role] = f"{agent} is not available" + (f": {reason}" if reason else "")
         warnings = [
             f"preferred agent {agent}: {reason}; another one was chosen"
@@ -259,8 +259,10 @@ class Orchestration:
                 members = await self._roster.list_with_role(role, principal)
                 others = []
                 for other in CAPABILITIES:
-                    found = await self._roster.list_with_role(other, principal)
-                    others += [f"{one.name} ({other})" for one in found if one.status != "unavailable"]
+                    candidates = await self._roster.list_with_role(other, principal)
+                    others += [
+                        f"{member.name} ({other})" for member in candidates if member.status != "unavailable"
+                    ]
                 raise NoModelError(role, describe_missing({role: members}), others) from error
 
     async def _advise(self, plan: _Plan, principal: Principal) -> list[str]:
@@ -270,12 +272,12 @@ class Orchestration:
         """
         missing: dict[str, str | None] = {}
         for role in list_open_roles(plan.definition, plan.request.role):
-            for one in await self._roster.list_with_role(role, principal):
-                if one.listing.record.labels.get("kind") != "model":
+            for member in await self._roster.list_with_role(role, principal):
+                if member.listing.record.labels.get("kind") != "model":
                     continue
-                if one.status != "unavailable":
+                if member.status != "unavailable":
                     return plan.warnings
-                missing[one.name] = one.reason
+                missing[member.name] = member.reason
         if not missing:
             return plan.warnings
         reasons = "; ".join(f"{name}: {reason}" for name, reason in missing.items())
@@ -285,12 +287,15 @@ class Orchestration:
     def _key_of(self, plan: _Plan, principal: Principal) -> str:
         """The key of all that shapes the answer: request, rights, and versions of the agents."""
         view = self._access.view_of(principal)
-        found = [
-            one for role in CAPABILITIES for one in self._directory.list_with_role(role, principal.scopes)
+        entries = [
+            entry for role in CAPABILITIES for entry in self._directory.list_with_role(role, principal.scopes)
         ]
         for skill in list_calls(plan.definition):
-            found += self._directory.find_by_skill(skill, principal.scopes)
-        by_id = {one.id: [*one.id, one.version or "", one.digest or "", one.url or ""] for one in found}
+            entries += self._directory.find_by_skill(skill, principal.scopes)
+        by_id = {
+            entry.id: [*entry.id, entry.version or "", entry.digest or "", entry.url or ""]
+            for entry in entries
+        }
         versions = sorted(by_id.values())
         rights = [principal.kind, principal.id, *sorted(principal.scopes)]
         hidden = [] if view is None else sorted(view.closed)
@@ -309,13 +314,13 @@ class Orchestration:
 
     async def _run_with_id(self, plan: _Plan, run: str, ctx: Context) -> OrchestrationResult:
         """Start the run of this id, or follow it; it continues when the caller disconnects."""
-        found = await self._starter.find(run, ctx)
+        earlier = await self._starter.find(run, ctx)
         with ctx.entrust() as outgoing:
             outgoing.record_usage(0)
-            if found is None:
+            if earlier is None:
                 started = await self._start(plan, ctx, outgoing.trace, run=run)
-            elif _is_same(found.record, plan):
-                started = replace(found, choice=plan.choice)
+            elif _is_same(earlier.record, plan):
+                started = replace(earlier, choice=plan.choice)
             else:
                 raise RunConflictError(run)
             outgoing.record_usage(None)
@@ -411,17 +416,17 @@ class Orchestration:
         output = record.get()
         runs = self._starter.runs
         events, steps = await asyncio.gather(runs.list_events(record.id), runs.list_steps(record.id))
-        found = read_run(events, steps)
+        facts = read_run(events, steps)
         reasons: list[str] = []
-        for role, agents in found.agents_by_role.items():
+        for role, agents in facts.agents_by_role.items():
             ranked = await self._roster.recommend(role, principal)
             reasons += filter(None, (describe_choice(role, agent, ranked) for agent in agents))
         return OrchestrationResult(
             tool=plan.request.tool,
             run=started.shown_id,
             output=output,
-            agents=found.agents,
-            usage=found.usage,
+            agents=facts.agents,
+            usage=facts.usage,
             reasons=tuple(reasons),
         )
 

@@ -77,13 +77,13 @@ def ask_all(mode: str, agents: list[str], role: str) -> Json:
 
 def list_open_roles(definition: Definition, role: str) -> list[str]:
     """The roles for which an agent is chosen, in the order of first use; ``role`` is the one asked for."""
-    found: list[str] = []
+    roles: list[str] = []
     for step in iterate_steps(definition.steps):
         if step.kind == "role" and is_open(step.agent):
-            found.append(role_of(step.role, role))
+            roles.append(role_of(step.role, role))
         elif step.asks_agents and step.parallel is not None and not step.parallel.agents:
-            found.append(role_of(step.parallel.role, role))
-    return list(dict.fromkeys(found))
+            roles.append(role_of(step.parallel.role, role))
+    return list(dict.fromkeys(roles))
 
 
 def is_open(agent: str | None) -> bool:
@@ -189,7 +189,7 @@ def join_independent(definition: Definition) -> Definition:
             close()
             joined.append(step)
             continue
-        if reads & {one.id for one in group}:
+        if reads & {step.id for step in group}:
             close()
         group.append(step)
     close()
@@ -202,14 +202,16 @@ def shape_input(definition: Definition, request: OrchestrationRequest, history: 
     A text that is a JSON object is that object where an object is declared. Context and conversation are
     added to the prompt, as data.
     """
-    given = request.given
+    run_input = request.given
     declared = definition.input or {}
     takes_object = declared.get("type") == "object" or "properties" in declared
-    if isinstance(given, str) and takes_object and given.lstrip().startswith("{"):
-        given = _read_object(given)
-    if not isinstance(given, str):
-        return _add_context(dict(given), declared, request) if isinstance(given, Mapping) else given
-    prompt = given
+    if isinstance(run_input, str) and takes_object and run_input.lstrip().startswith("{"):
+        run_input = _read_object(run_input)
+    if not isinstance(run_input, str):
+        return (
+            _add_context(dict(run_input), declared, request) if isinstance(run_input, Mapping) else run_input
+        )
+    prompt = run_input
     if request.context:
         context = orjson.dumps(dict(request.context), option=orjson.OPT_INDENT_2).decode()
         prompt = f"{prompt}\n\n{fence('the context of the request', context)}"
@@ -223,20 +225,20 @@ def shape_input(definition: Definition, request: OrchestrationRequest, history: 
     return _add_context({place: prompt}, declared, request)
 
 
-def _add_context(given: Json, declared: Mapping[str, Any], request: OrchestrationRequest) -> Json:
+def _add_context(run_input: Json, declared: Mapping[str, Any], request: OrchestrationRequest) -> Json:
     context = {**request.context, **request.echoed}
     is_closed = declared.get("additionalProperties") is False and "context" not in (
         declared.get("properties") or {}
     )
-    return given if not context or is_closed else {**given, "context": context}
+    return run_input if not context or is_closed else {**run_input, "context": context}
 
 
 def _read_object(text: str) -> Any:
     try:
-        found = orjson.loads(text)
+        value = orjson.loads(text)
     except orjson.JSONDecodeError:
         return text  # a prompt that happens to begin so
-    return found if isinstance(found, dict) else text
+    return value if isinstance(value, dict) else text
 
 
 def _map_steps(definition: Definition, change: Callable[[Step], Step]) -> Definition:

@@ -46,8 +46,8 @@ class OrchestrationResult:
 
     def to_json(self) -> Json:
         """The form that the cache keeps."""
-        found: Json = as_json(self)
-        return found
+        fields: Json = as_json(self)
+        return fields
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> OrchestrationResult:
@@ -66,8 +66,8 @@ class OrchestrationResult:
             details = _in_milliseconds(more)
             return {"output": self.output["output"], **({"details": details} if details else {})}
         if self.tool == "orchestrate_parallel":
-            found: Json = _in_milliseconds(self.output)
-            return found
+            value: Json = _in_milliseconds(self.output)
+            return value
         return {"output": self.output}
 
 
@@ -114,8 +114,8 @@ def read_run(events: Iterable[RunEvent], steps: Iterable[StepRecord]) -> RunFact
             answered.add(agent)
             if role := event.facts.get("role"):
                 by_role.setdefault(role, {}).setdefault(agent)
-    agents = tuple(one for one in asked if one in answered) or tuple(asked)
-    return RunFacts(agents, {role: tuple(found) for role, found in by_role.items()}, sum_usage(steps))
+    agents = tuple(agent for agent in asked if agent in answered) or tuple(asked)
+    return RunFacts(agents, {role: tuple(names) for role, names in by_role.items()}, sum_usage(steps))
 
 
 async def follow_steps(
@@ -139,8 +139,8 @@ async def follow_steps(
             ended += 1
             error = facts.get("error")
             took = render_elapsed(float(facts.get("duration_ms") or 0) / 1000)
-            said = f"failed: {error['message']}" if error else f"answered in {took}"
-            await report(min(ended / max(expected, 1), _ALMOST), f"{step}: {agent} {said}")
+            text = f"failed: {error['message']}" if error else f"answered in {took}"
+            await report(min(ended / max(expected, 1), _ALMOST), f"{step}: {agent} {text}")
 
 
 def _in_milliseconds(value: Any) -> Any:
@@ -152,14 +152,14 @@ def _in_milliseconds(value: Any) -> Any:
             else _in_milliseconds(inner)
             for key, inner in value.items()
         }
-    return [_in_milliseconds(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_in_milliseconds(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def sum_usage(steps: Iterable[StepRecord]) -> Json | None:
     """The numbers of all usages, added by key."""
     total: Json = {}
-    for one in steps:
-        value = one.outcome.value
+    for step in steps:
+        value = step.outcome.value
         usage = value.get("usage") if isinstance(value, Mapping) and "agent" in value else None
         for key, number in (usage or {}).items():
             if isinstance(number, int | float) and not isinstance(number, bool):

@@ -100,9 +100,11 @@ class Roster:
         await self._directory.ensure_fresh()
         view = self._access.view_of(principal)
         seen = [
-            one for one in self._directory.list_with_role(role, principal.scopes) if is_seen(view, one.name)
+            entry
+            for entry in self._directory.list_with_role(role, principal.scopes)
+            if is_seen(view, entry.name)
         ]
-        entries = [one for one in mark_standby(seen) if not one.standby] or seen
+        entries = [entry for entry in mark_standby(seen) if not entry.standby] or seen
         members: list[Member] = []
         for start in range(0, len(entries), _OPENED):
             if start:
@@ -116,7 +118,7 @@ class Roster:
                     status, reason = "unavailable", f"its skill {skill.id} runs code, which wants a token"
                 scores = listing.record.scores or {}
                 members.append(Member(listing, status, reason, skill, scores.get(CAPABILITIES[role])))
-        members.sort(key=lambda one: (one.status == "unavailable", -(one.score or 0.0), one.name))
+        members.sort(key=lambda member: (member.status == "unavailable", -(member.score or 0.0), member.name))
         return members
 
     async def recommend(
@@ -125,25 +127,25 @@ class Roster:
         """The agents with a role: by score, then by fewer warnings, then by the figures of calls (L-23)."""
         role = parse_role(role)
         members = await self.list_with_role(role, principal)
-        best = max((one.score or 0.0 for one in members if one.status != "unavailable"), default=0.0)
-        found = [self._judge(one, role, best, language, context_size) for one in members]
+        best = max((member.score or 0.0 for member in members if member.status != "unavailable"), default=0.0)
+        fits = [self._judge(member, role, best, language, context_size) for member in members]
 
-        def rank(one: Fitness) -> tuple[bool, float, int, float]:
-            weight = self._track.weigh(one.member.listing, one.member.score)
-            gone = one.member.status == "unavailable"
-            return gone, -(one.member.score or 0.0), len(one.warnings), -weight
+        def rank(fit: Fitness) -> tuple[bool, float, int, float]:
+            weight = self._track.weigh(fit.member.listing, fit.member.score)
+            gone = fit.member.status == "unavailable"
+            return gone, -(fit.member.score or 0.0), len(fit.warnings), -weight
 
-        return sorted(found, key=rank)
+        return sorted(fits, key=rank)
 
-    def render_recommendation(self, one: Fitness) -> Json:
+    def render_recommendation(self, fit: Fitness) -> Json:
         """The row of a recommendation (L-23); ``proven`` holds the figures of calls."""
         row: Json = {
-            "agent": one.member.name,
-            "score": one.member.score or 0.0,
-            "reasons": list(one.reasons),
-            "warnings": list(one.warnings),
+            "agent": fit.member.name,
+            "score": fit.member.score or 0.0,
+            "reasons": list(fit.reasons),
+            "warnings": list(fit.warnings),
         }
-        proven = self.find_metrics(one.member.name)
+        proven = self.find_metrics(fit.member.name)
         return row if proven is None else row | {"proven": proven}
 
     def _judge(
@@ -163,7 +165,7 @@ class Roster:
         else:
             warnings.append(f"Low {capability} capability")
         if language and record.languages:
-            spoken = next((one for one in record.languages if one.lower() == language.lower()), None)
+            spoken = next((name for name in record.languages if name.lower() == language.lower()), None)
             if spoken is not None:
                 reasons.append(f"Supports {spoken}")
             else:
@@ -180,13 +182,13 @@ class Roster:
 
 def describe_choice(role: str, agent: str, ranked: Sequence[Fitness]) -> str | None:
     """Why an agent has a role, as one line; None for an agent that is not in the list."""
-    found = next((one for one in ranked if one.member.name == agent), None)
-    if found is None or not found.reasons:
+    choice = next((fit for fit in ranked if fit.member.name == agent), None)
+    if choice is None or not choice.reasons:
         return None
-    return f"{role}: {agent}, {found.reasons[0][0].lower()}{found.reasons[0][1:]}"
+    return f"{role}: {agent}, {choice.reasons[0][0].lower()}{choice.reasons[0][1:]}"
 
 
 def describe_missing(members: Mapping[str, Sequence[Member]]) -> str:
     """The agents with these roles that take no calls, each with its reason."""
-    told = {one.name: one.reason for found in members.values() for one in found}
-    return "; ".join(f"{name}: {reason}" for name, reason in told.items())
+    reasons = {member.name: member.reason for row in members.values() for member in row}
+    return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())

@@ -239,13 +239,13 @@ def _add_list_agents(
         next_place = None
         if query.strip():
             # otherwise hidden agents would use up the limit
-            within = None if view is None else [one.id for one in await _list_page(directory, accept)]
+            within = None if view is None else [entry.id for entry in await _list_page(directory, accept)]
             hits = search.find_agents(query, scopes, limit=limit, within=within, accept=accept)
             entries = [hit.entry for hit in hits]
         elif wanted is not None:
             ranked = {
-                one.listing.id: place
-                for place, one in enumerate(await roster.list_with_role(wanted, ctx.principal))
+                member.listing.id: place
+                for place, member in enumerate(await roster.list_with_role(wanted, ctx.principal))
             }
             entries = await _list_page(directory, accept)
             entries.sort(key=lambda entry: ranked.get(entry.id, len(ranked)))
@@ -288,7 +288,7 @@ def _add_get_capabilities(
     )
     async def get_capabilities(ctx: Context, task: str = "", requirements: Json | None = None) -> Json:
         wanted = requirements or {}
-        found = await roster.recommend(
+        ranked = await roster.recommend(
             wanted.get("role") or DEFAULT_ROLE,
             ctx.principal,
             language=wanted.get("language"),
@@ -296,19 +296,19 @@ def _add_get_capabilities(
         )
         if task.strip():
             # the task decides among agents that are equal otherwise: those whose skills fit its words first
-            ids = [one.member.listing.id for one in found]
+            ids = [fit.member.listing.id for fit in ranked]
             hits = search.find_agents(task, ctx.principal.scopes, limit=len(ids) or 1, within=ids)
             places = {hit.entry.id: place for place, hit in enumerate(hits)}
-            found = sorted(
-                found,
-                key=lambda one: (
-                    one.member.status == "unavailable",
-                    -(one.member.score or 0.0),
-                    len(one.warnings),
-                    places.get(one.member.listing.id, len(places)),
+            ranked = sorted(
+                ranked,
+                key=lambda fit: (
+                    fit.member.status == "unavailable",
+                    -(fit.member.score or 0.0),
+                    len(fit.warnings),
+                    places.get(fit.member.listing.id, len(places)),
                 ),
             )
-        return {"recommendations": [roster.render_recommendation(one) for one in found]}
+        return {"recommendations": [roster.render_recommendation(fit) for fit in ranked]}
 
 
 def add_workflow_list(agent: Agent, library: Library, roster: Roster) -> None:
@@ -326,21 +326,26 @@ def add_workflow_list(agent: Agent, library: Library, roster: Roster) -> None:
         filter: str = "all",  # noqa: A002 - the seed's name for it (L-17)
         detailed: bool = False,
     ) -> Json:
-        chosen = [one for one in await library.list_all() if filter in ("all", one.origin)]
+        chosen = [workflow for workflow in await library.list_all() if filter in ("all", workflow.origin)]
         agents = await _find_agents_of_roles(chosen, roster, ctx.principal)
-        return {"workflows": [_render_workflow(one, agents, detailed) for one in chosen]}
+        return {"workflows": [_render_workflow(workflow, agents, detailed) for workflow in chosen]}
 
 
 async def _find_agents_of_roles(
     chosen: Sequence[StoredWorkflow], roster: Roster, principal: Principal
 ) -> dict[str, list[str]]:
     """The agents that take calls of each role that the workflows ask for, best first."""
-    roles = {role for one in chosen if one.definition is not None for role, _ in _list_roles(one.definition)}
-    found: dict[str, list[str]] = {}
+    roles = {
+        role
+        for workflow in chosen
+        if workflow.definition is not None
+        for role, _ in _list_roles(workflow.definition)
+    }
+    names: dict[str, list[str]] = {}
     for role in roles:
         members = await roster.list_with_role(role, principal)
-        found[role] = [one.name for one in members if one.status != "unavailable"]
-    return found
+        names[role] = [member.name for member in members if member.status != "unavailable"]
+    return names
 
 
 def _list_roles(definition: Definition) -> list[tuple[str, bool]]:
@@ -402,12 +407,12 @@ async def _list_page(
     limit: int | None = None,
 ) -> list[Entry]:
     """The accepted entries after the place ``after``, at most ``limit``."""
-    found: list[Entry] = []
+    entries_read: list[Entry] = []
     async for page in directory.iterate_pages(after):
-        found += filter(accept, page)
-        if limit is not None and len(found) >= limit:
+        entries_read += filter(accept, page)
+        if limit is not None and len(entries_read) >= limit:
             break
-    return found[:limit]
+    return entries_read[:limit]
 
 
 async def _render_rows(
@@ -422,8 +427,8 @@ async def _render_rows(
 
 def _after(entries: list[Entry], place: ListingKey | None) -> list[Entry]:
     """The entries behind the one at a place; all where it is gone."""
-    found = next((number for number, one in enumerate(entries, 1) if one.id == place), 0)
-    return entries[found:]
+    position = next((number for number, entry in enumerate(entries, 1) if entry.id == place), 0)
+    return entries[position:]
 
 
 def _render_place(listing_id: ListingKey) -> str:

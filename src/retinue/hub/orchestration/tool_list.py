@@ -65,17 +65,17 @@ class ToolList:
         custom = self._list_custom()
         agents = self._list_agents(scopes, view)
         shaped = [
-            replace(one, input_schema=show_tool(one.id, agents, custom)) if one.id in LISTED else one
-            for one in skills
+            replace(skill, input_schema=show_tool(skill.id, agents, custom)) if skill.id in LISTED else skill
+            for skill in skills
         ]
         hidden = _NEVER if self._has_runs or custom else _NEVER | RUN_TOOLS
-        return [replace(one, listed=False) if one.id in hidden else one for one in shaped]
+        return [replace(skill, listed=False) if skill.id in hidden else skill for skill in shaped]
 
     def _list_agents(self, scopes: frozenset[str], view: AgentView | None) -> list[str]:
         names = {
-            one.name
+            entry.name
             for role in CAPABILITIES
-            for one in self._directory.list_with_role(role, scopes)
-            if is_seen(view, one.name)
+            for entry in self._directory.list_with_role(role, scopes)
+            if is_seen(view, entry.name)
         }
         return sorted(names)

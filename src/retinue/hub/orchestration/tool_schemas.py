@@ -31,8 +31,8 @@ def _text(description: str, **more: Any) -> Json:
 
 
 def _object(properties: Json, required: Sequence[str] = (), **more: Any) -> Json:
-    found: Json = {"type": "object", "properties": properties, **more}
-    return {**found, "required": list(required)} if required else found
+    schema: Json = {"type": "object", "properties": properties, **more}
+    return {**schema, "required": list(required)} if required else schema
 
 
 DESCRIPTIONS: Mapping[str, str] = {
@@ -215,8 +215,8 @@ def show_tool(tool: str, agents: Sequence[str], workflows: Sequence[str]) -> Jso
     if tool != "orchestrate":
         return schema
     schema = copy.deepcopy(schema)
-    found = schema["properties"]["preferences"]["properties"]
+    fields = schema["properties"]["preferences"]["properties"]
     for key, names in (("agent", agents), ("workflow", workflows)):
-        more = [name for name in names if name not in found[key]["enum"]]
-        found[key]["enum"] += more[:MAX_NAMES]
+        more = [name for name in names if name not in fields[key]["enum"]]
+        fields[key]["enum"] += more[:MAX_NAMES]
     return schema

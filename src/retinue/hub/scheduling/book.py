@@ -118,9 +118,7 @@ class ScheduleBook:
         if change == "run_now":
             self._refuse_ended(schedule)
             loaded = await self._firing.load(schedule)
-            run = await self._firing.start(
-                schedule, loaded, f"{schedule.name}:now-{uuid4().hex[:8]}"
-            )
+            run = await self._firing.start(schedule, loaded, f"{schedule.name}:now-{uuid4().hex[:8]}")
             last = LastFiring(now, now, "started", run)
             progress = replace(schedule.progress, run=run, last=last, broken="")
         elif change == "pause":

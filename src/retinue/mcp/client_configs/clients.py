@@ -36,7 +36,7 @@ class Places:
 
     def folder(self, variable: str, default: Path) -> Path:
         """The folder that the variable names, else the default."""
-        return Path(given).expanduser() if (given := self.environ.get(variable)) else default
+        return Path(folder).expanduser() if (folder := self.environ.get(variable)) else default
 
     @property
     def application_data(self) -> Path:
@@ -94,14 +94,14 @@ class Client:
     def read_document(self, text: str, where: str) -> dict[str, Any]:
         """The whole configuration, {} if it is empty. Raises InvalidSettingError for invalid syntax."""
         codec = toml_edit if self.format == "toml" else jsonc_edit
-        found = codec.read_value(text, (), where)
-        return dict(found) if isinstance(found, dict) else {}
+        entries = codec.read_value(text, (), where)
+        return dict(entries) if isinstance(entries, dict) else {}
 
     def list_entries(self, text: str, where: str, container: tuple[str, ...] = ()) -> dict[str, Any]:
         """Every entry by name, {} if there is none. Raises InvalidSettingError for invalid syntax."""
         codec = toml_edit if self.format == "toml" else jsonc_edit
-        found = codec.read_value(text, container or (self.container,), where)
-        return dict(found) if isinstance(found, dict) else {}
+        entries = codec.read_value(text, container or (self.container,), where)
+        return dict(entries) if isinstance(entries, dict) else {}
 
     def write_entry(self, text: str, entry_name: str, entry: dict[str, Any], where: str) -> str:
         """The text with the entry added; unchanged if it has the entry.

@@ -136,13 +136,13 @@ def _try_change(
 
 def read_backups(path: Path) -> list[str]:
     """The texts of a file's backups, newest first, without unreadable ones."""
-    found = []
+    places = []
     for backup in sorted(_list_backups(_follow(path)), reverse=True):
         try:
-            found.append(backup.read_bytes().decode())
+            places.append(backup.read_bytes().decode())
         except (OSError, UnicodeDecodeError):
             continue
-    return found
+    return places
 
 
 def _follow(path: Path) -> Path:

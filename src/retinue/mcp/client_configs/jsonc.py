@@ -37,8 +37,8 @@ class JsonNode:
 
     def find(self, key: str) -> int | None:
         """The index of the member of that name; the last of equal names, as in every JSON parser."""
-        found = [at for at, member in enumerate(self.members or ()) if member.key == key]
-        return found[-1] if found else None
+        places = [at for at, member in enumerate(self.members or ()) if member.key == key]
+        return places[-1] if places else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ def parse_tree(text: str, where: str) -> JsonNode | None:
 
 def skip_trivia(text: str, at: int) -> int:
     """The position of the next token, after space and comments."""
-    found = _TRIVIA.match(text, at)
-    return found.end() if found else at
+    match = _TRIVIA.match(text, at)
+    return match.end() if match else at
 
 
 def place_of(text: str, at: int) -> str:
@@ -100,8 +100,8 @@ class _Scan:
             return self._read_object(at, depth)
         if first == "[":
             return self._read_list(at, depth)
-        if found := (_STRING if first == '"' else _WORD).match(text, at):
-            return JsonNode(at, found.end(), json.loads(found.group()))
+        if match := (_STRING if first == '"' else _WORD).match(text, at):
+            return JsonNode(at, match.end(), json.loads(match.group()))
         raise self.broken(at, "a text without its end" if first == '"' else self._expected("a value", at))
 
     def _read_object(self, at: int, depth: int) -> JsonNode:
@@ -109,15 +109,15 @@ class _Scan:
         members: list[ObjectMember] = []
         place = skip_trivia(text, at + 1)
         while text[place : place + 1] != "}":
-            found = _STRING.match(text, place)
-            if found is None:
+            match = _STRING.match(text, place)
+            if match is None:
                 raise self.broken(place, self._expected("a key in double quotes, or }", place))
-            colon = skip_trivia(text, found.end())
+            colon = skip_trivia(text, match.end())
             if text[colon : colon + 1] != ":":
                 raise self.broken(colon, self._expected("a colon", colon))
             node = self.read_value(skip_trivia(text, colon + 1), depth + 1)
             place, comma = self._read_comma(node.end, "}")
-            members.append(ObjectMember(json.loads(found.group()), found.start(), node, comma))
+            members.append(ObjectMember(json.loads(match.group()), match.start(), node, comma))
         return JsonNode(at, place + 1, {member.key: member.node.value for member in members}, tuple(members))
 
     def _read_list(self, at: int, depth: int) -> JsonNode:
@@ -139,8 +139,8 @@ class _Scan:
         raise self.broken(place, self._expected(f"a comma or {closing}", place))
 
     def _expected(self, what: str, at: int) -> str:
-        found = self.text[at : at + 1]
-        return f"{what} is missing before {found!r}" if found else f"{what} is missing before the end"
+        char = self.text[at : at + 1]
+        return f"{what} is missing before {char!r}" if char else f"{what} is missing before the end"
 
 
 DEFAULT_INDENT = "  "
@@ -151,8 +151,8 @@ _MARK = "\ufeff"
 def read_value(text: str, path: Sequence[str], where: str) -> Any:
     """The value at ``path``, None if absent. Raises InvalidSettingError for invalid syntax."""
     node = parse_tree(text, where)
-    found = None if node is None else _walk(node, path)
-    return None if found is None else found.value
+    target_node = None if node is None else _walk(node, path)
+    return None if target_node is None else target_node.value
 
 
 def set_value(text: str, path: Sequence[str], value: Any, where: str) -> str:

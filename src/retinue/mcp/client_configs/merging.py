@@ -50,13 +50,13 @@ def put_back(
     ``before`` and ``after`` are the texts of the move. Raises InvalidSettingError for invalid syntax.
     """
     if text == after:
-        return PutBack(before, tuple(one.name for one in moved))
+        return PutBack(before, tuple(entry.name for entry in moved))
     present = text or ""
     kept: list[MovedEntry] = []
     missing: list[MovedEntry] = []
-    for one in moved:
-        now = client.list_entries(present, where, one.container).get(one.name)
-        (missing if now is None else kept).append(one)
+    for entry in moved:
+        now = client.list_entries(present, where, entry.container).get(entry.name)
+        (missing if now is None else kept).append(entry)
     wanted = _with_entries(client.read_document(present, where), missing)
     if hub_name is not None:
         wanted = _without(wanted, (client.container, hub_name))
@@ -66,15 +66,16 @@ def put_back(
         edited = exchanged
     else:
         edited = present if hub_name is None else client.remove_entry(present, hub_name, where)
-        for one in missing:
-            edited = client.copy_entry(edited, before or "", one.name, where, one.container)
-    former = {(one.container, one.name): one.entry for one in moved}
+        for entry in missing:
+            edited = client.copy_entry(edited, before or "", entry.name, where, entry.container)
+    former = {(entry.container, entry.name): entry.entry for entry in moved}
     differ = tuple(
-        one.name
-        for one in kept
-        if client.list_entries(present, where, one.container)[one.name] != former[one.container, one.name]
+        entry.name
+        for entry in kept
+        if client.list_entries(present, where, entry.container)[entry.name]
+        != former[entry.container, entry.name]
     )
-    return PutBack(edited, tuple(one.name for one in missing), differ)
+    return PutBack(edited, tuple(entry.name for entry in missing), differ)
 
 
 def _exchange_lines(text: str, before: str, after: str) -> str | None:
@@ -102,10 +103,10 @@ def _is_same(client: Client, text: str, wanted: Mapping[str, Any], where: str) -
 
 
 def _with_entries(document: Mapping[str, Any], entries: Sequence[MovedEntry]) -> dict[str, Any]:
-    found = dict(document)
-    for one in entries:
-        found = _with(found, (*one.container, one.name), one.entry)
-    return found
+    edited = dict(document)
+    for entry in entries:
+        edited = _with(edited, (*entry.container, entry.name), entry.entry)
+    return edited
 
 
 def _with(document: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
@@ -115,17 +116,17 @@ def _with(document: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[
 
 
 def _without(document: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    found = dict(document)
+    edited = dict(document)
     if len(path) == 1:
-        found.pop(path[0], None)
-    elif isinstance(inner := found.get(path[0]), dict):
-        found[path[0]] = _without(inner, path[1:])
-    return found
+        edited.pop(path[0], None)
+    elif isinstance(inner := edited.get(path[0]), dict):
+        edited[path[0]] = _without(inner, path[1:])
+    return edited
 
 
 def _without_empty(value: Any) -> Any:
     """The document without empty objects, because an edit leaves an empty object after the last entry."""
     if not isinstance(value, Mapping):
         return value
-    found = {key: _without_empty(item) for key, item in value.items()}
-    return {key: item for key, item in found.items() if item != {}}
+    kept = {key: _without_empty(item) for key, item in value.items()}
+    return {key: item for key, item in kept.items() if item != {}}

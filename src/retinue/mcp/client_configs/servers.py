@@ -52,8 +52,10 @@ def is_hub(entry: Any, client: Client) -> bool:
         return _starts_hub([command, *map(str, args if isinstance(args, list) else ())])
     url = next((entry[key] for key in _URL_KEYS if isinstance(entry.get(key), str)), "")
     headers = entry.get(client.headers_key)
-    given = headers.values() if isinstance(headers, dict) else ()
-    return urlsplit(url).path.endswith("/mcp") and any(str(one).startswith(_LOCAL_TOKEN) for one in given)
+    values = headers.values() if isinstance(headers, dict) else ()
+    return urlsplit(url).path.endswith("/mcp") and any(
+        str(header).startswith(_LOCAL_TOKEN) for header in values
+    )
 
 
 def read_server(name: str, entry: Any, client: Client, at: Places, folder: Path | None) -> FoundServer:
@@ -90,12 +92,12 @@ def _read_table(entry: Any, client: Client, text: _Text) -> dict[str, Any]:
 
 def _read_headers(entry: Mapping[str, Any], client: Client, text: _Text) -> dict[str, str]:
     headers = _read_texts(entry, "headers") | _read_texts(entry, client.headers_key)
-    found = {key: text.read(value) for key, value in headers.items()}
+    pairs = {key: text.read(value) for key, value in headers.items()}
     for key, variable in _read_texts(entry, "env_http_headers").items():
-        found[key] = f"${{{variable}}}"
+        pairs[key] = f"${{{variable}}}"
     if token_variable := entry.get("bearer_token_env_var"):
-        found["Authorization"] = f"Bearer ${{{token_variable}}}"
-    return found
+        pairs["Authorization"] = f"Bearer ${{{token_variable}}}"
+    return pairs
 
 
 def _read_program(entry: Mapping[str, Any], text: _Text) -> dict[str, Any]:
@@ -109,12 +111,12 @@ def _read_program(entry: Mapping[str, Any], text: _Text) -> dict[str, Any]:
     args = entry.get("args")
     if args is not None and not isinstance(args, list):
         raise _StaysError(f"its args is {_kind_of(args)}, not a list")
-    for one in args or ():
-        if not _is_text(one):
-            raise _StaysError(f"its args hold {_kind_of(one)}, not a text")
+    for argument in args or ():
+        if not _is_text(argument):
+            raise _StaysError(f"its args hold {_kind_of(argument)}, not a text")
     table: dict[str, Any] = {
         "command": text.read_fixed(command, "its command"),
-        "args": [text.read_fixed(str(one), "its arguments") for one in args or ()],
+        "args": [text.read_fixed(str(argument), "its arguments") for argument in args or ()],
         "env": {key: text.read(value) for key, value in _read_texts(entry, "env").items()},
     }
     passed_on = entry.get("env_vars")
@@ -122,8 +124,8 @@ def _read_program(entry: Mapping[str, Any], text: _Text) -> dict[str, Any]:
         table["env"].setdefault(str(variable), f"${{{variable}}}")
     folder = entry.get("cwd")
     if isinstance(folder, str):
-        given = Path(text.read_fixed(folder, "its cwd"))
-        table["folder"] = str(given if text.folder is None else text.folder / given)
+        cwd = Path(text.read_fixed(folder, "its cwd"))
+        table["folder"] = str(cwd if text.folder is None else text.folder / cwd)
     elif text.folder is not None:
         table["folder"] = str(text.folder)
     if isinstance(start_s := entry.get("startup_timeout_sec"), int | float) and start_s > 0:
@@ -133,14 +135,14 @@ def _read_program(entry: Mapping[str, Any], text: _Text) -> dict[str, Any]:
 
 def _read_texts(entry: Mapping[str, Any], key: str) -> dict[str, str]:
     """The object of strings at ``key``, without nulls. Raises `_StaysError` for other types."""
-    found = entry.get(key)
-    if found is not None and not isinstance(found, dict):
-        raise _StaysError(f"its {key} is {_kind_of(found)}, not an object")
-    given = {name: value for name, value in (found or {}).items() if value is not None}
-    for name, value in given.items():
+    variables = entry.get(key)
+    if variables is not None and not isinstance(variables, dict):
+        raise _StaysError(f"its {key} is {_kind_of(variables)}, not an object")
+    own = {name: value for name, value in (variables or {}).items() if value is not None}
+    for name, value in own.items():
         if not _is_text(value):
             raise _StaysError(f"its {key} {name} is {_kind_of(value)}, not a text")
-    return {name: str(value) for name, value in given.items()}
+    return {name: str(value) for name, value in own.items()}
 
 
 def _is_text(value: Any) -> bool:
@@ -171,10 +173,10 @@ def is_own_hub(table: Mapping[str, Any], hub_url: str | None) -> bool:
         words = [str(command), *map(str, table.get("args") or ())]
         env = table.get("env") or {}
         return _starts_hub(words) and "--agent" not in words and not env.keys() & _OTHER_HUB
-    given, own = table.get("url"), hub_url
-    if not given or not own:
+    url, own = table.get("url"), hub_url
+    if not url or not own:
         return False
-    return _address_of(str(given)) == (*_address_of(own)[:2], "/mcp")
+    return _address_of(str(url)) == (*_address_of(own)[:2], "/mcp")
 
 
 def _starts_hub(words: Sequence[str]) -> bool:
@@ -227,17 +229,17 @@ class _Text:
     def _split(self, text: str) -> list[str | _Variable]:
         pieces: list[str | _Variable] = []
         at = 0
-        for found in self._pattern.finditer(text) if self._pattern else ():
-            pieces += [text[at : found.start()], self._value_of(found)]
-            at = found.end()
+        for match in self._pattern.finditer(text) if self._pattern else ():
+            pieces += [text[at : match.start()], self._value_of(match)]
+            at = match.end()
         return [*pieces, text[at:]]
 
-    def _value_of(self, found: re.Match[str]) -> str | _Variable:
+    def _value_of(self, match: re.Match[str]) -> str | _Variable:
         if self._pattern is not _EDITOR_NAME:
-            name = found[1] or (found[2] if self._pattern is _DOLLAR_NAME else "")
-            default = found[2] if self._pattern is _BRACED_NAME else None
+            name = match[1] or (match[2] if self._pattern is _DOLLAR_NAME else "")
+            default = match[2] if self._pattern is _BRACED_NAME else None
             return _Variable(name) if default is None or name in self._at.environ else default
-        kind, name = found[1], found[2]
+        kind, name = match[1], match[2]
         if kind == "env":
             return _Variable(name)
         known = {"userHome": str(self._at.home), "pathSeparator": "/", "/": "/"}
@@ -245,7 +247,7 @@ class _Text:
             known |= {"workspaceFolder": str(self.folder), "workspaceFolderBasename": self.folder.name}
         if kind is None and name in known:
             return known[name]
-        raise _StaysError(f"only the client knows {found[0]}")
+        raise _StaysError(f"only the client knows {match[0]}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,10 +39,10 @@ class _Line:
 
 def read_value(text: str, path: Sequence[str], where: str) -> Any:
     """The value at ``path``, None if absent. Raises InvalidSettingError for invalid syntax."""
-    found: Any = _parse(text, where)
+    value: Any = _parse(text, where)
     for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def set_table(
@@ -103,20 +103,20 @@ def _read_lines(text: str) -> Iterator[_Line]:
     """The statements of a text that tomllib accepts, in order, covering every byte."""
     start = len(_MARK) if text.startswith(_MARK) else 0
     depth, table = 0, tuple[str, ...]()
-    for found in _TOKEN.finditer(text, start):
-        piece = found.group()
+    for match in _TOKEN.finditer(text, start):
+        piece = match.group()
         depth += (piece in ("[", "{")) - (piece in ("]", "}"))
-        if depth or (piece != "\n" and found.end() != len(text)):
+        if depth or (piece != "\n" and match.end() != len(text)):
             continue
-        statement = text[start : found.end()].strip()
+        statement = text[start : match.end()].strip()
         if statement.startswith("["):
             table = tuple(_names(tomllib.loads(statement)))
-            yield _Line(start, found.end(), table, None, is_header=True)
+            yield _Line(start, match.end(), table, None, is_header=True)
         elif not statement or statement.startswith("#"):
-            yield _Line(start, found.end(), table, None)
+            yield _Line(start, match.end(), table, None)
         else:
-            yield _Line(start, found.end(), table, next(iter(tomllib.loads(statement))))
-        start = found.end()
+            yield _Line(start, match.end(), table, next(iter(tomllib.loads(statement))))
+        start = match.end()
 
 
 def _names(value: Any) -> Iterator[str]:
@@ -188,14 +188,14 @@ def _with(document: dict[str, Any], path: Sequence[str], value: Any) -> dict[str
 def _check(edited: str, wanted: dict[str, Any], path: Sequence[str], where: str) -> str:
     """Return the edited text if it parses to the wanted document."""
     try:
-        found = tomllib.loads(edited.removeprefix(_MARK))
+        entry = tomllib.loads(edited.removeprefix(_MARK))
     except tomllib.TOMLDecodeError:
-        found = None
+        entry = None
     head = path[0]
-    if found is not None and found.get(head) == {}:
+    if entry is not None and entry.get(head) == {}:
         # keep an empty [table] of the user's own
         wanted = {head: {}} | wanted
-    if found != wanted:
+    if entry != wanted:
         raise InvalidSettingError(
             where,
             f"{'.'.join(path)} is written in a way that cannot be edited here",

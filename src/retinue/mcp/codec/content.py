@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from retinue.core.call import Part
+from retinue.core.parts import is_made_of_parts
 from retinue.core.record import Prompt, Resource, Schema
 from retinue.core.uri_template import is_template
 from retinue.mcp.codec.tools import render_output_schema, wrap_result
@@ -20,16 +21,24 @@ _UNCACHED = {"ttlMs": 0, "cacheScope": "private"}
 """Lists depend on the caller and may change at any time; ``list_changed`` says when."""
 
 
-def render_call_result(value: Any, parts: Iterable[Part], output_schema: Schema | None) -> dict[str, Any]:
+def render_call_result(
+    value: Any, parts: Iterable[Part], output_schema: Schema | None, *, is_whole: bool = False
+) -> dict[str, Any]:
     """A ``CallToolResult``: a text is itself, other values are JSON as text and as data.
 
-    Parts stand for the value where there are some, unless an output schema was promised.
+    Parts stand for the value where there are some, unless an output schema was promised or the result goes
+    to a program (``is_whole``). A text beside parts that lack it comes before them.
     """
-    blocks = [render_part(part) for part in parts]
+    given = tuple(parts)
+    if given and is_made_of_parts(value, given):
+        value = None
+    blocks = [render_part(part) for part in given]
+    if blocks and isinstance(value, str) and all(part.kind != "text" for part in given):
+        blocks.insert(0, render_text(value))
     result: dict[str, Any] = {"content": blocks or [render_text(value_as_text(value))]}
     if isinstance(value, dict) and (output_schema is None or output_schema.get("type") == "object"):
         # the usual case: an object is promised, or nothing
-        structured = value if not blocks or output_schema is not None else None
+        structured = value if not blocks or output_schema is not None or is_whole else None
     elif not blocks or render_output_schema(output_schema) is not None:
         structured = wrap_result(output_schema, value)
     else:

@@ -50,7 +50,7 @@ class ForeignServerFacts:
     """The facts of a server about itself; ``capabilities`` are the names of its capabilities.
 
     ``subscribes`` tells whether it reports changes of single resources, ``is_bilingual`` whether a server
-    with a session takes requests of 2026-07-28 beside it.
+    with a session takes requests of 2026-07-28 as well.
     """
 
     era: Era
@@ -112,17 +112,17 @@ class Requests:
         era: Era | None = None,
     ) -> Message:
         """A request in ``era``, else the server's; a caller that listens gets its progress and log lines."""
-        given = dict(params)
-        meta = dict(given.get("_meta") or {})
+        sent = dict(params)
+        meta = dict(sent.get("_meta") or {})
         if (era or self.era) == "modern":
-            meta |= self._modern_meta({one: {} for one in _ASKABLE_OF_A_CALL if one in capabilities})
+            meta |= self._modern_meta({name: {} for name in _ASKABLE_OF_A_CALL if name in capabilities})
             if "log" in capabilities:
                 meta[f"{_META}logLevel"] = "debug"
         if "progress" in capabilities:
             meta["progressToken"] = self._last_id + 1
         if meta:
-            given["_meta"] = meta
-        return self._request(method, given)
+            sent["_meta"] = meta
+        return self._request(method, sent)
 
     def _modern_meta(self, capabilities: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -151,9 +151,9 @@ def refusal(request_id: Any, code: int, text: str) -> Message:
 def parse_initialized(result: Mapping[str, Any]) -> ForeignServerFacts:
     """The answer to ``initialize``; a version unknown here is that of a later server, taken as it is."""
     version = result.get("protocolVersion")
-    found = _facts(result, "handshake")
+    facts = _facts(result, "handshake")
     known = version if isinstance(version, str) and version in HANDSHAKE_VERSIONS else HANDSHAKE_VERSION
-    return replace(found, version=known)
+    return replace(facts, version=known)
 
 
 def parse_discovered(result: Mapping[str, Any]) -> ForeignServerFacts:
@@ -185,8 +185,8 @@ def _facts(result: Mapping[str, Any], era: Era) -> ForeignServerFacts:
 
 def read_page(method: str, result: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], str | None]:
     """The objects of one page of a list, and the cursor of the next."""
-    found = result.get(_LISTS[method])
-    entries = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+    listed = result.get(_LISTS[method])
+    entries = [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
     cursor = result.get("nextCursor")
     return entries, cursor if isinstance(cursor, str) and cursor else None
 
@@ -199,19 +199,19 @@ def parse_tools(tools: Iterable[Mapping[str, Any]], visibility: Visibility) -> I
         if not name or name in seen:
             continue
         seen.add(name)
-        said = _object(tool.get("annotations"))
+        hints = _object(tool.get("annotations"))
         yield Skill(
             id=name,
             description=_text(tool.get("description")),
-            title=_text(tool.get("title")) or _text(said.get("title")) or None,
+            title=_text(tool.get("title")) or _text(hints.get("title")) or None,
             input_schema=_schema(tool.get("inputSchema")) or {"type": "object"},
             output_schema=_schema(tool.get("outputSchema")),
             visibility=visibility,
             hints=Hints(
-                read_only=said.get("readOnlyHint") is True,
-                destructive=said.get("destructiveHint") is True,
-                idempotent=said.get("idempotentHint") is True,
-                open_world=said.get("openWorldHint") is True,
+                read_only=hints.get("readOnlyHint") is True,
+                destructive=hints.get("destructiveHint") is True,
+                idempotent=hints.get("idempotentHint") is True,
+                open_world=hints.get("openWorldHint") is True,
             ),
         )
 
@@ -247,10 +247,12 @@ def parse_prompts(entries: Iterable[Mapping[str, Any]], visibility: Visibility) 
                 name=name,
                 arguments=tuple(
                     PromptArgument(
-                        _text(one.get("name")), _text(one.get("description")), one.get("required") is True
+                        _text(argument.get("name")),
+                        _text(argument.get("description")),
+                        argument.get("required") is True,
                     )
-                    for one in (arguments if isinstance(arguments, list) else ())
-                    if isinstance(one, Mapping) and _text(one.get("name"))
+                    for argument in (arguments if isinstance(arguments, list) else ())
+                    if isinstance(argument, Mapping) and _text(argument.get("name"))
                 ),
                 visibility=visibility,
                 title=_text(entry.get("title")) or None,
@@ -258,32 +260,32 @@ def parse_prompts(entries: Iterable[Mapping[str, Any]], visibility: Visibility) 
             )
 
 
-def completion_params(name: str, argument: str, value: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def completion_params(name: str, argument: str, value: str, context: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of ``completion/complete``; ``name`` is a prompt, or a template by its URI."""
     is_uri = is_template(name) or "://" in name
     ref = {"type": "ref/resource", "uri": name} if is_uri else {"type": "ref/prompt", "name": name}
     params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
-    if given:
-        params["context"] = {"arguments": dict(given)}
+    if context:
+        params["context"] = {"arguments": dict(context)}
     return params
 
 
 def parse_contents(uri: str, result: Mapping[str, Any]) -> tuple[Part, ...]:
     """The contents of ``resources/read``; a content that names no URI gets ``uri``."""
-    found = result.get("contents")
+    contents = result.get("contents")
     parts = []
-    for content in found if isinstance(found, list) else ():
+    for content in contents if isinstance(contents, list) else ():
         if isinstance(content, Mapping) and (isinstance(content.get("text", content.get("blob")), str)):
             fallback = "application/octet-stream" if "blob" in content else "text/plain"
-            value = {"uri": uri, **{key: one for key, one in content.items() if key != "mimeType"}}
+            value = {"uri": uri, **{key: item for key, item in content.items() if key != "mimeType"}}
             parts.append(Part("resource", value, _text(content.get("mimeType")) or fallback))
     return tuple(parts)
 
 
 def parse_prompt_messages(result: Mapping[str, Any]) -> Iterator[tuple[Literal["user", "assistant"], Part]]:
     """Role and content of each message of ``prompts/get``."""
-    found = result.get("messages")
-    for message in found if isinstance(found, list) else ():
+    messages = result.get("messages")
+    for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, Mapping) else None
         if isinstance(content, Mapping):
             yield "assistant" if message.get("role") == "assistant" else "user", parse_block(content)
@@ -291,9 +293,9 @@ def parse_prompt_messages(result: Mapping[str, Any]) -> Iterator[tuple[Literal["
 
 def parse_completion(result: Mapping[str, Any]) -> tuple[tuple[str, ...], int | None]:
     """The values of ``completion/complete``, and their number where it is known."""
-    found = _object(result.get("completion"))
-    values, total = found.get("values"), found.get("total")
-    kept = tuple(one for one in values if isinstance(one, str)) if isinstance(values, list) else ()
+    completion = _object(result.get("completion"))
+    values, total = completion.get("values"), completion.get("total")
+    kept = tuple(value for value in values if isinstance(value, str)) if isinstance(values, list) else ()
     return kept, total if type(total) is int else None
 
 

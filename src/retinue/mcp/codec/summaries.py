@@ -38,10 +38,10 @@ def summarise(value: Any, max_chars: int) -> Summary | None:
         cut = [_count("", max_chars, len(value), "characters")] if len(value) > max_chars else []
         return Summary(value[:max_chars], cut)
     for chars, entries in _LIMITS:
-        found = Summary()
-        found.value = _shorten(value, chars, entries, "", found.left_out)
-        if len(orjson.dumps(found.value, option=orjson.OPT_INDENT_2)) <= max_chars:
-            return found
+        summary = Summary()
+        summary.value = _shorten(value, chars, entries, "", summary.left_out)
+        if len(orjson.dumps(summary.value, option=orjson.OPT_INDENT_2)) <= max_chars:
+            return summary
     return None
 
 
@@ -74,15 +74,15 @@ def _shorten(value: Any, chars: int, entries: int, path: str, left_out: list[str
         if len(value) > keys:
             left_out.append(_count(path, keys, len(value), "entries"))
         return {
-            key: _shorten(one, chars, entries, f"{path}.{key}" if path else str(key), left_out)
-            for key, one in islice(value.items(), keys)
+            key: _shorten(item, chars, entries, f"{path}.{key}" if path else str(key), left_out)
+            for key, item in islice(value.items(), keys)
         }
     if isinstance(value, list | tuple):
         if len(value) > entries:
             left_out.append(_count(path, entries, len(value), "entries"))
         return [
-            _shorten(one, chars, entries, f"{path}[{index}]", left_out)
-            for index, one in enumerate(value[:entries])
+            _shorten(item, chars, entries, f"{path}[{index}]", left_out)
+            for index, item in enumerate(value[:entries])
         ]
     return value
 
@@ -93,6 +93,6 @@ def _count(path: str, shown: int, total: int, unit: str) -> str:
 
 def describe_left_out(summary: Summary) -> str:
     """The first entries of ``left_out`` as one line; those nearest to the root come first."""
-    nearest = sorted(summary.left_out, key=lambda one: one.count(".") + one.count("["))
+    nearest = sorted(summary.left_out, key=lambda path: path.count(".") + path.count("["))
     more = [f"and {len(nearest) - MAX_NOTES} more"] if len(nearest) > MAX_NOTES else []
     return "; ".join([*nearest[:MAX_NOTES], *more])

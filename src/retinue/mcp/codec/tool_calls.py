@@ -53,7 +53,7 @@ class ToolCall:
         """The request, with the client's name and version."""
         wrapped = is_input_wrapped(self.skill.input_schema)
         asked: dict[str, Any] = {
-            one: {} for one in ("elicitation", "sampling", "roots") if one in self.capabilities
+            name: {} for name in ("elicitation", "sampling", "roots") if name in self.capabilities
         }
         meta = {**_client_meta(client, client_version, asked), WHOLE_KEY: True}
         if "progress" in self.capabilities:
@@ -84,14 +84,14 @@ def _repeated(schema: Any, value: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(properties, Mapping) or not isinstance(value, Mapping):
         return
     for name, inner in properties.items():
-        given = value.get(name)
+        argument = value.get(name)
         marked = inner.get("x-mcp-header") if isinstance(inner, Mapping) else None
         if isinstance(marked, str) and _HEADER_NAME.fullmatch(marked):
-            if isinstance(given, bool):
-                yield marked, "true" if given else "false"
-            elif isinstance(given, str | int | float):
-                yield marked, str(given)
-        yield from _repeated(inner, given)
+            if isinstance(argument, bool):
+                yield marked, "true" if argument else "false"
+            elif isinstance(argument, str | int | float):
+                yield marked, str(argument)
+        yield from _repeated(inner, argument)
 
 
 def list_request(client: str, client_version: str) -> Message:
@@ -135,11 +135,11 @@ def parse_feedback(document: Mapping[str, Any]) -> Feedback | None:
         )
     if document.get("method") == "notifications/message":
         level = _LEVELS.get(str(params.get("level")), "error")
-        said = params.get("data")
-        if isinstance(said, dict) and isinstance(said.get("message"), str):
-            rest = {key: value for key, value in said.items() if key != "message"}
-            return Feedback("log", said["message"], level=level, data=rest)
-        return Feedback("log", said if isinstance(said, str) else orjson.dumps(said).decode(), level=level)
+        data = params.get("data")
+        if isinstance(data, dict) and isinstance(data.get("message"), str):
+            rest = {key: value for key, value in data.items() if key != "message"}
+            return Feedback("log", data["message"], level=level, data=rest)
+        return Feedback("log", data if isinstance(data, str) else orjson.dumps(data).decode(), level=level)
     return None
 
 
@@ -151,7 +151,7 @@ def read_answer(reply: Reply, agent: str, skill: Skill) -> Answer:
     if reply.is_tool_error:
         raise _read_tool_error(result, reply.text or "the tool failed", agent)
     content = result.get("content")
-    blocks = [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+    blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
     warnings = _take_warnings(blocks, reply.meta)
     usage = read_usage(reply.meta.get(USAGE_KEY))
     plain = len(blocks) == 1 and blocks[0].get("type") == "text"
@@ -177,8 +177,10 @@ def _says(text: Any, value: Any, result: Mapping[str, Any]) -> bool:
 
 def _take_warnings(blocks: list[dict[str, Any]], meta: Mapping[str, Any]) -> tuple[str, ...]:
     """The warnings of a server of our kind; their blocks, which repeat them for models, are removed."""
-    told = meta.get(WARNINGS_KEY)
-    warnings = tuple(one for one in told if isinstance(one, str)) if isinstance(told, list) else ()
+    listed = meta.get(WARNINGS_KEY)
+    warnings = (
+        tuple(warning for warning in listed if isinstance(warning, str)) if isinstance(listed, list) else ()
+    )
     for warning in reversed(warnings):
         if blocks and blocks[-1].get("text") == f"warning: {warning}":
             blocks.pop()
@@ -219,8 +221,8 @@ def _read_tool_error(result: Mapping[str, Any], text: str, agent: str) -> Retinu
     code: Any = None
     if isinstance(facts, dict):
         facts = dict(facts)
-        code, said = facts.pop(CODE_FACT, None), facts.pop(MESSAGE_FACT, text)
-        text = said if isinstance(said, str) else text
+        code, message = facts.pop(CODE_FACT, None), facts.pop(MESSAGE_FACT, text)
+        text = message if isinstance(message, str) else text
     return _remote_error(agent, code, text, facts)
 
 

@@ -118,8 +118,8 @@ def render_output_schema(schema: Schema | None) -> dict[str, Any] | None:
 
 def read_arguments(schema: Schema | None, arguments: Mapping[str, Any] | None) -> Any:
     """The arguments of the skill, without the wrapping."""
-    given = {} if arguments is None else arguments
-    return given.get(INPUT_FIELD) if is_input_wrapped(schema) else given
+    value = {} if arguments is None else arguments
+    return value.get(INPUT_FIELD) if is_input_wrapped(schema) else value
 
 
 def wrap_result(schema: Schema | None, value: Any) -> Any:
@@ -165,7 +165,7 @@ def _render_hints(hints: Hints) -> dict[str, bool]:
         "idempotentHint": hints.idempotent,
         "openWorldHint": hints.open_world,
     }
-    return {name: True for name, said in given.items() if said}
+    return {name: True for name, value in given.items() if value}
 
 
 MAX_LENGTH = 64
@@ -198,24 +198,24 @@ def safe_names(ids: Iterable[str]) -> dict[str, str]:
     long or empty, it is cut and ends in a hash of the id.
     """
     known = dict.fromkeys(ids)
-    safe = {one for one in known if is_safe(one)}
-    folded = {one: _UNSAFE.sub("_", one) for one in known if one not in safe}
+    safe = {name for name in known if is_safe(name)}
+    folded = {name: _UNSAFE.sub("_", name) for name in known if name not in safe}
     wanted = Counter(folded.values())
     taken = set(safe)
     aliases: dict[str, str] = {}
     hashed: list[str] = []
-    for one in known:
-        if one in safe:
-            aliases[one] = one
-        elif is_safe(folded[one]) and wanted[folded[one]] == 1 and folded[one] not in safe:
-            aliases[one] = folded[one]
-            taken.add(folded[one])
+    for name in known:
+        if name in safe:
+            aliases[name] = name
+        elif is_safe(folded[name]) and wanted[folded[name]] == 1 and folded[name] not in safe:
+            aliases[name] = folded[name]
+            taken.add(folded[name])
         else:
-            hashed.append(one)
-    for one in sorted(hashed):
-        aliases[one] = _hashed(one, taken)
-        taken.add(aliases[one])
-    return {one: aliases[one] for one in known}
+            hashed.append(name)
+    for name in sorted(hashed):
+        aliases[name] = _hashed(name, taken)
+        taken.add(aliases[name])
+    return {name: aliases[name] for name in known}
 
 
 def is_safe(name: str) -> bool:
@@ -251,9 +251,9 @@ def tool_id(agent: str | None, skill: str) -> str:
     return f"{_safe_version(agent)}{AGENT_MARK}{STANDARD_NAMES.get(skill, skill)}"
 
 
-def _hashed(one: str, taken: set[str]) -> str:
-    digest = sha256(one.encode("utf-8", "surrogatepass")).hexdigest()
-    stem = _UNSAFE.sub("_", one)[: MAX_LENGTH - 1 - _HASH_LENGTH]
+def _hashed(name: str, taken: set[str]) -> str:
+    digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    stem = _UNSAFE.sub("_", name)[: MAX_LENGTH - 1 - _HASH_LENGTH]
     for length in range(_HASH_LENGTH, len(digest)):
         alias = f"{stem[: MAX_LENGTH - 1 - length]}_{digest[:length]}"
         if alias not in taken:

@@ -88,8 +88,8 @@ class Incoming:
         """The id of a request of the server's own; None for every other message."""
         if self.document is None or "method" not in self.document:
             return None
-        found = self.document.get("id")
-        return found if isinstance(found, str | int) else None
+        request_id = self.document.get("id")
+        return request_id if isinstance(request_id, str | int) else None
 
 
 class ResponseReader:
@@ -125,16 +125,16 @@ class ResponseReader:
     def feed(self, chunk: bytes) -> list[Incoming]:
         """The messages that ``chunk`` of a stream completes, up to the response. Raises TooLargeError."""
         assert self._events is not None, "a body that is no stream is read whole"
-        found: list[Incoming] = []
+        messages: list[Incoming] = []
         for event in self._events.feed(chunk):
             incoming = _parse_incoming(event.raw, event.data, event.id)
-            found.append(incoming)
+            messages.append(incoming)
             if incoming.reply is not None:
                 self.reply = incoming.reply
                 if self.is_over:
                     break
             self.is_resumable = self.is_resumable or event.id is not None
-        return found
+        return messages
 
     def read_body(self, body: bytes) -> list[Incoming]:
         """The response in the body of an answer that is no stream; [] where there is none."""

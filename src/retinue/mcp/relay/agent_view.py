@@ -29,11 +29,11 @@ class BareListings:
         if made is not None and made[0] is listing:
             return made[1]
         bare = replace(skill, input_schema=None, output_schema=None)
-        found = replace(listing, record=replace(listing.record, skills=(bare,)))
+        shown = replace(listing, record=replace(listing.record, skills=(bare,)))
         if len(self._made) >= self._keep:
             self._made.clear()
-        self._made[key] = (listing, found)
-        return found
+        self._made[key] = (listing, shown)
+        return shown
 
 
 class PinnedLookup:
@@ -98,8 +98,8 @@ def find_tool(record: AgentRecord, name: str, scopes: frozenset[str]) -> Skill |
     skill = record.find_skill(name)
     if skill is not None:
         return skill if is_visible(skill.visibility, scopes) else None
-    seen = {one.id: one for one in record.skills if is_visible(one.visibility, scopes)}
-    return next((seen[one] for one, alias in safe_names(seen).items() if alias == name), None)
+    seen = {skill.id: skill for skill in record.skills if is_visible(skill.visibility, scopes)}
+    return next((seen[skill_id] for skill_id, alias in safe_names(seen).items() if alias == name), None)
 
 
 def narrow_tools(final: Final, record: AgentRecord, scopes: frozenset[str]) -> Final:

@@ -152,7 +152,7 @@ class RelayExchange:
     async def _pass_on(self, response: AgentResponse) -> Reply | None:
         """Pass events to the client as they come; the response itself is kept as ``final``."""
         while batch := await response.next():
-            passed = b"".join(one.raw for one in batch if one.reply is None)
+            passed = b"".join(message.raw for message in batch if message.reply is None)
             if passed:
                 for incoming in batch:
                     if (question_id := incoming.question_id) is not None:

@@ -104,15 +104,15 @@ class RequestReader:
 
 def _forwarded(scope: Scope) -> dict[str, str]:
     """The headers for the agent, by lower-case name; raises InvalidRequestError for a repeated header."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for raw, value in scope["headers"]:
         if raw in _FORWARDED or raw.startswith(_FORWARDED_PREFIX):
             name = raw.decode("latin-1")
-            if name in found:
+            if name in fields:
                 # of two values, this hub might read one and the agent the other
                 raise InvalidRequestError(f"the header {name} appears more than once")
-            found[name] = value.decode("utf-8", "replace")
-    return found
+            fields[name] = value.decode("utf-8", "replace")
+    return fields
 
 
 def _trace_headers(headers: Headers) -> dict[str, str]:

@@ -371,8 +371,8 @@ def _digest(things: Iterable[Resource | Prompt]) -> bytes:
 def find_resource(offer: Offer, uri: str, principal: Principal) -> Resource | None:
     """The resource of this URI, or the template that matches it, if the caller may see it."""
     seen = offer.resources(principal)
-    exact = next((one for one in seen if one.uri == uri), None)
+    exact = next((resource for resource in seen if resource.uri == uri), None)
     if exact is not None:
         return exact
-    templates = (one for one in seen if is_template(one.uri))
-    return next((one for one in templates if fits_template(one.uri, uri)), None)
+    templates = (resource for resource in seen if is_template(resource.uri))
+    return next((template for template in templates if fits_template(template.uri, uri)), None)

@@ -147,16 +147,16 @@ class McpChannel:
     @property
     def capabilities(self) -> frozenset[Capability]:
         """The reports that this client receives, and the requests that it declared to answer."""
-        found: set[Capability] = set()
+        kinds: set[Capability] = set()
         meta = self._context.meta
         if meta and ("progress_token" in meta or "progressToken" in meta):
-            found.add("progress")
+            kinds.add("progress")
         if self._least_level is not None:
-            found.add("log")
+            kinds.add("log")
         declared = self._context.session.client_capabilities
         if declared is not None and (self._conversation is not None or not is_modern(self._context)):
-            found |= {one for one in _ASKABLE if getattr(declared, one) is not None}
-        return frozenset(found)
+            kinds |= {kind for kind in _ASKABLE if getattr(declared, kind) is not None}
+        return frozenset(kinds)
 
     @property
     def is_sessionless(self) -> bool:
@@ -179,8 +179,8 @@ class McpChannel:
     async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
         if self._least_level is None or LEVELS.index(level) < LEVELS.index(self._least_level):
             return
-        said: Any = message if data is None else {"message": message, **data}
-        params = types.LoggingMessageNotificationParams(level=level, data=said)
+        payload: Any = message if data is None else {"message": message, **data}
+        params = types.LoggingMessageNotificationParams(level=level, data=payload)
         await self._context.session.send_notification(
             types.LoggingMessageNotification(params=params), related_request_id=self._context.request_id
         )

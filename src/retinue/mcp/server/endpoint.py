@@ -65,11 +65,11 @@ def capabilities_of(offer: Offer, principal: Principal) -> dict[str, Any]:
     resources = offer.resources(principal)
     prompts = offer.prompts(principal)
     declared: dict[str, Any] = {"tools": {"listChanged": True}, "resources": {"listChanged": True}}
-    if any(one.live for one in resources):
+    if any(resource.live for resource in resources):
         declared["resources"] = {"subscribe": True, "listChanged": True}
     if prompts:
         declared["prompts"] = {"listChanged": True}
-    if prompts or any(is_template(one.uri) for one in resources):
+    if prompts or any(is_template(resource.uri) for resource in resources):
         declared["completions"] = {}
     if offer.facts.logs:
         declared["logging"] = {}
@@ -112,7 +112,7 @@ class McpEndpoint:
         if unanswered is None:
             return
         receive = unanswered
-        # no events are kept, and the SDK leaves a request to resume a stream unanswered: it begins anew
+        # no events are kept, and the SDK leaves a request to resume a stream unanswered, so it starts again
         scope["headers"] = [_trimmed(*header) for header in scope["headers"] if header[0] != _RESUMED]
         # the SDK compares this with the opener of the session, and answers another caller with 404
         scope["user"] = AuthenticatedUser(

@@ -125,10 +125,10 @@ class HubOffer:
         key = self.visibility_key_of(principal)
         view = self._view(key)
         short = self._is_short(key, view, session)
-        found = view.catalogs.get(short)
-        if found is None:
-            found = view.catalogs[short] = self._make(key, short)
-        return found
+        catalog = view.catalogs.get(short)
+        if catalog is None:
+            catalog = view.catalogs[short] = self._make(key, short)
+        return catalog
 
     def resources(self, principal: Principal) -> Sequence[Resource]:
         key = self.visibility_key_of(principal)
@@ -136,9 +136,11 @@ class HubOffer:
             return ()
         view = self._view(key)
         if view.resources is None:
-            own = [one for one in self._record.resources if is_visible(one.visibility, key.scopes)]
+            own = [
+                resource for resource in self._record.resources if is_visible(resource.visibility, key.scopes)
+            ]
             agents = self._survey(key).entries[:MANY]
-            cards = [_resource_of(self._directory.name_of(one)) for one in agents]
+            cards = [_resource_of(self._directory.name_of(entry)) for entry in agents]
             view.resources = (*own, *cards, *list_resources(self._list_imported(key)))
         return view.resources
 
@@ -146,7 +148,7 @@ class HubOffer:
         key = self.visibility_key_of(principal)
         view = self._view(key)
         if view.prompts is None:
-            own = [one for one in self._record.prompts if self._is_own_seen(one.visibility, key)]
+            own = [prompt for prompt in self._record.prompts if self._is_own_seen(prompt.visibility, key)]
             view.prompts = (*own, *list_prompts(self._list_imported(key)))
         return view.prompts
 
@@ -160,10 +162,10 @@ class HubOffer:
         return is_visible(visibility, key.scopes) and is_seen(key.view, self.agent)
 
     def _view(self, key: VisibilityKey) -> _View:
-        found = self._views.get(key)
-        if found is None:
-            found = self._views[key] = _View()
-        return found
+        view = self._views.get(key)
+        if view is None:
+            view = self._views[key] = _View()
+        return view
 
     def _survey(self, key: VisibilityKey) -> _Survey:
         view = self._view(key)
@@ -203,13 +205,15 @@ class HubOffer:
         return fixed or (view.is_many and self._survey(key).tools > TOO_MANY)
 
     def _make(self, key: VisibilityKey, short: bool) -> ToolCatalog:
-        own: Sequence[Skill] = [one for one in self._record.skills if self._is_own_seen(one.visibility, key)]
+        own: Sequence[Skill] = [
+            skill for skill in self._record.skills if self._is_own_seen(skill.visibility, key)
+        ]
         if self._shape is not None:
             own = self._shape(own, key.scopes, key.view)
         if short:
             return SearchOnlyCatalog(own, self._directory, key, self._names, lambda: self._count(key))
         entries = self._survey(key).entries
-        names = {one.id: self._directory.name_of(one) for one in entries}
+        names = {entry.id: self._directory.name_of(entry) for entry in entries}
         others: list[tuple[str | None, Skill]] = [
             (names[listing.id], skill)
             for listing in self._directory.open_all(entries)

@@ -82,16 +82,16 @@ class Interactions:
             channel.move_to(context, level)
             conversation.answer(params.input_responses)
         with _heartbeat(channel):
-            found = await conversation.proceed()
-        if not isinstance(found, PendingQuestions):
-            return found
+            result = await conversation.proceed()
+        if not isinstance(result, PendingQuestions):
+            return result
         try:
             state = self._suspended.suspend(SuspendedCall(conversation, channel), owner, subject)
         except BusyError as error:
             raise MCPError(*mcp_read_fault(error)) from error
         requests = {
             name: request.model_dump(by_alias=True, mode="json", exclude_none=True)
-            for name, request in found.requests.items()
+            for name, request in result.requests.items()
         }
         return {"resultType": "input_required", "inputRequests": requests, "requestState": state}
 
@@ -117,7 +117,7 @@ async def _as_coroutine(run: Run, channel: McpChannel) -> dict[str, Any]:
 def _can_be_asked(context: Context) -> bool:
     declared = context.session.client_capabilities
     return declared is not None and any(
-        one is not None for one in (declared.elicitation, declared.sampling, declared.roots)
+        kind is not None for kind in (declared.elicitation, declared.sampling, declared.roots)
     )
 
 
@@ -127,8 +127,10 @@ def _owner(context: Context) -> str:
 
 def _subject(context: Context, params: types.InputResponseRequestParams) -> str:
     """Identifies the request: a state resumes only the request that it came from."""
-    said = params.model_dump(by_alias=True, mode="json", exclude={"meta", "input_responses", "request_state"})
-    return sha256(orjson.dumps([context.method, said], option=orjson.OPT_SORT_KEYS)).hexdigest()
+    fields = params.model_dump(
+        by_alias=True, mode="json", exclude={"meta", "input_responses", "request_state"}
+    )
+    return sha256(orjson.dumps([context.method, fields], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 @contextmanager

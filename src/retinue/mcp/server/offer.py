@@ -49,7 +49,7 @@ class ToolCatalog:
         for agent, skill in offered:
             by_name.setdefault(tool_id(agent, skill.id), (agent, skill))
         listed = list(by_name.values())
-        aliases = safe_names(by_name) if names == "safe" else {one: one for one in by_name}
+        aliases = safe_names(by_name) if names == "safe" else {skill_id: skill_id for skill_id in by_name}
         entries = [ToolEntry(aliases[tool_id(agent, skill.id)], skill, agent) for agent, skill in listed]
         rendered = [render_tool(entry.skill, entry.alias, agent=entry.agent) for entry in entries]
         self._rendered = [tool for tool, entry in zip(rendered, entries, strict=True) if entry.skill.listed]
@@ -83,13 +83,13 @@ class ToolCatalog:
 
     def has_header_arguments(self, name: str) -> bool:
         """Whether the listed schema asks clients to repeat an argument in a header (``x-mcp-header``)."""
-        found = self._mirrored.get(name)
-        if found is None:
+        is_mirrored = self._mirrored.get(name)
+        if is_mirrored is None:
             schema = self.find_input_schema(name)
-            found = schema is not None and _HEADER_MARK in orjson.dumps(schema)
+            is_mirrored = schema is not None and _HEADER_MARK in orjson.dumps(schema)
             if name in self._found:
-                self._mirrored[name] = found
-        return found
+                self._mirrored[name] = is_mirrored
+        return is_mirrored
 
 
 class Offer(Protocol):
@@ -159,19 +159,21 @@ class RecordOffer:
 
     def tools(self, principal: Principal, session: str | None = None) -> ToolCatalog:
         scopes = self.visibility_key_of(principal)
-        found = self._catalogs.get(scopes)
-        if found is None:
+        catalog = self._catalogs.get(scopes)
+        if catalog is None:
             seen = [(None, skill) for skill in self._record.skills if is_visible(skill.visibility, scopes)]
-            found = self._catalogs[scopes] = ToolCatalog(seen, names=self._names)
-        return found
+            catalog = self._catalogs[scopes] = ToolCatalog(seen, names=self._names)
+        return catalog
 
     def resources(self, principal: Principal) -> Sequence[Resource]:
         scopes = self.visibility_key_of(principal)
-        return tuple(one for one in self._record.resources if is_visible(one.visibility, scopes))
+        return tuple(
+            resource for resource in self._record.resources if is_visible(resource.visibility, scopes)
+        )
 
     def prompts(self, principal: Principal) -> Sequence[Prompt]:
         scopes = self.visibility_key_of(principal)
-        return tuple(one for one in self._record.prompts if is_visible(one.visibility, scopes))
+        return tuple(prompt for prompt in self._record.prompts if is_visible(prompt.visibility, scopes))
 
     def subscribe(self, observer: ChangeObserver) -> Callable[[], None]:
         return self._subscribe(observer)

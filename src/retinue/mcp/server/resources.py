@@ -62,7 +62,7 @@ class ReadHandlers:
 
     async def list_prompts(self, context: Context, params: ListParams) -> dict[str, Any]:
         seen = self.offer.prompts(principal_of(context))
-        return complete(context, {"prompts": [render_prompt(one) for one in seen]}, cacheable=True)
+        return complete(context, {"prompts": [render_prompt(prompt) for prompt in seen]}, cacheable=True)
 
     async def read_resource(
         self, context: Context, params: types.ReadResourceRequestParams
@@ -88,7 +88,7 @@ class ReadHandlers:
             outcome = await self._read(context, request, channel)
             prompt = outcome.get()
             assert isinstance(prompt, PromptText)
-            messages = [render_message(one.role, one.part) for one in prompt.messages]
+            messages = [render_message(message.role, message.part) for message in prompt.messages]
             described = {"description": prompt.description} if prompt.description else {}
             return _with_usage({**described, "messages": messages}, caller, outcome)
 
@@ -108,9 +108,9 @@ class ReadHandlers:
             value=params.argument.value,
         )
         outcome = await self._read(context, request, McpChannel(context, None))
-        found = outcome.get()
-        assert isinstance(found, Completion)
-        result = {"completion": render_completion(found.values, found.total)}
+        read = outcome.get()
+        assert isinstance(read, Completion)
+        result = {"completion": render_completion(read.values, read.total)}
         return complete(context, _with_usage(result, caller, outcome))
 
     async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> dict[str, Any]:

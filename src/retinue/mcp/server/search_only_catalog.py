@@ -88,9 +88,9 @@ class SearchOnlyCatalog(ToolCatalog):
             while at > 0:
                 for agent in list_agents_of(name[:at]):
                     entry = self._directory.find_named(agent, view=self._key.view)
-                    found = None if entry is None else self._find_of(entry, name, name[at + len(mark) :])
-                    if found is not None:
-                        return found
+                    tool = None if entry is None else self._find_of(entry, name, name[at + len(mark) :])
+                    if tool is not None:
+                        return tool
                 at = name.find(mark, at + 1)
         return None
 
@@ -100,7 +100,7 @@ class SearchOnlyCatalog(ToolCatalog):
             return self._open(entry, rest)
         agent = self._directory.name_of(entry)
         ids = {tool_id(agent, skill): skill for skill in skills}
-        skill = next((ids[one] for one, alias in safe_names(ids).items() if alias == name), None)
+        skill = next((ids[skill_id] for skill_id, alias in safe_names(ids).items() if alias == name), None)
         return None if skill is None else self._open(entry, skill)
 
     def _find_alias(self, name: str) -> ToolEntry | None:
@@ -118,7 +118,7 @@ class SearchOnlyCatalog(ToolCatalog):
             known.update((tool_id(agent, s), (entry.id, s)) for s in self._key.list_skills(entry))
             if len(known) > MAX_KNOWN:
                 return {}
-        return {alias: known[one] for one, alias in safe_names(known).items()}
+        return {alias: known[skill_id] for skill_id, alias in safe_names(known).items()}
 
     def _open(self, entry: Entry, skill_id: str) -> ToolEntry | None:
         skill = self._directory.find_skill(entry, skill_id)

@@ -39,8 +39,8 @@ class PendingQuestions:
 class SuspendableCall:
     """One call that may ask: its task, its open questions, and answers that arrived before their question."""
 
-    def __init__(self, given: Mapping[str, types.InputResponse] | None) -> None:
-        self._given: dict[str, types.InputResponse] = dict(given or {})
+    def __init__(self, responses: Mapping[str, types.InputResponse] | None) -> None:
+        self._given: dict[str, types.InputResponse] = dict(responses or {})
         self._questions: dict[str, types.InputRequest] = {}
         self._answers: dict[str, asyncio.Future[types.InputResponse]] = {}
         self._news = asyncio.Event()

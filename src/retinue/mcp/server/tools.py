@@ -204,7 +204,7 @@ class ToolHandlers:
         if outcome.error is not None:
             return self._render_error(outcome.error, outcome.skill)
         try:
-            result = render_call_result(outcome.value, outcome.parts, output_schema)
+            result = render_call_result(outcome.value, outcome.parts, output_schema, is_whole=is_whole)
         except TypeError as cause:
             return self._render_error(
                 OutputInvalidError.not_json(outcome.skill, "", str(cause)), outcome.skill

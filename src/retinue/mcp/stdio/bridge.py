@@ -285,8 +285,8 @@ def _render_refusal(message: Message, response: McpResponse) -> bytes:
         document = orjson.loads(response.body or b"")
     except orjson.JSONDecodeError:
         document = None
-    said = document.get("detail") if isinstance(document, dict) else None
-    text = said if isinstance(said, str) else f"the hub answered with status {response.status}"
+    detail = document.get("detail") if isinstance(document, dict) else None
+    text = detail if isinstance(detail, str) else f"the hub answered with status {response.status}"
     return render_error(message.id, _LOST, text)
 
 

@@ -134,7 +134,7 @@ class ServerProgram:
             os.close(output[1])
             os.close(errors[1])
         reading = (self._read(self._process, self._pipes[0]), self._read_errors(self._pipes[1]))
-        self._readers = [asyncio.create_task(one) for one in reading]
+        self._readers = [asyncio.create_task(work) for work in reading]
 
     def _explain(self, error: OSError) -> str:
         if isinstance(error, FileNotFoundError):
@@ -259,7 +259,7 @@ class ServerProgram:
             request_id = document.get("id")
         else:
             ids = (orjson.loads(match[1]) for match in _ID.finditer(line))
-            request_id = next((one for one in ids if one in self._open), None)
+            request_id = next((own_id for own_id in ids if own_id in self._open), None)
         if not line.lstrip().startswith(b"{") or not isinstance(request_id, str | int):
             return None
         problem = (

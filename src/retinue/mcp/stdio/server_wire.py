@@ -123,10 +123,10 @@ def _parse(line: bytes) -> SessionMessage | Exception:
 async def write_messages(target: BinaryIO, outgoing: Outgoing, requests: OpenRequests) -> None:
     """Write each outgoing message as one line, and note which requests are answered."""
     async with outgoing:
-        async for one in outgoing:
-            text = one.message.model_dump_json(by_alias=True, exclude_unset=True)
+        async for message in outgoing:
+            text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
             await asyncio.to_thread(_write_line, target, text.encode() + b"\n")
-            requests.note_outgoing(one.message)
+            requests.note_outgoing(message.message)
 
 
 def _write_line(target: BinaryIO, line: bytes) -> None:

@@ -62,8 +62,8 @@ class McpResponse(ResponseReader):
         if not self.is_stream:
             return self.read_body(await self.read()) if self.body is None else []
         while not self.is_over and (chunk := await self.read_some()):
-            if found := self.feed(chunk):
-                return found
+            if messages := self.feed(chunk):
+                return messages
         return []
 
     async def read_some(self) -> bytes:
@@ -95,11 +95,11 @@ class AgentResponse(McpResponse):
         Raises AgentUnreachableError (cut off), NoEndpointError and RemoteFaultError.
         """
         try:
-            found = await super().next()
+            message = await super().next()
         except TooLargeError as error:
             raise RemoteFaultError(self._agent, -32603, f"its answer: {error.message}") from error
-        if found:
-            return found
+        if message:
+            return message
         if self.ending in ("complete", "continued"):
             return []
         raise self.no_reply()

@@ -28,7 +28,7 @@ _MINUTE_S = 60.0
 _SHOWN_CHARACTERS = 1_000
 _WINDOW_S = 1.0
 _PIECE_COST = 100
-"""Bytes that a line or message counts beside its length, because an empty one is work, too."""
+"""Bytes that a line or message counts in addition to its length, because an empty one is work, too."""
 
 _log = structlog.get_logger("retinue.imports")
 

@@ -150,15 +150,15 @@ class HttpTransport:
             # a little at a time: a chunk may hold tens of thousands of empty events
             for start in range(0, len(chunk), _PIECE_BYTES):
                 piece = chunk[start : start + _PIECE_BYTES]
-                found = response.feed(piece)
-                for incoming in found:
+                messages = response.feed(piece)
+                for incoming in messages:
                     if unasked == _ANSWER:
                         self._check_readable(incoming.data, incoming.document)
                     if incoming.document is not None:
                         yield incoming.document
-                told = [len(incoming.raw) for incoming in found if incoming.reply is None]
-                size = len(piece) if unasked == _CHANGES else sum(told)
-                if (size or told) and self.flood.count(unasked, size, pieces=len(told)):
+                sizes = [len(incoming.raw) for incoming in messages if incoming.reply is None]
+                size = len(piece) if unasked == _CHANGES else sum(sizes)
+                if (size or sizes) and self.flood.count(unasked, size, pieces=len(sizes)):
                     await self.flood.wait()
                 if unasked == _CHANGES and self.flood.lasts_s > CLOSE_S:
                     # what waits in the buffers of both sides would be read for minutes after the flood
@@ -232,8 +232,8 @@ class HttpTransport:
 
     def _refused(self, challenge: str) -> RetinueError:
         """The error of status 403. A login with too few rights fails one request, not the session."""
-        found = _SCOPE.search(challenge)
-        scopes = "" if found is None else found[1]
+        match = _SCOPE.search(challenge)
+        scopes = "" if match is None else match[1]
         if "insufficient_scope" not in challenge:
             cause = "it refuses the credentials"
         elif self._authorize is not None:

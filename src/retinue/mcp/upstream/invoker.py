@@ -22,6 +22,7 @@ from retinue.core.errors import (
     InputRefusedError,
     RetinueError,
 )
+from retinue.core.parts import value_of_parts
 from retinue.core.record import AgentRecord, Endpoint, Listing, Skill
 from retinue.mcp.codec.messages import Reply
 from retinue.mcp.codec.tool_calls import (
@@ -110,7 +111,8 @@ class InteractiveHubCalls:
             call.skill,
             "done",
             agent=call.agent,
-            value=answer.value,
+            value=value_of_parts(answer.value, answer.parts),
+            parts=answer.parts,
             usage=answer.usage,
             warnings=answer.warnings,
             calls_used=outgoing.used,

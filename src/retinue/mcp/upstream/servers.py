@@ -189,19 +189,19 @@ async def _read(server: str, request: ServerRequest, send: Send) -> Any:
 
 
 async def _list(server: str, method: str, send: Send) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = []
+    rows: list[Mapping[str, Any]] = []
     cursor: str | None = None
-    while len(found) < MAX_LISTED:
+    while len(rows) < MAX_LISTED:
         reply = await send(method, {} if cursor is None else {"cursor": cursor})
         if reply.error is not None and reply.error.get("code") == _NO_METHOD:
             break  # a server without resources or prompts has none
         if reply.error is not None:
             raise fault_of(server, reply.error)
         page, cursor = read_page(method, reply.result or {})
-        found += page
+        rows += page
         if cursor is None or not page:
             break
-    return found
+    return rows
 
 
 async def _result(server: str, method: str, params: Mapping[str, Any], send: Send) -> Mapping[str, Any]:

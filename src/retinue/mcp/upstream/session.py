@@ -237,8 +237,8 @@ class ServerSession:
     ) -> Mapping[str, Any]:
         """The result of a read. Raises AgentUnreachableError, RemoteFaultError, and the errors of the
         channel."""
-        given = {**params, "_meta": dict(trace_meta)}
-        reply = await self._converse(method, given, method, channel)
+        sent = {**params, "_meta": dict(trace_meta)}
+        reply = await self._converse(method, sent, method, channel)
         if reply.error is not None:
             raise find_lacking(reply.error) or fault_of(self.name, reply.error)
         return reply.result or {}
@@ -251,22 +251,22 @@ class ServerSession:
         return reply.result or {}
 
     async def _list(self, method: str) -> list[Mapping[str, Any]]:
-        found: list[Mapping[str, Any]] = []
+        rows: list[Mapping[str, Any]] = []
         cursor: str | None = None
         while True:
             try:
                 result = await self.request(method, {} if cursor is None else {"cursor": cursor})
             except RemoteFaultError as error:
                 if error.code == _NO_METHOD:
-                    return found  # the server declares the capability, but not this list
+                    return rows  # the server declares the capability, but not this list
                 raise
             page, cursor = read_page(method, result)
-            found += page
+            rows += page
             if cursor is None or not page:
-                return found
-            if len(found) >= MAX_LISTED:
+                return rows
+            if len(rows) >= MAX_LISTED:
                 _log.warning("list cut", server=self.name, list=method, entries=MAX_LISTED)
-                return found[:MAX_LISTED]
+                return rows[:MAX_LISTED]
 
     def _era_for(self, channel: Channel) -> Era:
         return "modern" if self.facts.is_bilingual and channel.is_sessionless else self.facts.era
@@ -283,21 +283,21 @@ class ServerSession:
         era = self._era_for(channel)
         if "log" in channel.capabilities and era == "handshake":
             await self._ask_for_log_lines()
-        given = params
+        sent = params
         for _ in range(MAX_ROUNDS):
-            message = self._requests.of(method, given, capabilities=channel.capabilities, era=era)
+            message = self._requests.of(method, sent, capabilities=channel.capabilities, era=era)
             if repeated:
                 message = replace(message, param_headers=repeated)
-            # beside a session, a request of its own hears everything on its own stream
+            # a request outside the session gets everything on its own stream
             is_counted = era == self.facts.era
             async with self._open.running(message.id, name, channel) if is_counted else nullcontext():
                 reply = await self._exchange(message, channel)
             if not reply.needs_input:
                 return reply
             # a round holds the state of the last result, or none
-            given = {**params, "inputResponses": await answer_questions(channel, reply)}
+            sent = {**params, "inputResponses": await answer_questions(channel, reply)}
             if (state := read_state(reply)) is not None:
-                given["requestState"] = state
+                sent["requestState"] = state
         raise ExecutionFailedError(f"server {self.name} asks without end: over {MAX_ROUNDS} rounds")
 
     async def _ask_for_log_lines(self) -> None:
@@ -324,7 +324,7 @@ class ServerSession:
             raise
         finally:
             for task in asked:
-                task.cancel()  # nobody waits for the answer to a question of a call that has ended
+                task.cancel()  # the answer to a question of a call that has ended is not needed
         raise AgentUnreachableError(self.name, "its server", "no response", sent=True)
 
     async def _give_up(self, message: Message) -> None:
@@ -333,8 +333,8 @@ class ServerSession:
             return
         with suppress(AgentUnreachableError, TimeoutError):
             async with asyncio.timeout(_GIVE_UP_S):
-                told = {"requestId": message.id, "reason": "the caller cancelled the call"}
-                await self._transport.send(notification("notifications/cancelled", told))
+                facts = {"requestId": message.id, "reason": "the caller cancelled the call"}
+                await self._transport.send(notification("notifications/cancelled", facts))
 
     async def _take(self, document: Mapping[str, Any], channel: Channel | None) -> asyncio.Task[None] | None:
         """Pass on progress and log lines; begin to answer a request of the server.
@@ -350,20 +350,20 @@ class ServerSession:
             if isinstance(withdrawn, str | int):
                 self._questions.withdraw(withdrawn)
             return None
-        told = parse_feedback(document)
-        if told is None:
+        news = parse_feedback(document)
+        if news is None:
             return None
-        if told.kind == "progress":
+        if news.kind == "progress":
             named = self._open.find_by_token(document)
             channel = named.channel if channel is None and named is not None else channel
-            await (channel or _NOBODY).progress(told.fraction, told.text)
+            await (channel or _NOBODY).progress(news.fraction, news.text)
         else:
-            # a log line on the common stream names no call: with several in flight it is nobody's
+            # a log line on the common stream names no call: with several in flight it belongs to none
             owner = channel or self._open.find_only()
             if owner is None or owner is _NOBODY or (channel is None and "log" not in owner.capabilities):
-                self._lines.write(told.level, told.text)
+                self._lines.write(news.level, news.text)
             else:
-                await owner.log(told.level, told.text, told.data)  # type: ignore[arg-type]
+                await owner.log(news.level, news.text, news.data)  # type: ignore[arg-type]
         return None
 
 

@@ -165,20 +165,20 @@ def answer_query(
     record: AgentRecord,
     query: Query,
     scopes: frozenset[str],
-    said: Mapping[str, Can] = _NOTHING_SAID,
+    judgements: Mapping[str, Can] = _NOTHING_SAID,
     *,
     is_live: bool = True,
 ) -> Json:
-    """The payload of the answer for a caller with these scopes; ``said`` is by the words of the question.
+    """The payload of the answer for a caller with these scopes; ``judgements`` are by the words asked.
 
     Without ``is_live`` the agent itself was not asked, or could not say, and the payload tells so.
     """
     if query.type == "summary":
         payload = _summarize(record, scopes)
     elif query.type == "specific":
-        payload = _match(record, query, scopes, said)
+        payload = _match(record, query, scopes, judgements)
     else:
-        payload = _detail(record, query.action_name, scopes, said)
+        payload = _detail(record, query.action_name, scopes, judgements)
     return payload if is_live else {**payload, "live": False}
 
 
@@ -187,12 +187,12 @@ def _summarize(record: AgentRecord, scopes: frozenset[str]) -> Json:
     return {"status": "success", "capabilities": {"topics": list(record.topics), "actions": actions}}
 
 
-def _match(record: AgentRecord, query: Query, scopes: frozenset[str], said: Mapping[str, Can]) -> Json:
+def _match(record: AgentRecord, query: Query, scopes: frozenset[str], judgements: Mapping[str, Can]) -> Json:
     terms = list_terms(record, scopes)
     matched: list[str] = []
     missing: list[str] = []
     for wanted in query.capabilities:
-        own = said.get(wanted)
+        own = judgements.get(wanted)
         has = fold(wanted) in terms if own is None or own.yes is None else own.yes
         (matched if has else missing).append(wanted)
     payload: Json = {
@@ -205,13 +205,17 @@ def _match(record: AgentRecord, query: Query, scopes: frozenset[str], said: Mapp
     return {
         **payload,
         **_terms_of(
-            [(capability, said[capability]) for capability in query.capabilities if capability in said],
+            [
+                (capability, judgements[capability])
+                for capability in query.capabilities
+                if capability in judgements
+            ],
             matched,
         ),
     }
 
 
-def _detail(record: AgentRecord, name: str, scopes: frozenset[str], said: Mapping[str, Can]) -> Json:
+def _detail(record: AgentRecord, name: str, scopes: frozenset[str], judgements: Mapping[str, Can]) -> Json:
     skill = find_action(_visible(record, scopes), name)
     if skill is None:
         return {
@@ -229,7 +233,7 @@ def _detail(record: AgentRecord, name: str, scopes: frozenset[str], said: Mappin
         "provider": record.provider,
     }
     payload: Json = {"status": "success", "action": action, "capabilities": {"actions": [action]}}
-    own = said.get(name)
+    own = judgements.get(name)
     if own is None:
         return payload
     available = {} if own.yes is None else {"available": own.yes}
@@ -247,15 +251,15 @@ def find_action(skills: Iterable[Skill], name: str) -> Skill | None:
     )
 
 
-def _terms_of(said: list[tuple[str, Can]], matched: list[str]) -> Json:
+def _terms_of(judgements: list[tuple[str, Can]], matched: list[str]) -> Json:
     """The terms of the whole: of what was matched, the highest price and time, the lowest confidence."""
-    offers = [own for wanted, own in said if wanted in matched]
+    offers = [own for wanted, own in judgements if wanted in matched]
     terms: Json = {}
     for name, choose in (("price", max), ("time_s", max), ("confidence", min)):
         values = [value for own in offers if (value := getattr(own, name)) is not None]
         if values:
             terms[name] = choose(values)
-    reasons = {wanted: own.reason for wanted, own in said if own.reason}
+    reasons = {wanted: own.reason for wanted, own in judgements if own.reason}
     return {**terms, "reasons": reasons} if reasons else terms
 
 

@@ -1,4 +1,4 @@
-"""The order in which the agents that offer a skill are tried, before any statistic is looked at.
+"""Orders the agents that offer a skill by trust and specialisation, before any statistic counts.
 
 Specification 7, "Trust before statistics". `choice_order` is the only place that decides it; a strategy
 orders only agents of one group, which are equal here.
@@ -26,7 +26,7 @@ _AWAY_TIER = _STANDBY_TIER + 1
 class ChoiceOrder(NamedTuple):
     """Sort key of an agent for one call, the best first; agents of equal keys are one group.
 
-    Unreachable agents come last, because a call that finds nobody there goes to the next agent anyway. Of the
+    Unreachable agents come last, because a call that does not reach one goes to the next agent anyway. Of the
     others trust decides first. ``is_standby`` marks older versions and deprecated agents, ``is_model`` an
     agent that takes any task, which comes after one that was made for the skill.
     """

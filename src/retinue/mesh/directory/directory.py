@@ -143,7 +143,7 @@ class Directory:
         return iter(self._index)
 
     def list_all(self) -> tuple[Listing, ...]:
-        """As `list_entries`, as whole listings; meant for the few agents of a test or a command."""
+        """The listing of every agent, in the order of `list_entries`; for a test or a command."""
         return tuple(self.open_all(self.list_entries()))
 
     def find_by_skill(self, skill_id: str, scopes: Scopes) -> tuple[Entry, ...]:
@@ -162,24 +162,28 @@ class Directory:
 
         A bare name means the first of `ListingIndex.list_named`: the newest stable version that answers.
         """
-        found = self._index.find_named(name)
-        return found if found is not None and is_seen(view, found.name) else None
+        entry = self._index.find_named(name)
+        return entry if entry is not None and is_seen(view, entry.name) else None
 
     def list_named(self, name: str, *, view: AgentView | None = None) -> list[Entry]:
         """Every entry of a bare name, one for each version and source, best first."""
         return self._index.list_named(name) if is_seen(view, name) else []
 
     def find(self, name: str, *, view: AgentView | None = None) -> Listing | None:
-        """As `find_named`, as a whole listing; raises StateError where the store cannot be read."""
+        """The listing of an agent by its name; None if there is no such agent within ``view``.
+
+        ``name`` is a bare name, ``name@source`` or ``name@version``; a bare name means the newest stable
+        version that answers. Raises StateError where the store cannot be read.
+        """
         entry = self.find_named(name, view=view)
         return self._cache.open(entry.id) if entry is not None else None
 
     def get(self, name: str, *, view: AgentView | None = None) -> Listing:
         """As `find`; raises UnknownAgentError with similar names."""
-        found = self.find(name, view=view)
-        if found is None:
+        entry = self.find(name, view=view)
+        if entry is None:
             raise UnknownAgentError(name, near=self._index.suggest_names(name, view))
-        return found
+        return entry
 
     async def open_named(self, name: str, *, view: AgentView | None = None) -> Listing:
         """As `get`, but reads a listing that the store has lost from its source, as `open` does."""
@@ -260,16 +264,16 @@ class Directory:
         if agent is not None or version_range is not None:
             narrow = partial(select_versions, agent=agent, version_range=version_range)
         await self.sources.ensure_fresh(for_call=True)
-        found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
-        is_query = not found and skill_id == QUERY_CAPABILITIES and agent is not None
+        candidates = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
+        is_query = not candidates and skill_id == QUERY_CAPABILITIES and agent is not None
         if is_query:
-            found = narrow(self._list_askable(agent, view))
-        if not found and self.sources:
+            candidates = narrow(self._list_askable(agent, view))
+        if not candidates and self.sources:
             await self.sources.read_for_miss(reads, asked_at)
-            found = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
+            candidates = narrow(visible_candidates(view, self.find_by_skill(skill_id, scopes)))
             if is_query:
-                found = narrow(self._list_askable(agent, view))
-        if not found:
+                candidates = narrow(self._list_askable(agent, view))
+        if not candidates:
             away = self._away.find_error(skill_id, scopes, agent=agent, view=view)
             if away is not None:
                 raise away
@@ -283,7 +287,7 @@ class Directory:
                 view=view,
                 unasked=unasked,
             )
-        return found
+        return candidates
 
     async def find_offering(
         self, listing_id: ListingKey, skill_id: str, scopes: Scopes, *, view: AgentView | None = None
@@ -302,7 +306,7 @@ class Directory:
         """
         named = None if agent is None else self.find_named(agent, view=view)
         held = () if named is None else self._index.list_named(named.name)
-        return tuple(one for one in held if one.enabled)
+        return tuple(entry for entry in held if entry.enabled)
 
     async def ask(
         self,
@@ -335,14 +339,14 @@ class Directory:
         not_asked = 0
         if agents is None:
             await self.ensure_fresh()
-            found: list[Entry] = []
+            entries: list[Entry] = []
             async for page in self.iterate_pages():
-                found += [one for one in page if one.enabled and is_seen(view, one.name)]
-            if len(found) > MAX_ASKED:
-                best = {one.id: place for place, one in enumerate(prefer(" ".join(query.wanted)))}
-                found.sort(key=lambda one: best.get(one.id, MAX_ASKED))
-            agents = [self.name_of(one) for one in found[:MAX_ASKED]]
-            not_asked = len(found) - len(agents)
+                entries += [entry for entry in page if entry.enabled and is_seen(view, entry.name)]
+            if len(entries) > MAX_ASKED:
+                best = {entry.id: place for place, entry in enumerate(prefer(" ".join(query.wanted)))}
+                entries.sort(key=lambda entry: best.get(entry.id, MAX_ASKED))
+            agents = [self.name_of(entry) for entry in entries[:MAX_ASKED]]
+            not_asked = len(entries) - len(agents)
         return await ask_agents(
             agents, query, asks, timeout_s=timeout_s, stats_of=stats_of, not_asked=not_asked
         )
@@ -468,14 +472,14 @@ class Directory:
 
     def problems(self) -> tuple[SourceProblem, ...]:
         """The sources and single listings that could not be read, or not as they are, and why."""
-        found = self.sources.problems()
-        found += [
+        problems = self.sources.problems()
+        problems += [
             SourceProblem(listing_id.source, listing_id.key, _as_error(listing_id.key, note))
             for listing_id, note in self._cache.list_notes()
         ]
         if self._cache.failure is not None:
-            found.append(SourceProblem(STORE, None, self._cache.failure))
-        return tuple(found)
+            problems.append(SourceProblem(STORE, None, self._cache.failure))
+        return tuple(problems)
 
     def subscribe(self, watcher: Callable[[ListingChange], None]) -> Callable[[], None]:
         """Call ``watcher`` after each change; returns the function that removes it."""

@@ -156,14 +156,14 @@ class ListingCache:
 
     def open_all(self, entries: Collection[Entry]) -> list[Listing]:
         """As `open` for many listings that are needed once, such as those of a page. Raises StateError."""
-        found = {e.id: self._unsaved.get(e.id) or self._cached.get(e.id) for e in entries}
-        absent = [listing_id for listing_id, listing in found.items() if listing is None]
-        found.update((listing.id, listing) for listing in self._store.find_all(absent))
-        whole = [(found[e.id], e) for e in entries]
+        listings = {e.id: self._unsaved.get(e.id) or self._cached.get(e.id) for e in entries}
+        absent = [listing_id for listing_id, listing in listings.items() if listing is None]
+        listings.update((listing.id, listing) for listing in self._store.find_all(absent))
+        whole = [(listings[e.id], e) for e in entries]
         return [
-            with_measurements(self._override(one), e)
-            for one, e in whole
-            if one is not None and one.digest == e.digest
+            with_measurements(self._override(listing), e)
+            for listing, e in whole
+            if listing is not None and listing.digest == e.digest
         ]
 
     def find_skill(self, entry: Entry, skill_id: str) -> Skill | None:

@@ -172,11 +172,11 @@ class ListingIndex:
         """The entries of one key of a source: the versions of one agent, by tag."""
         self._update_order()
         at = self._position_of(ListingKey(source, key))
-        found = []
+        ids = []
         while at < len(self._order) and self._order[at][:2] == (source, key):
-            found.append(self._entries[self._order[at]])
+            ids.append(self._entries[self._order[at]])
             at += 1
-        return found
+        return ids
 
     def _update_order(self) -> None:
         if self._moved is None:
@@ -220,12 +220,12 @@ class ListingIndex:
         named = self.list_named(name)
         if not named:
             parts = [name[:at] for at, character in enumerate(name) if character == "@"]
-            named = [one for part in parts for one in self.list_named(part, source=name[len(part) + 1 :])]
+            named = [entry for part in parts for entry in self.list_named(part, source=name[len(part) + 1 :])]
             named = named or [
-                one
+                entry
                 for part in parts
-                for one in self.list_named(part)
-                if is_version_named(one.version, name[len(part) + 1 :])
+                for entry in self.list_named(part)
+                if is_version_named(entry.version, name[len(part) + 1 :])
             ]
         return named[0] if named else None
 
@@ -239,7 +239,7 @@ class ListingIndex:
         if len(self._by_name.list_of(name)) <= 1:
             return name
         named = self.list_named(name)
-        if not all(is_same_repository(one, entry) for one in named):
+        if not all(is_same_repository(other, entry) for other in named):
             return f"{name}@{entry.id.source}"
         if len(named) <= 1 or named[0].id == entry.id:
             return name
@@ -249,7 +249,7 @@ class ListingIndex:
         """Whether `list_agents` has this listing for its agent, rather than another one of the agent."""
         if len(self._by_name.list_of(entry.name)) == 1:
             return entry.id in self._entries
-        return any(one.id == entry.id for one in self.list_named(entry.name))
+        return any(named.id == entry.id for named in self.list_named(entry.name))
 
     def list_offering(self, skill_id: str, scopes: Scopes) -> tuple[Entry, ...]:
         """Enabled agents with a visible skill of this id: `choice_order` ▸ source order ▸ key ▸ version."""
@@ -262,10 +262,10 @@ class ListingIndex:
             lookups = self._lookups[skill_id] = _Lookups({}, {})
         elif lookups.changed:
             self._update(skill_id, lookups)
-        found = lookups.found.get(scopes)
-        if found is None:
-            found = lookups.found[scopes] = tuple(self._list_offering(skill_id, scopes))
-        return found
+        entries = lookups.found.get(scopes)
+        if entries is None:
+            entries = lookups.found[scopes] = tuple(self._list_offering(skill_id, scopes))
+        return entries
 
     def find_offering(self, listing_id: ListingKey, skill_id: str, scopes: Scopes) -> Entry | None:
         """The entry with this id, if `list_offering` has it."""
@@ -280,7 +280,7 @@ class ListingIndex:
         ids = {*self._by_skill.list_of(role), *self._by_role.list_of(role)}
         having = (entry for i in ids if (entry := self._entries[i]).has_role(role, scopes))
         return sorted(
-            filter(self.represents_agent, having), key=lambda one: (self._rank(one.id.source), one.id)
+            filter(self.represents_agent, having), key=lambda entry: (self._rank(entry.id.source), entry.id)
         )
 
     def is_offered(self, skill_id: str, scopes: Scopes, view: AgentView | None = None) -> bool:
@@ -336,12 +336,12 @@ class ListingIndex:
 
     def _list_offering(self, skill_id: str, scopes: Scopes) -> list[Entry]:
         ids = self._by_skill.list_of(skill_id)
-        found = [self._entries[i] for i in ids if self._offers(i, skill_id, scopes)]
-        found = mark_standby(found)
-        if len(found) > 1:
-            found.sort(key=lambda a: version_key(a.version), reverse=True)
-            found.sort(key=self._preference)
-        return found
+        entries = [self._entries[i] for i in ids if self._offers(i, skill_id, scopes)]
+        entries = mark_standby(entries)
+        if len(entries) > 1:
+            entries.sort(key=lambda a: version_key(a.version), reverse=True)
+            entries.sort(key=self._preference)
+        return entries
 
     def _preference(self, entry: Entry) -> tuple[ChoiceOrder, int, str]:
         return choice_order(entry), self._rank(entry.id.source), entry.id.key
@@ -440,11 +440,11 @@ def _latest(agent: list[Entry]) -> Entry:
     return best
 
 
-def is_same_agent(one: Entry, other: Entry) -> bool:
+def is_same_agent(entry: Entry, other: Entry) -> bool:
     """Whether two entries of one name are one agent: equal origin of the urls, or equal owner keys."""
-    if one.owner is not None and one.owner == other.owner:
+    if entry.owner is not None and entry.owner == other.owner:
         return True
-    origin = url_origin(one.url)
+    origin = url_origin(entry.url)
     return origin is not None and origin == url_origin(other.url)
 
 

@@ -99,7 +99,7 @@ class LeastConnections:
         self._agent_stats = agent_stats
 
     def __call__(self, candidates: Sequence[C], skill_id: str) -> Sequence[C]:
-        return sorted(candidates, key=lambda one: self._agent_stats.of(one).in_flight)
+        return sorted(candidates, key=lambda candidate: self._agent_stats.of(candidate).in_flight)
 
 
 class Best:
@@ -117,7 +117,7 @@ class Best:
     def __call__(self, candidates: Sequence[C], skill_id: str) -> Sequence[C]:
         agent_stats = self._agent_stats
         if len(candidates) <= _COMPARED:
-            return sorted(candidates, key=lambda one: agent_stats.of(one).cost(skill_id))
+            return sorted(candidates, key=lambda candidate: agent_stats.of(candidate).cost(skill_id))
         drawn = {0, *self._random.sample(range(1, len(candidates)), 2)}
         places = sorted(drawn, key=lambda place: (agent_stats.of(candidates[place]).cost(skill_id), place))
         ordered = [candidates[place] for place in places]
@@ -142,7 +142,9 @@ def make_strategy(name: StrategyName, agent_stats: AgentStatsTable, *, seed: int
 
 def visible_candidates(view: AgentView | None, candidates: tuple[C, ...]) -> tuple[C, ...]:
     """The candidates within a view, in their order; the same tuple without a view."""
-    return candidates if view is None else tuple(one for one in candidates if view(one.name))
+    return (
+        candidates if view is None else tuple(candidate for candidate in candidates if view(candidate.name))
+    )
 
 
 def select_candidates(
@@ -173,7 +175,7 @@ def select_versions(
 ) -> tuple[Entry, ...]:
     """As `select_candidates`, with a new choice among the versions of each agent, best first."""
     chosen = select_candidates(entries, agent=agent, version_range=version_range)
-    if len(chosen) < len(entries) and any(one.standby for one in chosen):
+    if len(chosen) < len(entries) and any(entry.standby for entry in chosen):
         return tuple(sorted(mark_standby(chosen), key=choice_order))
     return chosen
 
@@ -253,7 +255,9 @@ def list_offers(
 
     With a ``track`` record busy agents come after others, and scores are weighed by what was learned.
     """
-    candidates = [one for one in listings if find_role_skill(one.record, role, scopes) is not None]
+    candidates = [
+        listing for listing in listings if find_role_skill(listing.record, role, scopes) is not None
+    ]
     ordered: Sequence[Listing] = sorted(candidates, key=choice_order)
     offers: list[RoleOffer] = []
     for listing in order_candidates(ordered, strategy, role):
@@ -290,10 +294,10 @@ def rank_by_score(
     if not 1 < len(ordered) <= _SCORED or ordered[0].standby:
         return ordered
     best = choice_order(ordered[0])
-    top = [one for one in ordered if choice_order(one) == best]
+    top = [candidate for candidate in ordered if choice_order(candidate) == best]
     scores: dict[ListingKey, float] = {}
-    for one in top:
-        listing = open_listing(one)
+    for candidate in top:
+        listing = open_listing(candidate)
         skill = None if listing is None else listing.record.find_skill(skill_id)
         if listing is None or skill is None:
             continue
@@ -301,11 +305,13 @@ def rank_by_score(
         found = [(listing.record.scores or {}).get(CAPABILITIES[role], 0.0) for role in roles]
         if found:
             score = max(found)
-            scores[one.id] = score if track is None else track.weigh(one, score)
+            scores[candidate.id] = score if track is None else track.weigh(candidate, score)
     if not any(scores.values()):
         return ordered
-    top.sort(key=lambda one: (track is not None and track.is_busy(one), -scores.get(one.id, 0.0)))
-    return [*top, *(one for one in ordered if one not in top)]
+    top.sort(
+        key=lambda candidate: (track is not None and track.is_busy(candidate), -scores.get(candidate.id, 0.0))
+    )
+    return [*top, *(candidate for candidate in ordered if candidate not in top)]
 
 
 def not_found_error(

@@ -55,7 +55,7 @@ class SourceSync:
 
     def accept(self, listings: Iterable[Listing]) -> None:
         """Store new listings of a reading that is still in progress."""
-        self._cache.accept(one for one in listings if one.key not in self.reread_keys)
+        self._cache.accept(listing for listing in listings if listing.key not in self.reread_keys)
 
     async def take(self, reading: Reading) -> None:
         """Store the listings of a reading, and remove every other listing that it reports no problem for."""
@@ -230,7 +230,7 @@ class SourceRefresher:
             self.failure = None
             self._slowest_s = max(self._slowest_s, self._clock() - self._began_at)
             reread = self._sync.reread_keys
-            found = {p.key: p for p in reading.problems if p.key is not None and p.key not in reread}
-            self.problems = found | {k: p for k, p in self.problems.items() if k in reread}
+            problems = {p.key: p for p in reading.problems if p.key is not None and p.key not in reread}
+            self.problems = problems | {k: p for k, p in self.problems.items() if k in reread}
         finally:
             self.reads += 1

@@ -60,9 +60,11 @@ class SourceSet:
         if for_call and at - self._current_at < LOOK_S:
             return
         refreshers = self._refreshers.values()
-        needed = [one for one in refreshers if one.is_needed]
-        others = [one for one in refreshers if one not in needed]
-        expired = [one for one in others if one.reads == 0 or one.is_expired(self.ttl_s)]
+        needed = [refresher for refresher in refreshers if refresher.is_needed]
+        others = [refresher for refresher in refreshers if refresher not in needed]
+        expired = [
+            refresher for refresher in others if refresher.reads == 0 or refresher.is_expired(self.ttl_s)
+        ]
         if not (needed or expired):
             self._current_at = at
         if expired:

@@ -73,7 +73,7 @@ def is_version_named(version: str | None, mark: str) -> bool:
 def name_version(chosen: Candidate, others: Iterable[Candidate]) -> str:
     """``name@1``, or ``name@1.2.0`` where another of ``others`` has the same major version."""
     major = major_of(chosen.version)
-    same = any(one.id != chosen.id and major_of(one.version) == major for one in others)
+    same = any(other.id != chosen.id and major_of(other.version) == major for other in others)
     return f"{chosen.name}@{chosen.version if same and chosen.version else major}"
 
 
@@ -88,9 +88,9 @@ def version_preference(candidate: Candidate) -> tuple[bool, bool, bool, VersionK
     )
 
 
-def is_same_repository(one: Candidate, other: Candidate) -> bool:
+def is_same_repository(candidate: Candidate, other: Candidate) -> bool:
     """Whether these are versions of one agent: of one name, from one repository of one source."""
-    return one.id[:2] == other.id[:2] and one.name == other.name
+    return candidate.id[:2] == other.id[:2] and candidate.name == other.name
 
 
 def mark_standby(entries: Sequence[Entry]) -> list[Entry]:
@@ -128,17 +128,17 @@ def share_by_weight(ordered: Sequence[C], draw: Callable[[], float]) -> Sequence
     if draw() * 100 < newest.weight:
         return ordered
     older = [
-        one
-        for one in ordered[1:]
-        if is_same_repository(one, newest)
-        and is_stable(one.version)
-        and not one.deprecated
-        and health_tier(one) < UNREACHABLE_TIER
+        candidate
+        for candidate in ordered[1:]
+        if is_same_repository(candidate, newest)
+        and is_stable(candidate.version)
+        and not candidate.deprecated
+        and health_tier(candidate) < UNREACHABLE_TIER
     ]
     if not older:
         return ordered
-    chosen = max(older, key=lambda one: version_key(one.version))
-    return [chosen, *(one for one in ordered if one is not chosen)]
+    chosen = max(older, key=lambda candidate: version_key(candidate.version))
+    return [chosen, *(candidate for candidate in ordered if candidate is not chosen)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +187,12 @@ def parse_version_range(text: str) -> VersionRange:
             raise _invalid_range(text)
         if bound.prerelease:
             named.add(_triple(bound))
-        given = 3 if bound.prerelease else numbers.count(".") + 1
-        conditions.append(_condition(operator, bound, given))
+        parts = 3 if bound.prerelease else numbers.count(".") + 1
+        conditions.append(_condition(operator, bound, parts))
     return VersionRange(text, tuple(conditions), frozenset(named))
 
 
-def _condition(operator: str, bound: semver.Version, given: int) -> Callable[[semver.Version], bool]:
+def _condition(operator: str, bound: semver.Version, parts: int) -> Callable[[semver.Version], bool]:
     match operator:
         case ">=":
             return lambda v: v >= bound
@@ -203,20 +203,20 @@ def _condition(operator: str, bound: semver.Version, given: int) -> Callable[[se
         case "<":
             return lambda v: v < bound
         case "!=":
-            return lambda v: not _begins(v, bound, given)
+            return lambda v: not _begins(v, bound, parts)
         case "^":
-            kept = next((i for i, n in enumerate(_triple(bound)[:given]) if n), given - 1) + 1
+            kept = next((i for i, n in enumerate(_triple(bound)[:parts]) if n), parts - 1) + 1
             return lambda v: v >= bound and _triple(v)[:kept] == _triple(bound)[:kept]
         case "~":
-            kept = min(given, 2)
+            kept = min(parts, 2)
             return lambda v: v >= bound and _triple(v)[:kept] == _triple(bound)[:kept]
-    return lambda v: _begins(v, bound, given)
+    return lambda v: _begins(v, bound, parts)
 
 
-def _begins(version: semver.Version, bound: semver.Version, given: int) -> bool:
-    if given == len(_triple(bound)):
+def _begins(version: semver.Version, bound: semver.Version, parts: int) -> bool:
+    if parts == len(_triple(bound)):
         return version == bound
-    return _triple(version)[:given] == _triple(bound)[:given]
+    return _triple(version)[:parts] == _triple(bound)[:parts]
 
 
 def _invalid_range(text: str) -> InvalidSettingError:

@@ -1,7 +1,7 @@
 """Counts the calls of a process for its metrics, from the events of its bus.
 
 Labels hold the names of agents and skills that the directory knows, never a caller's text. So a skill that
-nobody offers has neither.
+no agent offers has neither.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ class LateBeginnings:
         self._observer(event)
 
     def close(self) -> None:
-        """Pass the waiting beginnings on, because nobody sees these calls end."""
+        """Pass the waiting beginnings on, because these calls end unseen."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -152,11 +152,11 @@ def _follow(schema: Any, pointer: Any) -> Any:
     return target
 
 
-def _suggest_field(name: str, known: list[str], given: Any) -> str:
+def _suggest_field(name: str, known: list[str], value: Any) -> str:
     """The field that an unknown one was probably meant for and that is not given yet, else all fields."""
     if not known:
         return "there are no fields"
-    free = [field for field in known if not (isinstance(given, dict) and field in given)]
+    free = [field for field in known if not (isinstance(value, dict) and field in value)]
     if near := suggest(name, free or known, limit=1):
         return f"did you mean '{_clip(near[0])}'?"
     return _clip("there are: " + ", ".join(known))

@@ -25,7 +25,7 @@ VERSION = "0.1.0"
 JSON = "application/json"
 ANONYMOUS_AGENT = "anonymous"
 ANYBODY = "*"
-"""The receiver of a message to whoever can take it."""
+"""The receiver of a message without an addressee."""
 
 UNKNOWN_PERFORMATIVE = "unknown_performative"
 PARSING_ERROR = "parsing_error"

@@ -21,9 +21,9 @@ _SUMMARY_CHARS = 300
 Payload = Mapping[str, Any]
 
 
-def field_problem(name: str, found: Any, remedy: str) -> str:
+def field_problem(name: str, value: Any, remedy: str) -> str:
     """A problem with a field of the payload: its name, its shape and the remedy."""
-    shape = "missing" if found is None else name_shape(found)
+    shape = "missing" if value is None else name_shape(value)
     return f"payload.{name} is {shape}: {remedy}"
 
 
@@ -81,7 +81,7 @@ def choose_skill(task: Task, ontology: str, skills: Sequence[Skill]) -> Skill | 
     if task.type:
         return find_action(skills, task.type)
     # the reserved skill is no task, unless it is named
-    offered = [one for one in skills if one.id != QUERY_CAPABILITIES]
+    offered = [skill for skill in skills if skill.id != QUERY_CAPABILITIES]
     concept = fold(ontology.rpartition("/")[2])
     named = find_action(offered, concept) or find_action(offered, concept.removesuffix(" request"))
     return named or (offered[0] if len(offered) == 1 else None)
@@ -194,12 +194,12 @@ def reply_of_outcome(outcome: Outcome, task_id: str) -> PerformativeReply:
 
 def _summarise(value: Any, outcome: Outcome) -> str:
     if isinstance(value, Mapping):
-        told = [
+        lines = [
             value[key]
             for key in ("result_summary", "summary", "text", "answer")
             if isinstance(value.get(key), str)
         ]
-        value = told[0] if told else None
+        value = lines[0] if lines else None
     if isinstance(value, str) and value.strip():
         text = " ".join(value[: _SUMMARY_CHARS * 4].split())
         return text if len(text) <= _SUMMARY_CHARS else text[: _SUMMARY_CHARS - 1] + "…"
@@ -212,8 +212,10 @@ def _artifacts(parts: Iterable[Part]) -> list[dict[str, Any]]:
         if part.kind in ("text", "data"):
             artifacts.append({"type": "log", "content": part.value, "mime": part.mime})
         elif part.kind == "resource" and isinstance(part.value, Mapping):
-            found = {key: part.value[key] for key in ("text", "blob") if key in part.value}
-            artifacts.append({"type": "file", "path": part.value.get("uri", ""), "mime": part.mime, **found})
+            content = {key: part.value[key] for key in ("text", "blob") if key in part.value}
+            artifacts.append(
+                {"type": "file", "path": part.value.get("uri", ""), "mime": part.mime, **content}
+            )
         else:
             artifacts.append({"type": "file", "path": part.name or "", "mime": part.mime, "blob": part.value})
     return artifacts

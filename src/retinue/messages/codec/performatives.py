@@ -110,9 +110,9 @@ _ALL = (
     ),
 )
 
-PERFORMATIVES: Mapping[str, Performative] = {one.name: one for one in _ALL}
+PERFORMATIVES: Mapping[str, Performative] = {performative.name: performative for performative in _ALL}
 
-TO_FIPA: Mapping[str, str] = {one.name: one.fipa for one in _ALL}
+TO_FIPA: Mapping[str, str] = {performative.name: performative.fipa for performative in _ALL}
 """Each performative as an act of FIPA-ACL."""
 
 FROM_FIPA: Mapping[str, str] = {
@@ -169,8 +169,8 @@ _REFUSED = {"TASK_REJECT": CLOSED, "FAILURE": CLOSED, "NOT_UNDERSTOOD": CLOSED}
 _ANSWERED = {"INFORM_RESULT": CLOSED, **_REFUSED}
 
 CODONS: Mapping[str, Codon] = {
-    one.opening: one
-    for one in (
+    codon.opening: codon
+    for codon in (
         Codon(
             "Whispering Wind",
             "An agent asks another what it can do, and is told.",

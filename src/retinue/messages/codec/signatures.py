@@ -74,7 +74,7 @@ def digest_of(message: Mapping[str, Any]) -> bytes:
 
 
 def _canonical(plain: Mapping[str, Any]) -> bytes:
-    # needed by nobody who does not sign
+    # needed only where messages are signed
     import rfc8785
 
     try:

@@ -60,9 +60,9 @@ def parse_wanted(body: bytes) -> dict[str, str]:
     return wanted
 
 
-def render_manifests(found: Mapping[str, bytes | None]) -> bytes:
+def render_manifests(manifests: Mapping[str, bytes | None]) -> bytes:
     """Render the response with manifests by repository; None for manifests that are not UTF-8."""
-    return orjson.dumps({"manifests": {name: _text_or_none(raw) for name, raw in found.items()}})
+    return orjson.dumps({"manifests": {name: _text_or_none(raw) for name, raw in manifests.items()}})
 
 
 def parse_manifests(body: bytes, wanted: Collection[str]) -> dict[str, bytes | None]:

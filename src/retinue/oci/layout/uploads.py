@@ -94,7 +94,7 @@ class Uploads:
         also when it is cancelled meanwhile; BusyError when another request is appending or completing.
         """
         path = self._part(repository, upload)
-        # nobody may append between the check of the digest and the new name
+        # no request may append between the check of the digest and the new name
         with self._writing(upload):
             try:
                 await asyncio.to_thread(self._finish, path, digest)

@@ -128,7 +128,7 @@ class PushEndpoint:
         publisher = _publisher_of(request)
         digest = await self._store.put_manifest(name, target, raw, media_type, publisher=publisher)
         if publisher is not None and not await asyncio.to_thread(self._is_member, publisher):
-            # The token was revoked meanwhile. Its other manifests are deleted by whoever revoked it.
+            # The token was revoked meanwhile. The revoking process deletes its other manifests.
             await asyncio.to_thread(self._store.remove_published_by, publisher)
             raise RegistryErrorResponse("UNAUTHORIZED", "this token was revoked", _CHALLENGE)
         return _created(f"/v2/{name}/manifests/{digest}", digest)

@@ -139,7 +139,7 @@ def _is_nested(value: Any) -> bool:
 def _join(parameter: Parameter, values: list[Any]) -> str:
     """Values between the delimiters of a style that does not explode.
 
-    The delimiters of two styles are sent encoded, so a value cannot hold them: nobody could tell them apart.
+    The delimiters of two styles are sent encoded, so a value cannot hold them.
     """
     delimiter = _DELIMITERS.get(parameter.style, ",")
     if delimiter != "," and any(unquote(delimiter) in _scalar(parameter, item) for item in values):

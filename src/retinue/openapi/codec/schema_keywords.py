@@ -201,21 +201,21 @@ def _place_bounds(kept: dict[str, Any]) -> None:
                 kept[exclusive] = kept.pop(bound)
 
 
-def make_nullable(found: dict[str, Any]) -> dict[str, Any]:
+def make_nullable(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with null allowed; what accepts anything accepts null already."""
-    if any(keyword in found for keyword in _COMBINING):
+    if any(keyword in schema for keyword in _COMBINING):
         notes: dict[str, Any] = {
-            key: found.pop(key) for key in ("title", "description", "default") if key in found
+            key: schema.pop(key) for key in ("title", "description", "default") if key in schema
         }
-        return {**notes, "anyOf": [found, {"type": "null"}]}
-    if "type" in found:
-        types = found["type"] if isinstance(found["type"], list) else [found["type"]]
-        found["type"] = [*types, *({"null"} - {*types})]
-    if "enum" in found and None not in found["enum"]:
-        found["enum"] = [*found["enum"], None]
-    if "const" in found and found["const"] is not None:
-        found["enum"] = [found.pop("const"), None]
-    return found
+        return {**notes, "anyOf": [schema, {"type": "null"}]}
+    if "type" in schema:
+        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        schema["type"] = [*types, *({"null"} - {*types})]
+    if "enum" in schema and None not in schema["enum"]:
+        schema["enum"] = [*schema["enum"], None]
+    if "const" in schema and schema["const"] is not None:
+        schema["enum"] = [schema.pop("const"), None]
+    return schema
 
 
 def _bounded(value: Any, depth: int = 0) -> Any:

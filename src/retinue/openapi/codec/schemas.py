@@ -175,7 +175,7 @@ class _Conversion:
             raise BrokenSchemaError(where, f"nested deeper than {MAX_DEPTH} levels")
         reference = self._find_reference(schema, where)
         if reference is not None and self._converter.is_30:
-            return self._refer(reference, where, depth)  # OpenAPI 3.0 ignores what stands beside a $ref
+            return self._refer(reference, where, depth)  # OpenAPI 3.0 ignores the siblings of a $ref
         converted = self._refer(reference, where, depth) if reference is not None else {}
         if self._converter.files and is_file(schema):
             return {**FILE, **{k: schema[k] for k in ("description",) if isinstance(schema.get(k), str)}}

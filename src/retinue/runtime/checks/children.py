@@ -1,4 +1,4 @@
-"""Checks the environment of the hub's agents: which variables of the hub they do not get, or get in full."""
+"""Checks the environment of the hub's agents: names the withheld variables, and agents that inherit all."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def check_environment(settings: Settings, state: State, environ: Mapping[str, st
     withheld = sorted(name for name in names - _OF_SHELLS if not is_for_agent(name))
     checks = [Check("agent environment", "ok", "agents get every variable of the hub that is set here")]
     if withheld:
-        found = f"agents no longer inherit from the hub: {', '.join(withheld)}"
+        details = f"agents no longer inherit from the hub: {', '.join(withheld)}"
         remedy = 'to give one to an agent: env = {NAME = "${NAME}"} in its [[agents]] or [llm.NAME]'
-        checks = [Check("agent environment", "ok", found, remedy)]
+        checks = [Check("agent environment", "ok", details, remedy)]
     for table in settings.agents:
         if table.env == "inherit":
-            found = 'env = "inherit" gives it every variable of the hub'
+            details = 'env = "inherit" gives it every variable of the hub'
             remedy = "name the variables that it needs instead: env = {…}"
-            checks.append(Check(f"agent {table.target}", "warn", found, remedy))
+            checks.append(Check(f"agent {table.target}", "warn", details, remedy))
     return checks
 
 

@@ -65,8 +65,8 @@ async def check_ready(state: State, url: str, settings: Settings, http: HttpClie
         shown = orjson.loads(reply.body) if reply.status in (200, 503) else {}
         status = str(shown.get("status", ""))
         problems = [
-            f"{one['what']} {one.get('name', '')}".strip() + f": {one['reason']}"
-            for one in shown.get("problems", ())
+            f"{problem['what']} {problem.get('name', '')}".strip() + f": {problem['reason']}"
+            for problem in shown.get("problems", ())
         ]
     except (TransportError, CallTimedOutError) as error:
         return [Check("ready", "fail", f"{url}/ready does not answer: {error}", "restart it: retinue hub")]
@@ -75,7 +75,7 @@ async def check_ready(state: State, url: str, settings: Settings, http: HttpClie
     if not status:
         return []
     condition = "; ".join([f"the hub is {status}", *problems])
-    remedy = "see docs/operating.md" if problems or status != "ready" else ""
+    remedy = "retinue docs operating" if problems or status != "ready" else ""
     return [
         Check(
             "ready",

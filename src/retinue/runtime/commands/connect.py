@@ -51,14 +51,14 @@ def find_config(client: Client) -> Path:
     return find_file(client.files(places()))
 
 
-def find_hub(settings: Settings, state: State, given: str | None = None) -> HubTarget:
+def find_hub(settings: Settings, state: State, address: str | None = None) -> HubTarget:
     """The hub to connect to: the given one, else the state's running hub, else its configured address.
 
     Raises InvalidSettingError for an invalid URL, and if no hub runs and its port is not fixed.
     """
     running = state.read_hub()
-    if given is not None:
-        url = _check_url(given)
+    if address is not None:
+        url = _check_url(address)
         own = running is not None and _origin(running.url) == _origin(url)
         return HubTarget(url, running=own, own=own or _origin(url) == _origin(_configured_url(settings)))
     if running is not None:
@@ -92,8 +92,8 @@ def keep_token(client: Client, file: Path, name: str, entry: dict[str, Any], sta
     old = None if text is None else client.read_entry(text, name, str(file))
     if not isinstance(old, dict) or old.get(client.url_key) != entry[client.url_key or ""]:
         return entry
-    found = {key: value for key, value in old.items() if key in TOKEN_KEYS}
-    return entry if state.local_token() in str(found) else entry | found
+    kept = {key: value for key, value in old.items() if key in TOKEN_KEYS}
+    return entry if state.local_token() in str(kept) else entry | kept
 
 
 def find_program(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -101,8 +101,8 @@ def find_program(environ: Mapping[str, str] = os.environ) -> list[str]:
     beside = Path(sys.executable).parent / ("retinue.exe" if sys.platform == "win32" else "retinue")
     if beside.is_file():
         return [str(beside.absolute())]
-    if found := shutil.which("retinue", path=environ.get("PATH")):
-        return [str(Path(found).absolute())]
+    if program := shutil.which("retinue", path=environ.get("PATH")):
+        return [str(Path(program).absolute())]
     return [sys.executable, "-m", "retinue"]
 
 
@@ -161,10 +161,10 @@ def find_places(client: Client, project: Path | None = None) -> list[ServerConta
     Raises InvalidSettingError if the client has no configuration for projects.
     """
     file = find_config(client)
-    found = [ServerContainer(file, (client.container,))]
+    containers = [ServerContainer(file, (client.container,))]
     if project is not None:
         if not client.project_file:
-            with_projects = ", ".join(one.name for one in CLIENTS.values() if one.project_file)
+            with_projects = ", ".join(client.name for client in CLIENTS.values() if client.project_file)
             raise InvalidSettingError(
                 "--project",
                 f"{client.title} has no configuration for projects that is supported",
@@ -172,10 +172,10 @@ def find_places(client: Client, project: Path | None = None) -> list[ServerConta
             )
         folder = project.expanduser().absolute()
         if client.project_container is not None:
-            found.append(ServerContainer(file, client.project_container(folder), folder))
+            containers.append(ServerContainer(file, client.project_container(folder), folder))
         if (own := folder / client.project_file).resolve() != file.resolve():
-            found.append(ServerContainer(own, (client.container,), folder))
-    return found
+            containers.append(ServerContainer(own, (client.container,), folder))
+    return containers
 
 
 def read_servers(
@@ -247,15 +247,15 @@ def _configured_url(settings: Settings) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.hub.port}"
 
 
-def _check_url(given: str) -> str:
+def _check_url(url: str) -> str:
     try:
-        parts = urlsplit(given)
+        parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         good = False
-    if not good or not given.isprintable() or " " in given:
-        raise InvalidSettingError("--url", f"{given[:80]!r} is not a URL", remedy="write http://host:port")
-    return given if parts.path.rstrip("/") else given.rstrip("/") + PATH
+    if not good or not url.isprintable() or " " in url:
+        raise InvalidSettingError("--url", f"{url[:80]!r} is not a URL", remedy="write http://host:port")
+    return url if parts.path.rstrip("/") else url.rstrip("/") + PATH
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

@@ -67,7 +67,7 @@ async def examine(
     folder = check_folder(state)
     checks += [folder, check_space(state)]
     async with HttpClient() as http:
-        given = environ.get(HUB_VARIABLE)
+        address = environ.get(HUB_VARIABLE)
         if folder.status == "fail":
             skipped = [
                 "local token",
@@ -76,7 +76,7 @@ async def examine(
                 "runs",
                 "registry",
                 "signatures",
-                *([] if given else ["hub"]),
+                *([] if address else ["hub"]),
             ]
             checks += [Check(name, "warn", "not checked", "fix the state folder first") for name in skipped]
         else:
@@ -86,14 +86,14 @@ async def examine(
             checks.append(await guarded("registry", lambda: check_layouts(home)))
             checks.append(await guarded("signatures", lambda: check_signatures(settings, state, home)))
         hub_url = None
-        if given or folder.status != "fail":
-            hub_check, hub_url = await check_hub(state, given, settings, http)
+        if address or folder.status != "fail":
+            hub_check, hub_url = await check_hub(state, address, settings, http)
             checks.append(hub_check)
         if hub_url is not None:
             url = hub_url
             checks += await check_ready(state, url, settings, http)
             checks.append(await guarded("tool list", lambda: check_list(state, url, settings, http)))
-            if not given:
+            if not address:
                 checks += await _check_imports(settings, state)
         checks += [check_own_network(), *check_hub_port(settings.hub.port, hub_url), check_agent_port()]
         checks += [await _check_registry(url, settings, http) for url in settings.registries]
@@ -138,7 +138,7 @@ async def _check_imports(settings: Settings, state: State) -> list[Check]:
             rows = await list_rows(client)
     except RetinueError as error:
         return [failed("imports", error)]
-    found = []
+    checks = []
     connected = 0
     for name in kept:
         row = rows.get(name, {})
@@ -146,12 +146,12 @@ async def _check_imports(settings: Settings, state: State) -> list[Check]:
         connected += status in ("available", "degraded")
         if status != "available":
             remedy = f"mend it, or remove it: retinue imports remove {name}"
-            found.append(Check(f"import {name}", "warn", reason or str(status), remedy))
+            checks.append(Check(f"import {name}", "warn", reason or str(status), remedy))
         if waiting := pins.list_waiting(name):
             names = f"{', '.join(list(waiting)[:_SHOWN_NAMES])}{' …' * (len(waiting) > _SHOWN_NAMES)}"
             remedy = f"see the changes: retinue imports accept {name} --show"
-            found.append(Check(f"import {name}", "warn", f"waits to be accepted: {names}", remedy))
-    return [Check("imports", "ok", f"{connected} of {len(kept)} connected"), *found]
+            checks.append(Check(f"import {name}", "warn", f"waits to be accepted: {names}", remedy))
+    return [Check("imports", "ok", f"{connected} of {len(kept)} connected"), *checks]
 
 
 async def _check_registry(url: str, settings: Settings, http: HttpClient) -> Check:
@@ -172,14 +172,16 @@ def _check_models(settings: Settings, state: State, environ: Mapping[str, str]) 
     except RetinueError as error:
         return [failed("models", error)]
     checks = []
-    for one in models:
-        name = f"model {one.name}"
-        if isinstance(one.backend, Available):
-            found = one.backend.found + (f"; {one.spending}" if one.spending else "")
-            checks.append(Check(name, "fail" if one.problem else "ok", one.problem or found, one.remedy))
+    for model in models:
+        name = f"model {model.name}"
+        if isinstance(model.backend, Available):
+            details = model.backend.found + (f"; {model.spending}" if model.spending else "")
+            checks.append(
+                Check(name, "fail" if model.problem else "ok", model.problem or details, model.remedy)
+            )
         else:
             # claude and gemini are there without anybody having asked for them
-            status: Status = "warn" if one.is_configured else "ok"
-            remedy = f"to use it: {one.backend.remedy}"
-            checks.append(Check(name, status, f"not available: {one.backend.reason}", remedy))
+            status: Status = "warn" if model.is_configured else "ok"
+            remedy = f"to use it: {model.backend.remedy}"
+            checks.append(Check(name, status, f"not available: {model.backend.reason}", remedy))
     return checks

@@ -37,8 +37,8 @@ async def ensure_hub(
     If several processes call this at once, one of them starts the hub, under a lock. The hub is a detached
     process that outlives its starter. Raises StateError.
     """
-    if given := os.environ.get(HUB_VARIABLE):
-        return given
+    if address := os.environ.get(HUB_VARIABLE):
+        return address
     url = await _find(state, http, probe_timeout_s)
     if url is not None:
         return url

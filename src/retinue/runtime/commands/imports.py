@@ -47,13 +47,13 @@ class ImportOutcome:
 
 async def list_rows(client: MeshClient) -> dict[str, Mapping[str, Any]]:
     """The rows of ``list_agents`` by name."""
-    found: dict[str, Mapping[str, Any]] = {}
+    tables: dict[str, Mapping[str, Any]] = {}
     asked: dict[str, Any] = {"query": "", "limit": _PAGE, "detailed": True}
     while True:
         page = await client.get("list_agents", asked)
-        found |= {row["name"]: row for row in page["agents"]}
+        tables |= {row["name"]: row for row in page["agents"]}
         if not page.get("next"):
-            return found
+            return tables
         asked["after"] = page["next"]
 
 
@@ -99,8 +99,8 @@ async def wait_for_hub(
 
 def import_name_of(name: str) -> str:
     """The name of the agent that a client's server becomes."""
-    found = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:_LONGEST_NAME] or "server"
-    return "pin-server" if found == "pin" else found
+    base_name = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:_LONGEST_NAME] or "server"
+    return "pin-server" if base_name == "pin" else base_name
 
 
 def choose_name(
@@ -112,12 +112,14 @@ def choose_name(
 ) -> tuple[str, bool]:
     """The name of the import, and whether it is new: an equal import is shared."""
     base = import_name_of(name)
-    if (same := next((one for one, found in imports.items() if found == table), None)) is not None:
+    if (
+        same := next((import_name for import_name, known in imports.items() if known == table), None)
+    ) is not None:
         return same, False
     second = f"{base[: _LONGEST_NAME - len(client_name) - 1]}-{client_name}"
     numbered = (f"{second[: _LONGEST_NAME - 4]}-{number}" for number in range(2, 1000))
     taken = {HUB_NAME, *imports, *agents}
-    return next(one for one in (base, second, *numbered) if one not in taken), True
+    return next(candidate for candidate in (base, second, *numbered) if candidate not in taken), True
 
 
 def check_names(
@@ -179,7 +181,7 @@ def _outcome_of(name: str, rows: Mapping[str, Mapping[str, Any]]) -> ImportOutco
         return ImportOutcome(name, is_listed=False)
     if row["status"] == "unavailable":
         return ImportOutcome(name, problem=str(row.get("last_error") or "no reason given"))
-    skills = tuple(str(one) for one in row.get("skills", ()))
+    skills = tuple(str(skill) for skill in row.get("skills", ()))
     offering = {
         skill: tuple(
             other for other, facts in rows.items() if other != name and skill in facts.get("skills", ())

@@ -71,16 +71,16 @@ class MovePlan:
     def edit(self, file: Path, text: str | None) -> str:
         """The text of a file without the servers that are moved; the hub is in the user's own file."""
         edited = text or ""
-        for one in self.moving:
-            if one.place.file == file:
-                edited = self.client.remove_entry(edited, one.name, str(file), one.place.container)
+        for server in self.moving:
+            if server.place.file == file:
+                edited = self.client.remove_entry(edited, server.name, str(file), server.place.container)
         if file == self.files[0]:
             edited = self.client.write_entry(edited, self.hub_name, dict(self.hub_entry), str(file))
         return edited
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredFile:
     """The entries that were put back in one file."""
 
     file: Path
@@ -109,8 +109,8 @@ async def plan_move(
     agents = set(await list_rows(mesh)) - set(imports)
     moving: list[Moving] = []
     stays: list[tuple[str, str]] = []
-    found = find_places(client, project)
-    for place in found:
+    places = find_places(client, project)
+    for place in places:
         for server, entry in read_servers(client, place, find_own_url(settings, state)):
             if server.name == hub_name and place.folder is None:
                 continue
@@ -123,14 +123,14 @@ async def plan_move(
                 name, is_new = choose_name(server.name, table, client.name, imports, agents)
                 imports[name] = table
                 moving.append(Moving(place, server.name, entry, name, table, is_new))
-    names = {one.name for one in moving} | {name for name, _ in stays}
+    names = {server.name for server in moving} | {name for name, _ in stays}
     if unknown := sorted(set(keep) - names):
         raise InvalidSettingError(
             "--keep",
             f"{client.title} has no server {unknown[0]!r}",
             remedy=f"one of {', '.join(sorted(names))}" if names else "leave it out",
         )
-    files = tuple(dict.fromkeys([found[0].file, *(one.place.file for one in moving)]))
+    files = tuple(dict.fromkeys([places[0].file, *(server.place.file for server in moving)]))
     plan = MovePlan(client, hub_name, hub_entry, files, tuple(moving), tuple(stays))
     for file in files:
         check_writable(file)
@@ -141,7 +141,7 @@ async def plan_move(
 async def move(mesh: MeshClient, settings: Settings, state: State, plan: MovePlan) -> list[Changed]:
     """Carry out a plan. Raises StateError, with nothing changed, if an import or a file fails."""
     with _alone(state):
-        new = {one.import_name: one.table for one in plan.moving if one.is_new}
+        new = {server.import_name: server.table for server in plan.moving if server.is_new}
         if taken := sorted(new.keys() & read_imports(settings, state).keys()):
             raise StateError(f"an import {taken[0]!r} was added meanwhile", remedy="try again")
         moves = _read_moves(state, plan.client.name)
@@ -149,7 +149,7 @@ async def move(mesh: MeshClient, settings: Settings, state: State, plan: MovePla
             # noted before it begins, so that --remove also clears up after a command that was killed
             _write_moves(state, plan.client.name, [*moves, _note(plan, new, _edit_files(plan))])
             outcomes = await keep_and_wait(mesh, state, new)
-            if failed := [one for one in outcomes if one.problem or not one.is_listed]:
+            if failed := [outcome for outcome in outcomes if outcome.problem or not outcome.is_listed]:
                 raise _refusal(plan, failed)
             texts = _edit_files(plan)
             _write_moves(state, plan.client.name, [*moves, _note(plan, new, texts)])
@@ -164,17 +164,19 @@ async def move(mesh: MeshClient, settings: Settings, state: State, plan: MovePla
 
 def _refusal(plan: MovePlan, failed: Sequence[ImportOutcome]) -> StateError:
     """The error for servers that do not run in the mesh; it names each, so that one repetition is enough."""
-    names = {one.import_name: one.name for one in plan.moving}
-    keep = " ".join(f"--keep {shlex.quote(names[one.name])}" for one in failed)
+    names = {server.import_name: server.name for server in plan.moving}
+    keep = " ".join(f"--keep {shlex.quote(names[outcome.name])}" for outcome in failed)
     problems, logins = [], []
-    for one in failed:
-        name, problem = names[one.name], one.problem or "the hub does not list it"
+    for outcome in failed:
+        name, problem = names[outcome.name], outcome.problem or "the hub does not list it"
         if not problem.startswith(NEEDS_LOGIN):
             problems.append(f"{name!r} does not run in the mesh: {problem}")
             continue
         problems.append(f"{name!r} asks for a login")
-        url = next(moving.table.url for moving in plan.moving if moving.import_name == one.name)
-        logins.append(f"retinue import mcp-server {one.name} --url {url}; retinue imports login {one.name}; ")
+        url = next(moving.table.url for moving in plan.moving if moving.import_name == outcome.name)
+        logins.append(
+            f"retinue import mcp-server {outcome.name} --url {url}; retinue imports login {outcome.name}; "
+        )
     mend = f"{''.join(logins)}then try again, or leave it" if logins else "mend it, or leave it"
     if len(failed) > 1:
         mend = mend.replace("it,", "them,").replace("leave it", "leave them")
@@ -208,14 +210,14 @@ def _note(plan: MovePlan, new: Mapping[str, ImportTable], texts: Texts) -> dict[
                 "adds_hub": _adds_hub(plan, file, before),
                 "mode": None if before is None else file.stat().st_mode & 0o777,
                 "moved": [
-                    {"container": one.place.container, "name": one.name, "entry": one.entry}
-                    for one in plan.moving
-                    if one.place.file == file
+                    {"container": server.place.container, "name": server.name, "entry": server.entry}
+                    for server in plan.moving
+                    if server.place.file == file
                 ],
             }
             for file, (before, after) in texts.items()
         ],
-        "imports": sorted({one.import_name for one in plan.moving}),
+        "imports": sorted({server.import_name for server in plan.moving}),
         "created": {name: table.model_dump(mode="json") for name, table in new.items()},
     }
 
@@ -242,11 +244,11 @@ def _adds_hub(plan: MovePlan, file: Path, before: str | None) -> bool:
 
 def _check_unchanged(plan: MovePlan, file: Path, text: str | None) -> None:
     """Raise StateError if a moved entry differs from the shown one."""
-    for one in plan.moving:
-        if one.place.file == file:
-            found = plan.client.list_entries(text or "", str(file), one.place.container).get(one.name)
-            if found != one.entry:
-                raise StateError(f"{one.name!r} in {file} was changed meanwhile", remedy="try again")
+    for server in plan.moving:
+        if server.place.file == file:
+            entry = plan.client.list_entries(text or "", str(file), server.place.container).get(server.name)
+            if entry != server.entry:
+                raise StateError(f"{server.name!r} in {file} was changed meanwhile", remedy="try again")
 
 
 def _is_secret(plan: MovePlan, file: Path) -> bool:
@@ -254,8 +256,8 @@ def _is_secret(plan: MovePlan, file: Path) -> bool:
 
 
 def _exchange(file: Path, expected: str | None, text: str | None, *, secret: bool) -> Changed:
-    def edit(found: str | None) -> str | None:
-        if found != expected:
+    def edit(text_now: str | None) -> str | None:
+        if text_now != expected:
             raise StateError(
                 f"{file} was changed meanwhile", remedy="close the program that writes it, then try again"
             )
@@ -266,20 +268,20 @@ def _exchange(file: Path, expected: str | None, text: str | None, *, secret: boo
 
 def restore(
     settings: Settings, state: State, client: Client, hub_name: str
-) -> tuple[list[Restored], list[str]]:
+) -> tuple[list[RestoredFile], list[str]]:
     """Put the servers of every move of this client back; returns the files, and the removed imports.
 
     Raises InvalidSettingError for a file that is invalid now; earlier restored files stay restored.
     """
     with _alone(state):
         moves = _read_moves(state, client.name)
-        restored: list[Restored] = []
+        restored: list[RestoredFile] = []
         removed: list[str] = []
         for note in reversed(moves):
             if note["hub"] != hub_name:
                 continue
-            restored += [_restore_file(client, note["hub"], found) for found in note["files"]]
-            left = [one for one in moves if one is not note]
+            restored += [_restore_file(client, note["hub"], file_note) for file_note in note["files"]]
+            left = [move for move in moves if move is not note]
             removed += _remove_imports(settings, state, client.name, note, left)
             moves = left
             _write_moves(state, client.name, moves)
@@ -291,9 +293,9 @@ def list_names(state: State, client: Client) -> list[str]:
     return list(dict.fromkeys(str(note["hub"]) for note in _read_moves(state, client.name)))
 
 
-def _restore_file(client: Client, hub_name: str, note: Mapping[str, Any]) -> Restored:
+def _restore_file(client: Client, hub_name: str, note: Mapping[str, Any]) -> RestoredFile:
     file = Path(note["path"])
-    moved = [MovedEntry(tuple(one["container"]), one["name"], one["entry"]) for one in note["moved"]]
+    moved = [MovedEntry(tuple(entry["container"]), entry["name"], entry["entry"]) for entry in note["moved"]]
     result = PutBack(None)
 
     def edit(text: str | None) -> str | None:
@@ -314,7 +316,7 @@ def _restore_file(client: Client, hub_name: str, note: Mapping[str, Any]) -> Res
     if mode is not None and changed.changed:
         with storage_errors(file):
             file.chmod(mode)  # a token of the hub made the file readable for its owner only
-    return Restored(file, result.restored, result.kept, changed)
+    return RestoredFile(file, result.restored, result.kept, changed)
 
 
 def _remove_imports(
@@ -325,12 +327,12 @@ def _remove_imports(
     kept = read_imports(settings, state)
     removed = []
     for name, table in note["created"].items():
-        heir = next((one for one in left if name in one["imports"]), None)
+        heir = next((move for move in left if name in move["imports"]), None)
         if heir is not None:
             heir["created"][name] = table
             continue
         for other, moves in others.items():
-            if heir := next((one for one in moves if name in one["imports"]), None):
+            if heir := next((move for move in moves if name in move["imports"]), None):
                 heir["created"][name] = table
                 _write_moves(state, other, moves)
                 break
@@ -340,9 +342,9 @@ def _remove_imports(
     return removed
 
 
-def _read_table(name: str, found: Mapping[str, Any]) -> ImportTable:
+def _read_table(name: str, fields: Mapping[str, Any]) -> ImportTable:
     try:
-        return ImportTable.model_validate(found)
+        return ImportTable.model_validate(fields)
     except ValidationError as error:
         raise InvalidSettingError(name, error.errors()[0]["msg"], remedy=f"leave it: --keep {name}") from None
 
@@ -360,11 +362,11 @@ def _alone(state: State) -> Iterator[None]:
 def _read_moves(state: State, client_name: str) -> list[dict[str, Any]]:
     path = moves_file(state, CLIENTS[client_name])
     try:
-        found: list[dict[str, Any]] = json.loads(path.read_bytes()) if path.exists() else []
+        notes: list[dict[str, Any]] = json.loads(path.read_bytes()) if path.exists() else []
     except (OSError, ValueError) as error:
         remedy = "put the newest backup beside the client's file back by hand, and delete it"
         raise StateDamagedError(str(path), "it is not JSON", remedy=remedy) from error
-    return found
+    return notes
 
 
 def _write_moves(state: State, client_name: str, moves: Sequence[Mapping[str, Any]]) -> None:

@@ -29,12 +29,12 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.mirror import MirrorReport, mirror
 from retinue.oci.registry import Published, Registry, forget, index_change, publish_card, publish_workflow
 from retinue.rpc.probe import find_trouble
+from retinue.runtime.discovery import open_directory
 from retinue.runtime.factories import (
     card_signer,
     card_verifier,
     configured_registry,
     named_registries,
-    open_directory,
 )
 from retinue.runtime.joined_mesh import notify_hub
 from retinue.runtime.loading.publishables import Card, WorkflowText
@@ -237,7 +237,6 @@ async def find_in_registries(
             offers = [(listing, listing.record.find_skill(skill)) for listing in listings]
             rows = [(listing, offer) for listing, offer in offers if offer is not None]
         else:
-            await directory.ensure_fresh()
             candidates = select_candidates(directory.list_entries(), version_range=version, labels=labels)
             rows = list(rank_skills(query, directory.open_all(candidates), MESH_SCOPES))
         missing = [

@@ -40,7 +40,7 @@ def shown_repositories(directory: Directory, access: Access) -> FindShown:
     """Shows all repositories to the mesh itself and to callers that see every agent.
 
     To the others it shows those whose agents they all see, and workflows. A card that the directory does not
-    list, because it is too new or was refused, is hidden from them: nobody knows yet whose it is.
+    list, because it is too new or was refused, is hidden from them, because its owner is unknown.
     """
 
     async def find_shown(request: Request) -> IsShown | None:

@@ -32,6 +32,7 @@ from retinue.web.http_client import HttpClient
 from retinue.web.transport import TransportError
 
 if TYPE_CHECKING:
+    from mcp.client.auth import OAuthClientProvider
     from mcp.shared.auth import OAuthMetadata
 
 CALLBACK_PATH = "/callback"
@@ -131,9 +132,8 @@ async def log_in(
     ``scope`` are the rights to ask for, separated by spaces; None = the scopes that the server names. Raises
     NotAuthenticatedError with what refused the login, or because the server needs none.
     """
-    from mcp.client.auth import OAuthClientProvider, OAuthFlowError, OAuthRegistrationError
+    from mcp.client.auth import OAuthClientProvider
     from mcp.shared.auth import AuthorizationCodeResult, OAuthClientMetadata
-    from pydantic import ValidationError
 
     url = table.url
     assert url is not None, "only servers over HTTP log in"
@@ -169,32 +169,17 @@ async def log_in(
             url, metadata, keep, open_page, wait, client_metadata_url=table.client_metadata_url
         )
         headers = {key: value for key, value in table.headers.items() if key.lower() != "authorization"}
-        try:
-            async with (
-                HttpClient(allow_private=await may_be_private(url, settings)) as http,
-                aclosing(drive(provider, http, probe_request(url, headers), scope=scope)) as flow,
-            ):
-                async for request, number in flow:
-                    if (facts := provider.context.oauth_metadata) is not None:
-                        _check_pkce(facts, str(facts.issuer))
-                    # the first request again: the flow has its tokens
-                    if number and str(request.url) == url and keep.tokens is not None:
-                        break
-        except OAuthRegistrationError as error:
-            # without metadata the SDK asks the server of the import itself, whose answer says nothing
-            _check_pkce(provider.context.oauth_metadata, provider.context.auth_server_url or url)
-            raise NotAuthenticatedError(
-                f"the authorization server registers no client by itself: {_describe(error)}",
-                remedy="nothing was stored; register one there by hand, with a redirect to "
-                "http://127.0.0.1/callback, and import again with --client-id ID (and --client-secret "
-                "'${VARIABLE}')",
-            ) from error
-        except OAuthFlowError as error:
-            raise _refused(_describe(error)) from error
-        except ValidationError as error:
-            raise _refused("the authorization server sent a document of another form") from error
-        except TransportError as error:
-            raise _refused(f"{error.origin}: {error.cause}") from error
+        async with (
+            _refusing(provider, url),
+            HttpClient(allow_private=await may_be_private(url, settings)) as http,
+            aclosing(drive(provider, http, probe_request(url, headers), scope=scope)) as flow,
+        ):
+            async for request, number in flow:
+                if (facts := provider.context.oauth_metadata) is not None:
+                    _check_pkce(facts, str(facts.issuer))
+                # the first request again: the flow has its tokens
+                if number and str(request.url) == url and keep.tokens is not None:
+                    break
     if keep.tokens is None:
         raise NotAuthenticatedError(f"{name} asks for no login", remedy="see its state: retinue imports")
     login = login_of(provider, keep, url)
@@ -203,6 +188,31 @@ async def log_in(
     # the reference is stored, not the value that it stands for
     client = {key: value for key, value in login.client.items() if key != "client_secret"}
     return replace(login, client=client, client_secret=table.client_secret)
+
+
+@asynccontextmanager
+async def _refusing(provider: OAuthClientProvider, url: str) -> AsyncIterator[None]:
+    """Raise what ends a login at the server ``url`` as a NotAuthenticatedError with its remedy."""
+    from mcp.client.auth import OAuthFlowError, OAuthRegistrationError
+    from pydantic import ValidationError
+
+    try:
+        yield
+    except OAuthRegistrationError as error:
+        # without metadata the SDK asks the server of the import itself, whose answer says nothing
+        _check_pkce(provider.context.oauth_metadata, provider.context.auth_server_url or url)
+        raise NotAuthenticatedError(
+            f"the authorization server registers no client by itself: {_describe(error)}",
+            remedy="nothing was stored; register one there by hand, with a redirect to "
+            "http://127.0.0.1/callback, and import again with --client-id ID (and --client-secret "
+            "'${VARIABLE}')",
+        ) from error
+    except OAuthFlowError as error:
+        raise _refused(_describe(error)) from error
+    except ValidationError as error:
+        raise _refused("the authorization server sent a document of another form") from error
+    except TransportError as error:
+        raise _refused(f"{error.origin}: {error.cause}") from error
 
 
 def _check_pkce(metadata: OAuthMetadata | None, server: str) -> None:
@@ -256,7 +266,7 @@ async def may_be_private(url: str, settings: Settings) -> bool:
         addresses = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise _refused(f"{host}: {error.strerror or error}") from error
-    return any(find_refusal(str(one[4][0]), allow_private=False) is not None for one in addresses)
+    return any(find_refusal(str(address[4][0]), allow_private=False) is not None for address in addresses)
 
 
 def _describe(error: Exception) -> str:

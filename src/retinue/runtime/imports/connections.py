@@ -151,27 +151,21 @@ class Imports:
             )
             for member in self._servers.list_members()
         ]
-        agents = [
+        others = [
             ImportState(
                 member.spec.name,
-                "a2a",
+                kind,
                 member.client is not None,
                 member.reason,
                 pins.list_changes(member.spec.name),
             )
-            for member in self._agents.list_members()
-        ]
-        apis = [
-            ImportState(
-                member.spec.name,
-                "openapi",
-                member.client is not None,
-                member.reason,
-                pins.list_changes(member.spec.name),
+            for kind, members in (
+                ("a2a", self._agents.list_members()),
+                ("openapi", self._apis.list_members()),
             )
-            for member in self._apis.list_members()
+            for member in members
         ]
-        return [*servers, *agents, *apis]
+        return [*servers, *others]
 
     @property
     def sources(self) -> list[Source]:

@@ -123,8 +123,8 @@ class LoginFile:
         """Replace the login. Raises StateError."""
         folder = self._path.parent
         with storage_errors(self._path):
-            for one in (folder.parent, folder):
-                one.mkdir(mode=0o700, exist_ok=True)
+            for place in (folder.parent, folder):
+                place.mkdir(mode=0o700, exist_ok=True)
             fields = {name: getattr(login, name) for name in Login.__slots__}
             replace_file(self._path, json.dumps(fields).encode(), mode=0o600)
 

@@ -61,10 +61,12 @@ class Target:
 def load_target(text: str, *, folder: Path | None = None) -> Target:
     """Load ``file.py[:attr]``, ``module:attr``, ``agent.json`` or a character; raises InvalidSettingError.
 
-    A skill without a description, by which nobody finds it, is logged as a warning.
+    A skill without a description, which no search finds, is logged as a warning.
     """
     target = _load(text, folder or Path.cwd())
-    silent = [one.id for one in target.agent.skills if not one.description and one.visibility != "private"]
+    silent = [
+        skill.id for skill in target.agent.skills if not skill.description and skill.visibility != "private"
+    ]
     if silent:
         _log.warning(
             f"no description of {', '.join(silent)}: write a docstring, by which callers find the skill"
@@ -277,7 +279,7 @@ def _texts(facts: Mapping[str, Any], key: str, path: Path) -> tuple[str, ...] | 
     value = facts.get(key)
     if value is None:
         return None
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise InvalidSettingError(f"{path.name}: {key}", _found(value), remedy="write a list of strings")
     return tuple(value)
 
@@ -303,8 +305,8 @@ def _traits(facts: Mapping[str, Any], path: Path) -> tuple[Trait, ...] | None:
     if not isinstance(value, dict):
         raise InvalidSettingError(f"{path.name}: traits", _found(value), remedy='write {"mood": "calm"}')
     return tuple(
-        Trait(name=name, description=f"{name} trait", type=type(one).__name__, value=one)
-        for name, one in value.items()
+        Trait(name=name, description=f"{name} trait", type=type(item).__name__, value=item)
+        for name, item in value.items()
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes the audit rows of a hub to a file as JSON lines, for programs that keep or watch them elsewhere.
+"""Exports the audit rows of a hub to a file of JSON lines, for other programs.
 
 A full file is renamed to ``NAME.1``, that one to ``NAME.2``, and so on; the oldest is removed. The file is
 opened for each batch, so other programs may rename it as well.

@@ -1,4 +1,4 @@
-"""The calls in flight of a process as a part: a process that stops finishes them and takes no new ones."""
+"""The calls in flight of a process as a part: a stopping process finishes them and refuses new calls."""
 
 from __future__ import annotations
 

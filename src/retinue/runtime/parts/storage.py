@@ -1,4 +1,4 @@
-"""The room for what a process stores as a part: a full disk is a readiness problem."""
+"""The free disk space of a process as a part: a full disk is a readiness problem."""
 
 from __future__ import annotations
 

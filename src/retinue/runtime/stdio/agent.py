@@ -33,7 +33,12 @@ from retinue.storage.state import State
 
 
 async def serve_on_stdio(
-    target: Target, wire: StandardStreams, settings: Settings, state: State, hub_url: str | None, echo: Echo
+    target: Target,
+    wire: StandardStreams,
+    settings: Settings,
+    state: State,
+    hub_url: str | None,
+    echo: Echo,
 ) -> int:
     """Serve until the client closes its end or a signal arrives; returns the exit code."""
     state.prepare()

@@ -7,6 +7,7 @@ may be absent, ``params: null`` counts as absent, and a reply may carry ``error:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from retinue.core.errors import (
     TooLargeError,
 )
 from retinue.core.json_values import MAX_DEPTH, decode_json, is_nested_deeper, name_shape
+from retinue.core.parts import PARTS_KEY
 
 RequestId = str | int | float | None
 
@@ -66,10 +68,11 @@ class Malformed:
 
 @dataclass(frozen=True, slots=True)
 class ResultReply:
-    """A success reply."""
+    """A success reply; ``parts`` is its member of that name beside the result, None when absent."""
 
     id: RequestId
     value: Any
+    parts: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ def parse_response(body: bytes) -> ResultReply | ErrorReply:
         return _parse_fault(reply_id, error)
     if "result" not in reply:
         raise InvalidRequestError("the reply has neither result nor error")
-    return ResultReply(reply_id, reply["result"])
+    return ResultReply(reply_id, reply["result"], reply.get(PARTS_KEY))
 
 
 def find_guard_error(code: int, message: str, data: Any) -> GuardError | None:
@@ -133,8 +136,13 @@ def render_request(method: str, params: Any, id: RequestId = "orch") -> bytes:  
     return orjson.dumps({"jsonrpc": "2.0", "method": method, "params": params, "id": id})
 
 
-def render_result(id: RequestId, result: Any) -> bytes:  # noqa: A002
-    """Render a success reply (P-09). Raises TypeError when ``result`` is not a JSON value."""
+def render_result(id: RequestId, result: Any, parts: Sequence[Any] = ()) -> bytes:  # noqa: A002
+    """Render a success reply (P-09), with a member for ``parts`` where there are any.
+
+    Raises TypeError when ``result`` is not a JSON value.
+    """
+    if parts:
+        return orjson.dumps({"jsonrpc": "2.0", "result": result, PARTS_KEY: parts, "id": id})
     return orjson.dumps({"jsonrpc": "2.0", "result": result, "id": id})
 
 

@@ -76,18 +76,18 @@ def merge_traces(header: TraceContext | None, meta: TraceContext | None) -> Trac
         merged = replace(merged, traceparent=header.traceparent, tracestate=header.tracestate)
     if not merged.baggage:
         merged = replace(merged, baggage=header.baggage)
-    signed = next((one for one in (meta, header) if one.mac and _covers_the_same(one, merged)), None)
+    signed = next((trace for trace in (meta, header) if trace.mac and _covers_the_same(trace, merged)), None)
     if signed is None:
         return merged
     return replace(merged, kid=signed.kid, mac=signed.mac, sent_at_ms=signed.sent_at_ms)
 
 
-def _covers_the_same(one: TraceContext, other: TraceContext) -> bool:
-    return (one.id, one.depth, one.path, one.via, one.calls_left, one.seconds_left) == (
+def _covers_the_same(trace: TraceContext, other: TraceContext) -> bool:
+    return (trace.id, trace.depth, trace.path, trace.via, trace.calls_left, trace.seconds_left) == (
         (other.id, other.depth, other.path, other.via, other.calls_left, other.seconds_left)
     )
 
 
-def _smaller(one: Any, other: Any) -> Any:
-    given = [value for value in (one, other) if value is not None]
-    return min(given) if given else None
+def _smaller(first: Any, other: Any) -> Any:
+    values = [value for value in (first, other) if value is not None]
+    return min(values) if values else None

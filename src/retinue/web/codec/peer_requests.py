@@ -107,10 +107,10 @@ def _describe_loss(status: int, body: bytes) -> str:
     if body == STOPPING:
         return "it was stopping"
     try:
-        found = orjson.loads(body)
+        value = orjson.loads(body)
     except orjson.JSONDecodeError:
-        found = None
-    detail = found.get("detail") if isinstance(found, dict) else None
+        value = None
+    detail = value.get("detail") if isinstance(value, dict) else None
     if isinstance(detail, str) and detail:
         return f"it answered with status {status}: {detail[:_MAX_DETAIL]}"
     return f"it, or a proxy in front of it, answered with status {status}"

@@ -331,7 +331,7 @@ def render_ascii(value: Any) -> str:
 
 def render_warnings(warnings: Sequence[str]) -> str:
     """The warnings as a header value: a JSON list in ASCII, shortened to the limit of a header."""
-    return json.dumps([one[:_MAX_WARNING_CHARS] for one in warnings[:_MAX_WARNINGS]])
+    return json.dumps([warning[:_MAX_WARNING_CHARS] for warning in warnings[:_MAX_WARNINGS]])
 
 
 def parse_warnings(header: str | None) -> tuple[str, ...]:
@@ -339,10 +339,12 @@ def parse_warnings(header: str | None) -> tuple[str, ...]:
     if header is None:
         return ()
     try:
-        found = json.loads(header)
+        listed = json.loads(header)
     except ValueError:
         return ()
-    return tuple(one for one in found if isinstance(one, str)) if isinstance(found, list) else ()
+    return (
+        tuple(warning for warning in listed if isinstance(warning, str)) if isinstance(listed, list) else ()
+    )
 
 
 def render_usage(usage: Mapping[str, Any]) -> str:

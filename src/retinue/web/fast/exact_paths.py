@@ -26,7 +26,7 @@ class ExactPathRouter(Router):
                 before.append(route)
                 continue
             for method in route.methods or _METHODS:
-                if not any(_takes(one, route.path, method) for one in before):
+                if not any(_takes(earlier, route.path, method) for earlier in before):
                     self._exact.setdefault((route.path, method), route.app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

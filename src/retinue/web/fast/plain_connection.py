@@ -144,13 +144,13 @@ class StreamedResponse(PendingResponse):
             if self.is_over:
                 return b""
             await self._wait()
-        found = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts.clear()
         self._unread_bytes = 0
         if self.is_held:
             self.is_held = False
             self._hold(False)
-        return found
+        return body
 
     def _tell(self) -> None:
         if self._news is not None and not self._news.done():

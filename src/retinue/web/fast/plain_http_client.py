@@ -113,7 +113,7 @@ class PlainHttpClient:
                     connection = await self.connect(target)
                     try:
                         connection.start(message, response)
-                        found = await response.done
+                        reply = await response.done
                     except BaseException:
                         connection.close()  # its response must not be left to the next request
                         raise
@@ -128,7 +128,7 @@ class PlainHttpClient:
         except _FAILURES as error:
             raise target.to_transport_error(error) from error
         self.give_back(target, connection, is_usable=True)
-        return found
+        return reply
 
     def stream(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
@@ -279,15 +279,15 @@ class PlainStream:
             raise TransportError(self._target.origin, describe_failure(error), sent=True) from error
 
     async def read(self, limit_bytes: int = MAX_RESPONSE_BYTES) -> bytes:
-        found = await self.read_some()
-        length = len(found)
+        chunk = await self.read_some()
+        length = len(chunk)
         rest: list[bytes] = []
         while length <= limit_bytes and (part := await self.read_some()):
             rest.append(part)
             length += len(part)
         if length > limit_bytes:
             raise ResponseTooLargeError(self._target.origin, limit_bytes)
-        return b"".join((found, *rest)) if rest else found
+        return b"".join((chunk, *rest)) if rest else chunk
 
     async def drain(self, timeout_s: float) -> None:
         if self._response is None or self._response.is_read:
@@ -307,7 +307,7 @@ def _find_target(url: str, allow_private: bool) -> CheckedUrl | None:
     except ValueError:
         return None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    if parts.scheme != "http" or "@" in parts.netloc or not all("!" <= one <= "~" for one in path):
+    if parts.scheme != "http" or "@" in parts.netloc or not all("!" <= char <= "~" for char in path):
         return None
     is_allowed = is_address(host) and find_refusal(host, allow_private=allow_private) is None
     if not is_allowed and not (host == "localhost" and allow_private):
@@ -318,9 +318,9 @@ def _find_target(url: str, allow_private: bool) -> CheckedUrl | None:
 def _render_request(method: str, target: CheckedUrl, headers: Mapping[str, str], body: bytes | None) -> bytes:
     """Raises TransportError when a header would break the request."""
     # lists, not generators: every call of an agent elsewhere gets here
-    given = [name.lower() for name in headers]
+    names = [name.lower() for name in headers]
     lines = [f"{method} {target.path} HTTP/1.1", f"Host: {target.origin[len('http://') :]}"]
-    lines += [line for name, line in _DEFAULT_HEADERS if name not in given]
+    lines += [line for name, line in _DEFAULT_HEADERS if name not in names]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     if body is not None or method not in ("GET", "HEAD"):
         lines.append(f"Content-Length: {len(body or b'')}")

@@ -1,4 +1,4 @@
-"""Checks a definition when it is loaded, as far as its text alone shows faults.
+"""Checks a definition when it is loaded, for faults that its text alone shows.
 
 The first fault, by its place in the text, is raised as DefinitionError with source, line and remedy. This
 module checks the shape; ``step_checks`` checks the relations between steps.
@@ -113,7 +113,7 @@ def _render_fault(document: Document, found: dict[str, Any]) -> DefinitionError:
     if kind == "missing":
         return document.fault(path[:-1], f"{path[-1]!r} is missing", f"add {path[-1]}")
     if kind == "value_error":
-        return document.fault(path, str(found["ctx"]["error"]), "write it as in docs/workflows.md")
+        return document.fault(path, str(found["ctx"]["error"]), "retinue docs workflows shows the form")
     if kind == "string_pattern_mismatch":
         return document.fault(
             path, f"{found['input']!r} is no name", "use letters, digits, _ and -, beginning with a letter"
@@ -124,5 +124,5 @@ def _render_fault(document: Document, found: dict[str, Any]) -> DefinitionError:
     else:
         problem = f"it must be {wanted}; it is {name_shape(found['input'])}"
     return document.fault(
-        path, problem, "write it as in docs/workflows.md (quote texts that look like numbers)"
+        path, problem, "quote texts that look like numbers; retinue docs workflows shows the form"
     )

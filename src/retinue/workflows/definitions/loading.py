@@ -228,10 +228,10 @@ def _is_seed_002(value: Any) -> bool:
     settings, steps = value.get("settings"), value.get("steps")
     if isinstance(settings, Mapping) and any(key in settings for key in SETTINGS):
         return True
-    found = [step for step in steps if isinstance(step, Mapping)] if isinstance(steps, list) else []
-    if any(_has_form_of_seed_002(step) for step in found):
+    kept = [step for step in steps if isinstance(step, Mapping)] if isinstance(steps, list) else []
+    if any(_has_form_of_seed_002(step) for step in kept):
         return True
-    return bool(found) and all("id" not in step and ("agent" in step or "role" in step) for step in found)
+    return bool(kept) and all("id" not in step and ("agent" in step or "role" in step) for step in kept)
 
 
 def _has_form_of_seed_002(step: Mapping[str, Any]) -> bool:

@@ -41,17 +41,17 @@ def apply_overrides(
 
 def _find(definition: Definition, key: str) -> Step:
     steps = list(iterate_steps(definition.steps))
-    found = next((step for step in steps if step.id == key), None)
-    if found is None and key.isdecimal() and 1 <= int(key) <= len(definition.steps):
+    match = next((step for step in steps if step.id == key), None)
+    if match is None and key.isdecimal() and 1 <= int(key) <= len(definition.steps):
         return definition.steps[int(key) - 1]
-    if found is None:
+    if match is None:
         raise UnknownStepError(key, known=[step.id for step in steps])
-    return found
+    return match
 
 
 def _with_agent(step: Step, agent: Any) -> dict[str, Any]:
     names = [agent] if isinstance(agent, str) else agent
-    if not isinstance(names, list) or not names or not all(isinstance(one, str) and one for one in names):
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise _refused(f"overrides.agents.{step.id}", "it must be an agent's name")
     if step.asks_agents and step.parallel is not None:
         return {"parallel": step.parallel.model_copy(update={"agents": names})}

@@ -126,7 +126,7 @@ KEYS_OF: Mapping[StepKind, frozenset[str]] = {
     "wait_for": frozenset({"wait_for"}),
     "wait": frozenset({"wait"}),
 }
-"""The keys allowed beside a kind. Other keys of these sets are refused there."""
+"""The keys allowed next to a kind. Other keys of these sets are refused there."""
 
 _ALL = frozenset().union(*KEYS_OF.values())
 

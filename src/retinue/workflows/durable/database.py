@@ -162,9 +162,9 @@ class RunDatabase:
             with self.engine.connect() as connection:
                 if self.is_sqlite:
                     connection.exec_driver_sql("BEGIN IMMEDIATE")
-                given = change(connection, *args)
+                value = change(connection, *args)
                 connection.commit()
-                return given
+                return value
 
         return await self.ask(make, retry_s=retry_s)
 

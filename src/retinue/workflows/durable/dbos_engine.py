@@ -186,14 +186,14 @@ class EngineClient:
             "SELECT workflow_uuid, function_id, function_name, child_workflow_id, output, serialization "  # noqa: S608
             f"FROM {self._calls_table} WHERE workflow_uuid IN :ids ORDER BY workflow_uuid, function_id"
         ).bindparams(sa.bindparam("ids", expanding=True))
-        found: dict[str, list[EngineCall]] = {run_id: [] for run_id in ids}
+        calls: dict[str, list[EngineCall]] = {run_id: [] for run_id in ids}
         with self._connections.connect() as connection:
             for start in range(0, len(ids), _IDS_PER_STATEMENT):
                 part = {"ids": list(ids[start : start + _IDS_PER_STATEMENT])}
                 for run_id, number, name, child_id, output, form in connection.execute(statement, part):
                     value = deserialize_value(output, form, self._serializer)
-                    found[run_id].append(EngineCall(number, name, child_id, value))
-        return found
+                    calls[run_id].append(EngineCall(number, name, child_id, value))
+        return calls
 
     def enqueue(self, run_id: str, args: Sequence[Any], executor: str) -> None:
         """Queue a new run at a node; one that exists stays as it is."""
@@ -260,11 +260,11 @@ class EngineClient:
             f"SELECT workflow_uuid FROM {self._table} "  # noqa: S608
             "WHERE status = 'CANCELLED' AND workflow_uuid IN :ids"
         ).bindparams(sa.bindparam("ids", expanding=True))
-        found: set[str] = set()
+        names: set[str] = set()
         for start in range(0, len(ids), _IDS_PER_STATEMENT):
             some = {"ids": ids[start : start + _IDS_PER_STATEMENT]}
-            found.update(connection.execute(query, some).scalars())
-        return frozenset(found)
+            names.update(connection.execute(query, some).scalars())
+        return frozenset(names)
 
     def find_owner(self, connection: sa.Connection, run_id: str) -> str | None:
         """The token of the execution that a run belongs to."""
@@ -454,7 +454,7 @@ async def _launch() -> None:
         error: Exception | None = None
         try:
             DBOS.launch()
-        except Exception as problem:  # noqa: BLE001 - handed to whoever awaits the launch
+        except Exception as problem:  # noqa: BLE001 - raised where the launch is awaited
             error = problem
         with contextlib.suppress(RuntimeError):  # the loop has ended, and the process with it
             loop.call_soon_threadsafe(settle, error)

@@ -52,7 +52,7 @@ SETTLE_S = 2.0
 """How long after its body a run is looked at for its recorded end, which comes within milliseconds."""
 
 AGENT_WAIT_S = 20.0
-"""How long a run that was taken up waits for agents that nobody knows: a machine that restarts starts them as
+"""How long a run that was taken up waits for unknown agents: a machine that restarts starts them as
 well. Its step waits longer for known agents (``workflows.interpreter.calls``).
 """
 
@@ -160,7 +160,9 @@ class Executions:
         Those that were stopped together with this run are resumed, unless it gave them up.
         """
         rows = await self._rows.get_all(ids)
-        stopped = [one for one in ids if rows[one].record.status == "cancelled" and one not in given_up]
+        stopped = [
+            run_id for run_id in ids if rows[run_id].record.status == "cancelled" and run_id not in given_up
+        ]
         if stopped:
             await self._database.ask(self._database.client.resume, stopped, self.lease.executor)
             rows = await self._rows.get_all(ids)
@@ -201,14 +203,18 @@ class Executions:
         while True:
             await asyncio.sleep(WATCH_S)
             here = self.here.list_all()
-            ids = [one.run_id for one in here]
+            ids = [execution.run_id for execution in here]
             try:
                 stopped = await self._database.read(self._database.client.list_cancelled, ids)
             except (StateError, sa.exc.SQLAlchemyError) as error:
                 _log.warning("runs that are cancelled elsewhere go on for now", error=str(error))
                 continue
             # Not one that began during the query: its run may have been resumed.
-            gone = [one.run_id for one in here if one.run_id in stopped and self.here.find(one.run_id) is one]
+            gone = [
+                execution.run_id
+                for execution in here
+                if execution.run_id in stopped and self.here.find(execution.run_id) is execution
+            ]
             self._abort(gone)
 
     def agent_wait_of(self, root: str) -> float:

@@ -50,7 +50,7 @@ class ExecutionsHere:
     @property
     def outermost(self) -> int:
         """How many outermost runs are here."""
-        return sum(one.root == one.run_id for one in self._executions.values())
+        return sum(execution.root == execution.run_id for execution in self._executions.values())
 
     def find(self, run_id: str) -> Execution | None:
         return self._executions.get(run_id)
@@ -61,7 +61,9 @@ class ExecutionsHere:
     def list_within(self, ids: Iterable[str]) -> list[Execution]:
         """The executions of these runs and of all below them."""
         within = tuple(f"{run_id}/" for run_id in ids)
-        return [one for one in self._executions.values() if f"{one.run_id}/".startswith(within)]
+        return [
+            execution for execution in self._executions.values() if f"{execution.run_id}/".startswith(within)
+        ]
 
     def announce(self, run_id: str, args: Sequence[Any]) -> Execution:
         """A run is being started; it is known before its execution begins, so that it can be stopped."""
@@ -93,9 +95,9 @@ class ExecutionsHere:
 
     async def await_change(self, ids: Sequence[str], look_s: float, *, all_of_them: bool) -> None:
         """Return when one of these runs, or all, ended here, or it is time to look at other nodes."""
-        here = [one for run_id in ids if (one := self.find(run_id)) is not None]
+        here = [execution for run_id in ids if (execution := self.find(run_id)) is not None]
         elsewhere = len(here) < len(ids)
-        waiting = [asyncio.create_task(one.ended.wait()) for one in here]
+        waiting = [asyncio.create_task(execution.ended.wait()) for execution in here]
         if not waiting:
             await asyncio.sleep(look_s)
             return

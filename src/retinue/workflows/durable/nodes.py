@@ -175,8 +175,8 @@ class Lease:
                 self._remove_unrenewed(connection, over)
             return self._reassign(connection, dead, over)
 
-        given = await self._database.write(reassign, retry_s=self._lease_s / 3)
-        for executor, runs in given.items():
+        moved = await self._database.write(reassign, retry_s=self._lease_s / 3)
+        for executor, runs in moved.items():
             _log.info("runs taken over", node=executor, runs=runs)
 
     def _look(self, connection: sa.Connection) -> Look:
@@ -274,7 +274,7 @@ class SeenLeases:
             # Such a step ends no lease that is renewed in time.
             return left_s
         # Renewed after the clock was set, or before.
-        possible = [one for one in (left_s, left_s + step_s) if one > 0]
+        possible = [seconds for seconds in (left_s, left_s + step_s) if seconds > 0]
         return max(self._lease_s, min(possible, default=0.0))
 
     def _compare_offsets(self, low: float, high: float) -> float:

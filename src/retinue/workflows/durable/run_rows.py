@@ -88,11 +88,11 @@ class RunRows:
 
     async def get_all(self, ids: Sequence[str]) -> dict[str, RunRow]:
         """Raises UnknownRunError for the first that does not exist."""
-        found = await self.find(ids)
+        rows = await self.find(ids)
         for run_id in ids:
-            if run_id not in found:
+            if run_id not in rows:
                 raise UnknownRunError(run_id)
-        return found
+        return rows
 
     async def list_all(
         self,
@@ -109,7 +109,9 @@ class RunRows:
             rows = await self._database.ask(self._client.list_page, status, children, _PAGE, offset)
             found = (_parse_row(row, _parse_result(row)).record for row in rows)
             records += [
-                one for one in found if name in (None, one.request.name) and (accept is None or accept(one))
+                record
+                for record in found
+                if name in (None, record.request.name) and (accept is None or accept(record))
             ]
             offset += _PAGE
             if len(rows) < _PAGE:
@@ -164,10 +166,12 @@ class RunRows:
         calls: dict[str, Sequence[EngineCall]] = {}
         wanted = [run_id]
         while wanted:
-            found = await self._database.ask(self._client.list_calls_of, wanted)
-            calls |= found
-            children = [call.child_id for one in found.values() for call in one if call.name == RUN]
-            wanted = [one for one in children if one is not None and one not in calls]
+            calls_read = await self._database.ask(self._client.list_calls_of, wanted)
+            calls |= calls_read
+            children = [
+                call.child_id for call_list in calls_read.values() for call in call_list if call.name == RUN
+            ]
+            wanted = [child_id for child_id in children if child_id is not None and child_id not in calls]
         return calls
 
 

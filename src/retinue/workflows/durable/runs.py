@@ -203,39 +203,39 @@ class DurableRuns:
         executions = self._executions
         if executions is not None and executions.here.find(run_id) is not None:
             return await executions.await_end(run_id)
-        found = await self._get(run_id)
-        while not found.ended:
+        row = await self._get(run_id)
+        while not row.ended:
             if self._executions is not None:
                 return await self._executions.await_end(run_id)
             await asyncio.sleep(FOLLOW_S)
-            found = await self._get(run_id)
-        return found.record
+            row = await self._get(run_id)
+        return row.record
 
     async def cancel(self, run_id: str) -> RunRecord:
-        found = await self._get(run_id)
-        if found.record.is_half_undone:
+        row = await self._get(run_id)
+        if row.record.is_half_undone:
             await self._database.write(self._give_up_undo, run_id)
             return await self.get(run_id)
-        if found.ended:
-            return found.record
+        if row.ended:
+            return row.record
         if self._executions is not None:
             await self._executions.stop([run_id])
         else:
             await self._database.ask(self._database.client.cancel, [run_id])
-        await self._await_end_elsewhere(found)
+        await self._await_end_elsewhere(row)
         return await self.get(run_id)
 
     async def resume(self, run_id: str) -> RunRecord:
-        found = await self._get(run_id)
-        if not found.ended:
+        row = await self._get(run_id)
+        if not row.ended:
             # A run that was left behind continues as soon as a process executes runs.
             await self.launch()
-        if found.record.status == "cancelled":
-            found.check_journal()
+        if row.record.status == "cancelled":
+            row.check_journal()
             executor = (await self.launch()).lease.executor
             await self._database.ask(self._database.client.resume, [run_id], executor)
-        elif found.record.is_half_undone:
-            found.check_journal()
+        elif row.record.is_half_undone:
+            row.check_journal()
             executor = (await self.launch()).lease.executor
             await self._database.write(self._request_undo, run_id, executor)
         return await self.get(run_id)
@@ -268,8 +268,8 @@ class DurableRuns:
             steps = await self._rows.list_steps(run_id, run_id)
             if steps:
                 return steps
-        found = await self._get(run_id)
-        return await self._rows.list_steps(run_id, found.root)
+        row = await self._get(run_id)
+        return await self._rows.list_steps(run_id, row.root)
 
     async def list_events(self, run_id: str, *, after: int = 0) -> tuple[RunEvent, ...]:
         if not after and is_outermost(run_id):
@@ -277,21 +277,21 @@ class DurableRuns:
             events, emitted = await self._events.list_all(run_id)
             if emitted.is_ended or not (await self._get(run_id)).ended:
                 return events
-        found = await self._get(run_id)
-        if found.ended:
-            await self._ensure_end_emitted(found)
-        return await self._events.list_after(found.root, run_id, after)
+        row = await self._get(run_id)
+        if row.ended:
+            await self._ensure_end_emitted(row)
+        return await self._events.list_after(row.root, run_id, after)
 
     async def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[RunEvent]:
         while True:
             changed = self._events.changed
-            found = await self._get(run_id)
-            if found.ended:
-                await self._ensure_end_emitted(found)
-            for event in await self._events.list_after(found.root, run_id, after):
+            row = await self._get(run_id)
+            if row.ended:
+                await self._ensure_end_emitted(row)
+            for event in await self._events.list_after(row.root, run_id, after):
                 after = event.seq
                 yield event
-            if found.ended:
+            if row.ended:
                 return
             await _await_any(changed, FOLLOW_S)
 
@@ -332,24 +332,24 @@ class DurableRuns:
         await self._database.prepare()
         return await self._rows.get(run_id)
 
-    async def _ensure_end_emitted(self, found: RunRow) -> None:
+    async def _ensure_end_emitted(self, row: RunRow) -> None:
         """Emit the end of a run whose node failed before it emitted the end."""
-        here = self._executions and self._executions.here.find(found.record.id)
+        here = self._executions and self._executions.here.find(row.record.id)
         if here:
             await here.ended.wait()
-        emitted = await self._events.read_emitted(found.record.id)
+        emitted = await self._events.read_emitted(row.record.id)
         if not emitted.is_ended:
-            self._events.add(end_of(found, emitted.resumed))
+            self._events.add(end_of(row, emitted.resumed))
 
-    async def _await_end_elsewhere(self, found: RunRow) -> None:
+    async def _await_end_elsewhere(self, row: RunRow) -> None:
         """Wait until another node has stopped a run and its child runs: the end is its last event."""
         executions = self._executions
-        if found.executor is None or (executions and found.executor == executions.lease.executor):
+        if row.executor is None or (executions and row.executor == executions.lease.executor):
             return
-        given_up_at, seen, going_on = time.monotonic() + STOP_S, 0, {found.record.id}
+        given_up_at, seen, going_on = time.monotonic() + STOP_S, 0, {row.record.id}
         while going_on and time.monotonic() < given_up_at:
             await asyncio.sleep(STOP_LOOK_S)
-            for event in await self._events.list_after(found.root, found.record.id, seen):
+            for event in await self._events.list_after(row.root, row.record.id, seen):
                 seen = event.seq
                 if event.kind in ("run_started", "run_resumed"):
                     going_on.add(event.run_id)

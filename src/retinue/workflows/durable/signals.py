@@ -70,9 +70,9 @@ class SignalTable:
         try:
             while True:
                 arrived = self._arrived
-                found = await self._database.write(lambda c: self._take(c, run_id, topic, receiver))
-                if found is not None:
-                    return orjson.loads(found)
+                signal = await self._database.write(lambda c: self._take(c, run_id, topic, receiver))
+                if signal is not None:
+                    return orjson.loads(signal)
                 if self._poller is None or self._poller.done():
                     self._poller = asyncio.create_task(self._poll(), name="run signals")
                 async with asyncio.timeout_at(given_up_at):

@@ -1,4 +1,4 @@
-"""Connections to a database of runs on SQLite: their settings, and the clock that old SQLite lacks."""
+"""Connections to a database of runs on SQLite: their settings, and a clock for SQLite before 3.42."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_read_only(path: Path) -> bool:
 def read_only_url(path: Path) -> sa.URL:
     """The URL by which such a database is read.
 
-    Without a journal beside it SQLite must be told that nobody changes the file, because it could not make
+    Without a journal next to it SQLite must be told that the file does not change, because it could not make
     the files of a reader.
     """
     journal = path.with_name(f"{path.name}-wal")

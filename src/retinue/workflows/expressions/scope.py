@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from retinue.core.parts import PARTS_FIELD
 from retinue.core.text import fence
 
 StepState = Mapping[str, Any]
 """The state of a step: ``output`` when it is done, ``error`` when it failed and the run went on; ``agent``,
-``cached``, ``text``, and of a parallel step ``ballots``, ``votes``, ``decided_by``, where there are such.
+``cached``, ``text``, ``parts`` beside the output, and of a parallel step ``ballots``, ``votes``,
+``decided_by``, where there are such.
 Expressions see ``fenced`` as well: the text as data for a prompt.
 """
 
-ENTRY_KEYS = ("output", "error", "agent", "cached", "text", "fenced", "ballots", "votes", "decided_by")
+ENTRY_KEYS = (
+    "output",
+    "error",
+    "agent",
+    "cached",
+    "text",
+    "fenced",
+    "parts",
+    "ballots",
+    "votes",
+    "decided_by",
+)
 
 
 class Scope:
@@ -76,6 +89,13 @@ class Scope:
         """The nearest output, None before the first."""
         outputs = self.outputs
         return outputs[-1][1] if outputs else None
+
+    def find_nearest_with_parts(self) -> Any:
+        """The nearest output; where parts stand beside it, an object with it as ``result`` and ``parts``."""
+        entries = [entry for entry in self._entries.values() if "output" in entry]
+        if not entries or not entries[-1].get(PARTS_FIELD):
+            return self.find_nearest()
+        return {"result": entries[-1]["output"], PARTS_FIELD: entries[-1][PARTS_FIELD]}
 
 
 def nearest_output(entries: Iterable[tuple[str, StepState]]) -> Any:

@@ -168,13 +168,13 @@ class _Rendering:
             template = parse_template(text)
         except ExpressionSyntaxError as error:
             raise ExpressionError(shorten(text), error.problem, remedy=error.remedy) from None
-        found = template.render(self._variables)
-        self._bytes += _measure(found)
+        value = template.render(self._variables)
+        self._bytes += _measure(value)
         if self._bytes > MAX_RESULT_BYTES:
             where = f" at {_render_path(path)}" if path else ""
             problem = f"with it{where} the value has {self._bytes:,} bytes; at most {MAX_RESULT_BYTES:,}"
             raise ExpressionError(shorten(text), problem, remedy=TO_A_SKILL)
-        return found
+        return value
 
 
 def _measure(value: Any) -> int:

@@ -36,10 +36,10 @@ def chain_arguments(
     if taken is not None:
         arguments = dict(taken)
     else:
-        found = _take_nearest(declared, required, scope, prompt)
-        if not isinstance(found, dict):
-            return found
-        arguments = found
+        chained = _take_nearest(declared, required, scope, prompt)
+        if not isinstance(chained, dict):
+            return chained
+        arguments = chained
     for name in required:
         if name not in arguments:
             arguments[name] = _look_up(name, step_id, skill, declared, scope, prompt)
@@ -102,9 +102,9 @@ def _is_text(declared: Mapping[str, Any], name: str) -> bool:
     """Whether a required property takes the prompt: it is named so, or the only text."""
     properties = declared.get("properties") or {}
     texts = [
-        one
-        for one in declared.get("required", ())
-        if isinstance(properties.get(one), Mapping) and properties[one].get("type") == "string"
+        name
+        for name in declared.get("required", ())
+        if isinstance(properties.get(name), Mapping) and properties[name].get("type") == "string"
     ]
     return name == "prompt" or texts == [name]
 

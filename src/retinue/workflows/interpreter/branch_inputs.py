@@ -27,11 +27,11 @@ class BranchReads:
     steps: frozenset[str] | None
     workflows: bool
 
-    def pick_input(self, given: Any) -> Any:
+    def pick_input(self, run_input: Any) -> Any:
         """The part of the workflow's input that is read."""
-        if self.input_keys is None or not isinstance(given, Mapping):
-            return given
-        return {key: value for key, value in given.items() if key in self.input_keys}
+        if self.input_keys is None or not isinstance(run_input, Mapping):
+            return run_input
+        return {key: value for key, value in run_input.items() if key in self.input_keys}
 
     def pick_entries(self, entries: Iterable[tuple[str, StepState]]) -> tuple[tuple[str, StepState], ...]:
         """The entries of the steps that are read."""

@@ -47,7 +47,7 @@ class BranchResult:
         return {
             "output": self.output,
             "entries": as_json(self.entries),
-            "undo": [one.to_json() for one in self.undo],
+            "undo": [undo.to_json() for undo in self.undo],
         }
 
     @classmethod
@@ -90,13 +90,13 @@ class BranchPlan:
                 "nested": frame.nested if reads.workflows else {},
             }
         )
-        given = BranchInput(reads.pick_input(scope.input), reads.pick_entries(scope.entries), scope.loop)
-        return cls(frame.request.name, render_form(form), given, child_origin(frame))
+        inputs = BranchInput(reads.pick_input(scope.input), reads.pick_entries(scope.entries), scope.loop)
+        return cls(frame.request.name, render_form(form), inputs, child_origin(frame))
 
     def branch(self, path: str, *, loop: Mapping[str, Any] | None = None) -> Branch:
         """The branch at a path, by default with the ``loop`` variables of the body."""
-        given = self.given if loop is None else replace(self.given, loop=loop)
-        return Branch(path, RunRequest(f"{self.name}/{path}", self.definition, as_json(given), self.origin))
+        inputs = self.given if loop is None else replace(self.given, loop=loop)
+        return Branch(path, RunRequest(f"{self.name}/{path}", self.definition, as_json(inputs), self.origin))
 
 
 def child_origin(frame: Frame) -> Origin:
@@ -124,7 +124,7 @@ async def run_branches(
     budget; the share of a branch with unknown usage counts as used.
     """
     origin = frame.budget.divide(len(branches))
-    shared = [Branch(one.path, _with_budget(one.request, origin)) for one in branches]
+    shared = [Branch(branch.path, _with_budget(branch.request, origin)) for branch in branches]
     ended = await _run_shared(frame, path, shared, concurrency, is_decided, stop_at_failure)
     for place in range(len(branches)):
         frame.budget.settle_branch(origin, ended.get(place))
@@ -149,7 +149,7 @@ async def _run_shared(
     running: dict[int, ChildRun] = {}
     begun = 0
     while True:
-        may_start = not (stop_at_failure and any(one.status != "done" for one in ended.values()))
+        may_start = not (stop_at_failure and any(branch.status != "done" for branch in ended.values()))
         while may_start and begun < len(branches) and len(running) < (concurrency or len(branches)):
             branch = branches[begun]
             running[begun] = await _start(frame, path, branch, list(running.values()))
@@ -196,12 +196,12 @@ def hide_undo(outcome: Mapping[str, Any]) -> dict[str, Any]:
 
 def _relocate(outcome: Mapping[str, Any], below: str) -> dict[str, Any]:
     """The outcome of a compensation in a child run, with paths relative to its parent."""
-    found = {**outcome, "step": f"{below}/{outcome['step']}"}
+    moved = {**outcome, "step": f"{below}/{outcome['step']}"}
     if "attempt" in outcome:
-        found["attempt"] = f"{below}/{outcome['attempt']}"
+        moved["attempt"] = f"{below}/{outcome['attempt']}"
     if AGAIN in outcome:
-        found[AGAIN] = read_json(Undo, outcome[AGAIN]).moved_below(below).to_json()
-    return found
+        moved[AGAIN] = read_json(Undo, outcome[AGAIN]).moved_below(below).to_json()
+    return moved
 
 
 def find_failure(ended: Ended) -> StepFailedError | None:
@@ -210,7 +210,7 @@ def find_failure(ended: Ended) -> StepFailedError | None:
     if not failures:
         return None
     first = failures[0]
-    undone = [one for failure in failures for one in failure.compensated]
+    undone = [entry for failure in failures for entry in failure.compensated]
     return StepFailedError(first.step, first.agent, first.cause, undone)
 
 
@@ -221,7 +221,7 @@ def branch_failure(outcome: ChildOutcome) -> StepFailedError:
         return StepFailedError(outcome.child.path, None, as_json(fault))
     inner = StepFailedError.from_data(fault.data)
     below = outcome.child.path
-    undone = [_relocate(one, below) for one in inner.compensated]
+    undone = [_relocate(entry, below) for entry in inner.compensated]
     return StepFailedError(f"{below}/{inner.step}", inner.agent, inner.cause, undone)
 
 
@@ -232,7 +232,7 @@ def adopt_undo(frame: Frame, outcome: ChildOutcome, *, as_mesh: bool = False) ->
     """
     result = BranchResult.of(outcome)
     below = outcome.child.path
-    frame.undo += [one.moved_below(below, as_mesh=as_mesh) for one in result.undo]
+    frame.undo += [undo.moved_below(below, as_mesh=as_mesh) for undo in result.undo]
     return result
 
 
@@ -251,7 +251,7 @@ def read_error(fault: Fault) -> dict[str, Any]:
 
 def describe_error(error: StepFailedError) -> dict[str, Any]:
     """An error as `read_error` gives it."""
-    found = {**error.cause, "step": error.step, "agent": error.agent}
+    fault = {**error.cause, "step": error.step, "agent": error.agent}
     if error.compensated:
-        found["compensated"] = [hide_undo(one) for one in error.compensated]
-    return found
+        fault["compensated"] = [hide_undo(entry) for entry in error.compensated]
+    return fault

@@ -19,7 +19,7 @@ from retinue.workflows.interpreter.frame import Frame, StepResult, record_failur
 async def run_call(frame: Frame, step: Step, path: str) -> StepResult:
     """Call the step's skill, or an agent that has its role."""
     try:
-        given = None if step.with_ is None else await render_with(step.with_, frame.scope.variables)
+        fields = None if step.with_ is None else await render_with(step.with_, frame.scope.variables)
     except ExpressionError as error:
         raise await record_failure(frame.context, path, error, skill=step.skill) from None
     agent = await read_name(frame, step.agent, path)
@@ -28,7 +28,7 @@ async def run_call(frame: Frame, step: Step, path: str) -> StepResult:
     cache = step.cache if step.cache is not None else frame.settings.cache == "step"
     ask = Ask(
         step_id=step.id,
-        arguments_for=_arguments_for(frame, step, given, prompt),
+        arguments_for=_arguments_for(frame, step, fields, prompt),
         skill=step.skill,
         role=role,
         agent=agent,
@@ -51,40 +51,40 @@ async def read_name(frame: Frame, name: str | None, path: str) -> str | None:
     """The agent that a step names; None for any."""
     if name is None or name == AUTO:
         return None
-    found = await frame.render(name, path)
-    return None if found in (None, "", AUTO) else str(found)
+    value = await frame.render(name, path)
+    return None if value in (None, "", AUTO) else str(value)
 
 
 async def read_role(frame: Frame, role: str | None, path: str) -> str:
     """The role of a step, by default ``execute``."""
-    found = None if role is None else await frame.render(role, path)
+    value = None if role is None else await frame.render(role, path)
     try:
-        return parse_role(DEFAULT_ROLE if found in (None, "", AUTO) else str(found))
+        return parse_role(DEFAULT_ROLE if value in (None, "", AUTO) else str(value))
     except UnknownRoleError as error:
         raise await record_failure(frame.context, path, error) from None
 
 
 def _arguments_for(
-    frame: Frame, step: Step, given: Mapping[str, Any] | None, prompt: str | None
+    frame: Frame, step: Step, fields: Mapping[str, Any] | None, prompt: str | None
 ) -> Callable[[Choice], Any]:
     """The arguments for a chosen agent (specification 7.3): ``with``, the prompt, the rest chained."""
     scope = frame.scope
 
     def for_skill(choice: Choice) -> Any:
-        if given is not None:
-            return given
+        if fields is not None:
+            return fields
         return chain_arguments(step.id, step.skill or "", choice.input_schema, scope)
 
     def for_role(choice: Choice) -> Any:
-        if prompt is None and given is None:
+        if prompt is None and fields is None:
             return chain_arguments(step.id, choice.skill, choice.input_schema, scope, default_prompt(scope))
-        arguments = dict(given or {})
+        arguments = dict(fields or {})
         if prompt is not None:
             place = address_prompt(choice.input_schema)
             if place is None:
                 raise _no_place(step.id, choice)
             arguments.setdefault(place, prompt)
-        if given is not None:
+        if fields is not None:
             return arguments
         return chain_arguments(step.id, choice.skill, choice.input_schema, scope, taken=arguments)
 
@@ -115,7 +115,7 @@ def _acceptance(frame: Frame, step: Step) -> Accept | None:
 
 async def render_with(value: Any, variables: Mapping[str, Any]) -> Mapping[str, Any]:
     """Render ``with`` to an object; raises ExpressionError."""
-    found = await render(value, variables, "with")
-    if not isinstance(found, Mapping):
+    rendered = await render(value, variables, "with")
+    if not isinstance(rendered, Mapping):
         raise ExpressionError(str(value), "gives no object", remedy="with needs an object")
-    return found
+    return rendered

@@ -21,6 +21,7 @@ from typing import Any
 
 import orjson
 
+from retinue.core.call import Outcome
 from retinue.core.durations import render_duration
 from retinue.core.errors import (
     AgentUnreachableError,
@@ -35,10 +36,12 @@ from retinue.core.errors import (
     RetinueError,
     StepFailedError,
     StoppingError,
+    TooLargeError,
     UnknownAgentError,
     UnknownSkillError,
     is_callers_time,
 )
+from retinue.core.parts import is_made_of_parts, list_beside, render_parts
 from retinue.workflows.caller import Choice, Wanted, cache_key
 from retinue.workflows.definitions.definition import AskFirst, Retry
 from retinue.workflows.interpreter.call_budget import StepBudget
@@ -73,6 +76,9 @@ _WITHOUT_RESULT = (OutputInvalidError.type, EmptyOutputError.type)
 
 _NO_ANSWER = ("unreachable", "refused")
 """After such a failure the outcome of a call may be asked for once more."""
+
+MAX_PART_BYTES = 1024 * 1024
+"""The size of a part of a result (an image, a file) that a run keeps (specification 7, "Parts")."""
 
 SETTLE = "settle"
 """The kind of a call that asks again for the outcome of an attempt."""
@@ -192,6 +198,8 @@ class CallSteps:
                 trials += [one for one in unknown if not _is_settled(one, last)]
                 given = outcome.value
                 facts = {"agent": given["agent"], "cached": bool(given.get("cached"))}
+                if given.get("parts"):
+                    facts["parts"] = given["parts"]
                 return StepResult(given["value"], facts, last.sent)
             is_last = number == len(ask.attempts) or "limit_of" in fault.data or "waited_s" in fault.data
             is_last = is_last or not fault.retryable or (ask.once and fault.on_error not in _NO_ANSWER)
@@ -464,9 +472,12 @@ class _Attempt:
             raise InputRequiredError(f"{skill} did not finish: {outcome.status}")
         if not ask.allow_empty and self._is_empty(outcome.value, choice):
             raise EmptyOutputError(skill)
-        if ask.cache_ttl_s is not None:
+        beside = _list_beside(outcome, self._path)
+        if ask.cache_ttl_s is not None and not beside:
             await cache.put(key, outcome.value, ask.cache_ttl_s)
         given = {"value": outcome.value, "agent": choice.agent, "warnings": list(outcome.warnings)}
+        if beside:
+            given["parts"] = beside
         return given if outcome.usage is None else given | {"usage": dict(outcome.usage)}
 
     def _find_pause(self, error: RetinueError | None, left_s: float) -> float | None:
@@ -482,6 +493,20 @@ class _Attempt:
 
     def _is_empty(self, value: Any, choice: Choice) -> bool:
         return is_nothing(value) if self._ask.skill is None else is_no_answer(value, choice.output_schema)
+
+
+def _list_beside(outcome: Outcome, path: str) -> list[dict[str, Any]]:
+    """The parts of a result that its value does not hold; raises TooLargeError for a part over the limit."""
+    if not outcome.parts:
+        return []
+    for number, part in enumerate(render_parts(outcome.parts), 1):
+        if part["kind"] != "text" and "data" in part and (part["size"] or 0) > MAX_PART_BYTES:
+            what = f"part {number} of the result of step {path} ({part['mime_type']}, {part['size']:,} bytes)"
+            remedy = "let the skill store it and give its URL, or make it smaller"
+            raise TooLargeError(what, MAX_PART_BYTES, remedy=remedy)
+    # an object that is made of the parts holds them already
+    is_held = isinstance(outcome.value, Mapping) and is_made_of_parts(outcome.value, outcome.parts)
+    return [] if is_held else list_beside(outcome.value, outcome.parts)
 
 
 def _is_away(error: RetinueError | None) -> bool:

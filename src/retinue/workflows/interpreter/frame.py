@@ -108,7 +108,7 @@ class Undo:
     key_path: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to the stored form, in which only values that are set stand beside those of every step."""
+        """Convert to the stored form, in which only set values are stored next to those of every step."""
         absent = {key for key in ("arguments", "fault", "trial", "key_path") if getattr(self, key) is None}
         absent |= {key for key in ("as_mesh", "entries", "loop") if not getattr(self, key)}
         return {key: value for key, value in as_json(self).items() if key not in absent}

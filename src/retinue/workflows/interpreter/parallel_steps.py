@@ -151,8 +151,10 @@ def _all_failed(path: str, ballots: Sequence[Ballot]) -> StepFailedError:
     if not ballots or ballots[0].error is None:
         return StepFailedError(path, None, {"type": "failed", "message": "no agent was asked", "data": {}})
     first = dict(ballots[0].error)
-    said = "; ".join(f"{one.voter}: {(one.error or {}).get('message', '')}" for one in ballots[:5])
-    first["message"] = first.get("message", "") if len(ballots) == 1 else f"no agent succeeded: {said}"
+    reasons = "; ".join(
+        f"{ballot.voter}: {(ballot.error or {}).get('message', '')}" for ballot in ballots[:5]
+    )
+    first["message"] = first.get("message", "") if len(ballots) == 1 else f"no agent succeeded: {reasons}"
     first["data"] = {**first.get("data", {}), "ballots": rows}
     agent = ballots[0].voter if len(ballots) == 1 else None
     for key in ("step", "agent", "compensated"):
@@ -254,11 +256,11 @@ async def _list_agents(frame: Frame, step: Step, path: str, role: str) -> list[C
     async def effect() -> Any:
         caller, ask = frame.tools.caller, step.ask
         if ask is None:
-            found = await caller.list_role(role, named, frame.scopes, frame.caller)
+            choices = await caller.list_role(role, named, frame.scopes, frame.caller)
         else:
             wanted = Wanted(role=role, agents=named, capabilities=ask.capabilities, timeout_s=ask.timeout_s)
-            found = await caller.list_willing(wanted, frame.request.origin)
-        return as_json(tuple(found))
+            choices = await caller.list_willing(wanted, frame.request.origin)
+        return as_json(tuple(choices))
 
     facts = {"kind": "choose", "role": role, "skill": role, "below": "/agents"}
     timeout_s = LIST_TIMEOUT_S + (0.0 if step.ask is None else step.ask.timeout_s)

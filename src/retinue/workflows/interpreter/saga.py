@@ -94,13 +94,13 @@ async def record_trials(frame: Frame, step: Step, path: str) -> None:
         frame.undo.append(undo)
 
 
-async def _render_undo(undo: Undo, given: Any, scope: Scope) -> Undo:
+async def _render_undo(undo: Undo, value: Any, scope: Scope) -> Undo:
     """The compensation of an attempt with its arguments, or with the fault of those that cannot be had."""
     trial = undo.trial
     assert trial is not None
     scope.keep(undo.step_id, {"output": trial.value} if trial.is_answered else {})
     try:
-        return replace(undo, arguments=dict(await render_with(given, scope.variables)))
+        return replace(undo, arguments=dict(await render_with(value, scope.variables)))
     except ExpressionError as error:
         return replace(undo, fault=Fault.from_error(error))
 
@@ -124,20 +124,21 @@ async def finish_undoing(frame: Frame, error: StepFailedError) -> StepFailedErro
 
     Returns the error that ends the run.
     """
-    outcomes: list[dict[str, Any] | None] = [dict(one) for one in error.compensated]
+    outcomes: list[dict[str, Any] | None] = [dict(entry) for entry in error.compensated]
     made = 0
     limits, frame.limits = frame.limits, ()
     try:
         while (
-            any(AGAIN in one for one in outcomes if one) and made < await frame.context.count_undo_requests()
+            any(AGAIN in outcome for outcome in outcomes if outcome)
+            and made < await frame.context.count_undo_requests()
         ):
             made += 1
-            for place, one in enumerate(outcomes):
-                if one is not None and AGAIN in one:
-                    outcomes[place] = await _undo(frame, read_json(Undo, one[AGAIN]), made)
+            for place, outcome in enumerate(outcomes):
+                if outcome is not None and AGAIN in outcome:
+                    outcomes[place] = await _undo(frame, read_json(Undo, outcome[AGAIN]), made)
     finally:
         frame.limits = limits
-    compensated = [hide_undo(one) for one in outcomes if one is not None]
+    compensated = [hide_undo(outcome) for outcome in outcomes if outcome is not None]
     # As the caller names the run: what marks its rights is not shown.
     run_id = frame.context.run_id.partition(RUN_ID_MARK)[0]
     return StepFailedError(error.step, error.agent, error.cause, compensated, run_id)
@@ -184,7 +185,7 @@ async def _undo(frame: Frame, undo: Undo, made: int = 0) -> dict[str, Any] | Non
         result = await CallSteps(frame).run(ask, f"{undo.path}/undo")
     except StepFailedError as error:
         failed = {"agent": error.agent, "ok": False, "error": describe_error(error)}
-        unknown = next((one for one in frame.trials if one.is_open), None)
+        unknown = next((trial for trial in frame.trials if trial.is_open), None)
         if unknown is not None:
             # Resumed, it is repeated with the same key.
             undo = replace(undo, key_path=unknown.key_path)
@@ -217,7 +218,7 @@ async def _settle(frame: Frame, undo: Undo, trial: Trial, made: int) -> Trial | 
     try:
         result = await CallSteps(frame).run(ask, trial.step, f"{undo.path}/settle")
     except StepFailedError as error:
-        if error.cause.get("type") not in _ANSWERS or any(one.is_open for one in frame.trials):
+        if error.cause.get("type") not in _ANSWERS or any(trial.is_open for trial in frame.trials):
             return _stays_unknown(frame, trial, error)
         # An agent that may have died in the attempt does not know what became of it.
         return replace(trial, is_open=False) if trial.was_lost or frame.trials else None

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from retinue.core.errors import ExpressionError, OutputInvalidError, Problem, StepFailedError
+from retinue.core.parts import PARTS_FIELD
 from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.caller import Caller, cache_key
 from retinue.workflows.definitions.definition import (
@@ -164,8 +165,10 @@ class StepLoop:
         if step.transform is None:
             return result
         output = await frame.render(step.transform, f"{path}/transform", step=path, field="transform")
-        frame.scope.record(step.id, output, **result.facts)
-        return StepResult(output, result.facts, result.arguments)
+        # a transformed output holds the parts that it is to have
+        facts = {key: fact for key, fact in result.facts.items() if key != PARTS_FIELD}
+        frame.scope.record(step.id, output, **facts)
+        return StepResult(output, facts, result.arguments)
 
     async def _handle(self, step: Step, path: str, error: StepFailedError) -> str | None:
         """Record a failure as data if ``on_error`` allows it; raises the error otherwise."""
@@ -196,7 +199,10 @@ class StepLoop:
 
     async def _render_output(self, definition: Definition) -> Any:
         if definition.output == "last":
-            return self.frame.scope.find_nearest()
+            scope = self.frame.scope
+            # a schema says what the output is; parts would break it
+            is_plain = definition.output_schema is not None
+            return scope.find_nearest() if is_plain else scope.find_nearest_with_parts()
         if definition.output == "merged":
             return self._merge(definition)
         try:

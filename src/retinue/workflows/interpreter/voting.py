@@ -44,8 +44,8 @@ class Ballot:
 
     def to_json(self) -> dict[str, Any]:
         """The row in the step's entry: agent, ok, output or error, duration_ms."""
-        said = {"output": self.output} if self.ok else {"error": self.error}
-        return {"agent": self.voter, "ok": self.ok, **said, "duration_ms": self.duration_ms}
+        shown = {"output": self.output} if self.ok else {"error": self.error}
+        return {"agent": self.voter, "ok": self.ok, **shown, "duration_ms": self.duration_ms}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def count_votes(ballots: Sequence[Ballot]) -> Tally:
         if ballot.ok:
             groups.setdefault(normalise(ballot.output), []).append(ballot)
     ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
-    return Tally(tuple((text, tuple(sorted(found, key=rank_of))) for text, found in ordered))
+    return Tally(tuple((text, tuple(sorted(voters, key=rank_of))) for text, voters in ordered))
 
 
 def rank_of(ballot: Ballot) -> tuple[float, str]:
@@ -135,7 +135,9 @@ _ALONE = re.compile(r"\b([A-Z])\b(?! [a-z])|\b([A-Z])\b(?= (?:or|and|is|wins|has
 
 def order_candidates(ballots: Sequence[Ballot]) -> tuple[Ballot, ...]:
     """The results in the order in which a reviewer sees them: by text."""
-    return tuple(sorted(ballots, key=lambda one: (normalise(one.output), one.voter)))[:MAX_CANDIDATES]
+    return tuple(sorted(ballots, key=lambda ballot: (normalise(ballot.output), ballot.voter)))[
+        :MAX_CANDIDATES
+    ]
 
 
 def write_choice_prompt(task: str, candidates: Sequence[Ballot]) -> str:
@@ -166,7 +168,7 @@ def read_choice(answer: object, candidates: Sequence[Ballot]) -> Ballot | None:
     alone = text.strip(" .:*_`\"'()[]#\n").upper()
     if len(alone) == 1 and alone in letters:
         return candidates[letters.index(alone)]
-    named = {found.upper() for found in _NAMED.findall(text)} & set(letters)
+    named = {letter.upper() for letter in _NAMED.findall(text)} & set(letters)
     if not named:
         named = {first or second for first, second in _ALONE.findall(text)} & set(letters)
     return candidates[letters.index(named.pop())] if len(named) == 1 else None
@@ -174,7 +176,7 @@ def read_choice(answer: object, candidates: Sequence[Ballot]) -> Ballot | None:
 
 def concatenate(ballots: Sequence[Ballot]) -> str:
     """All results, each under the name of its author."""
-    return "\n\n".join(f"## {one.voter}\n\n{text_of(one.output)}" for one in ballots)
+    return "\n\n".join(f"## {ballot.voter}\n\n{text_of(ballot.output)}" for ballot in ballots)
 
 
 def _task(task: str) -> str:

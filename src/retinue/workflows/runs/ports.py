@@ -122,7 +122,7 @@ class Runs(Protocol):
     async def start(self, request: RunRequest, *, run_id: str | None = None) -> RunRecord:
         """Start a run. The id is an idempotency key: the same request again returns the first run.
 
-        Without one the run gets an id that nobody used.
+        Without one the run gets a new id.
 
         Raises RunConflictError for the same id with another request, and for the id of a run that has ended
         and was deleted, OutputInvalidError for a request that

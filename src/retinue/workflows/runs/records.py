@@ -58,18 +58,18 @@ _PLAIN = (str, int, float, bool, type(None), dict, list)
 def as_json(value: Any) -> Any:
     """Convert a dataclass to JSON; JSON values in its fields are shared, not copied."""
     if is_dataclass(value):
-        held = {one.name: getattr(value, one.name) for one in fields(value)}
-        return {name: one if type(one) in _PLAIN else as_json(one) for name, one in held.items()}
+        held = {member.name: getattr(value, member.name) for member in fields(value)}
+        return {name: item if type(item) in _PLAIN else as_json(item) for name, item in held.items()}
     if isinstance(value, tuple):
-        return [as_json(one) for one in value]
+        return [as_json(item) for item in value]
     return value
 
 
 def read_json(kind: type[_T], value: Any) -> _T:
     """Convert the JSON of `as_json` back; unknown keys are ignored. Raises pydantic's ValidationError."""
     key: Any = kind
-    found: _T = _adapter(key).validate_python(value)
-    return found
+    record: _T = _adapter(key).validate_python(value)
+    return record
 
 
 @cache
@@ -116,8 +116,8 @@ class StepOutcome:
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON, without ``calls`` if they are unknown."""
         value = self.value if type(self.value) in _PLAIN else as_json(self.value)
-        found = {"value": value, "fault": None if self.fault is None else as_json(self.fault)}
-        return found if self.calls is None else found | {"calls": self.calls}
+        fields_stored = {"value": value, "fault": None if self.fault is None else as_json(self.fault)}
+        return fields_stored if self.calls is None else fields_stored | {"calls": self.calls}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Limit:
 
 
 RUN_CALLER = "run"
-"""On whose behalf a run calls that nobody started from outside."""
+"""The caller of a run that was not started from outside."""
 
 MESH_SCOPES = frozenset({"exposed", "mesh"})
 """The scopes of the agents of the mesh."""
@@ -202,9 +202,9 @@ class Origin:
 
     def to_json(self) -> dict[str, Any]:
         """The stored form, in which a trace repeats caller and rights."""
-        found: dict[str, Any] = {"scopes": sorted(self.scopes), "trace": None}
+        fields_stored: dict[str, Any] = {"scopes": sorted(self.scopes), "trace": None}
         if self.trace is not None:
-            found["trace"] = {
+            fields_stored["trace"] = {
                 "caller": self.caller,
                 "rights": sorted(self.scopes),
                 "id": self.trace.id,
@@ -216,10 +216,10 @@ class Origin:
                 "baggage": dict(self.trace.baggage),
             }
         if self.digest is not None:
-            found["digest"] = self.digest
+            fields_stored["digest"] = self.digest
         if self.limits:
-            found["limits"] = as_json(self.limits)
-        return found
+            fields_stored["limits"] = as_json(self.limits)
+        return fields_stored
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Origin:
@@ -242,7 +242,7 @@ class Origin:
             caller=stored.get("caller", RUN_CALLER),
             trace=trace,
             digest=value.get("digest"),
-            limits=tuple(Limit(**one) for one in value.get("limits", ())),
+            limits=tuple(Limit(**limit) for limit in value.get("limits", ())),
         )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from retinue.core.parts import PARTS_FIELD
 from retinue.workflows.runs.records import RunEvent, StepRecord
 
 _CALLS = ("call", "undo", "review")
@@ -212,6 +213,8 @@ class _Tree:
         elif is_call:
             node.facts["output"] = value["value"]
             node.facts.setdefault("agent", value["agent"])
+            if value.get(PARTS_FIELD):
+                node.facts[PARTS_FIELD] = value[PARTS_FIELD]
             if value.get("cached"):
                 node.facts["cached"] = True
             if value.get("usage"):

@@ -49,7 +49,7 @@ def parse_profile(profile: PersonalityProfile) -> AgentRecord:
     skills: list[Skill] = []
     traits: list[Trait] = []
     block: dict[str, Any] | None = None
-    said: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for trait in profile.traits:
         if trait.is_callable:
             if all(skill.id != trait.name for skill in skills):
@@ -59,18 +59,18 @@ def parse_profile(profile: PersonalityProfile) -> AgentRecord:
         elif trait.name == BLOCK and isinstance(trait.value, dict):
             block = trait.value
         else:
-            said[trait.name] = trait.value
+            facts[trait.name] = trait.value
             traits.append(_parse_fact(trait))
     endpoints = [Endpoint(KOI, profile.mcp_url)] if profile.mcp_url else []
     endpoints += [Endpoint(KOI_NET, profile.base_url)] if profile.base_url else []
-    description = said.get("description")
+    description = facts.get("description")
     extra = profile.model_extra or {}
     record = AgentRecord(
         name=profile.rid.name,
         version=profile.rid.version,
         description=description if isinstance(description, str) else "",
-        topics=_read_topics(said.get("topics")),
-        scores=_read_scores(said.get("scores")),
+        topics=_read_topics(facts.get("topics")),
+        scores=_read_scores(facts.get("scores")),
         endpoints=tuple(endpoints),
         skills=tuple(skills),
         traits=tuple(traits),
@@ -84,11 +84,11 @@ def parse_profile(profile: PersonalityProfile) -> AgentRecord:
     except BlockError:
         return record
     # where it answers is what the profile says; the block adds only /execute
-    execute = [one for one in read.endpoints if one.protocol == "execute"]
+    execute = [endpoint for endpoint in read.endpoints if endpoint.protocol == "execute"]
     return replace(
         read,
         endpoints=(*execute, *endpoints),
-        traits=tuple(one for one in read.traits if not _is_repeated(one, read)),
+        traits=tuple(trait for trait in read.traits if not _is_repeated(trait, read)),
     )
 
 
@@ -108,14 +108,14 @@ def shown_personality(profile: PersonalityProfile) -> ShownPersonality:
 
 
 def _read_topics(value: Any) -> tuple[str, ...]:
-    is_topics = isinstance(value, list) and all(isinstance(one, str) for one in value)
+    is_topics = isinstance(value, list) and all(isinstance(topic, str) for topic in value)
     return tuple(value) if is_topics else ()
 
 
 def _read_scores(value: Any) -> dict[str, float] | None:
     if not isinstance(value, dict) or not value:
         return None
-    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in value.values())
+    numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in value.values())
     return dict(value) if numbers else None
 
 
@@ -128,15 +128,15 @@ def _visibilities_of(profile: PersonalityProfile) -> Any:
 
     def visibility(name: str) -> Visibility:
         facts = skills.get(name)
-        said = facts.get("visibility") if isinstance(facts, dict) else None
-        return said if said in ("private", "exposed") else "mesh"
+        visibility = facts.get("visibility") if isinstance(facts, dict) else None
+        return visibility if visibility in ("private", "exposed") else "mesh"
 
     return visibility
 
 
 def _without(profile: PersonalityProfile, is_hidden: Any) -> PersonalityProfile:
-    kept = [one for one in profile.traits if not (one.is_callable and is_hidden(one.name))]
-    hidden = {one.name for one in profile.traits if one.is_callable and is_hidden(one.name)}
+    kept = [trait for trait in profile.traits if not (trait.is_callable and is_hidden(trait.name))]
+    hidden = {trait.name for trait in profile.traits if trait.is_callable and is_hidden(trait.name)}
     for position, trait in enumerate(kept):
         if (
             trait.name == BLOCK
@@ -153,7 +153,7 @@ def _parse_skill(trait: PersonalityTrait) -> Skill:
     return Skill(
         id=trait.name,
         description=trait.description,
-        input_schema=FREE_INPUT if (given := trait.find_schema("input_schema")) is None else given,
+        input_schema=FREE_INPUT if (schema := trait.find_schema("input_schema")) is None else schema,
         output_schema=trait.find_schema("output_schema"),
         visibility="exposed",
         extra={KOI: extra} if extra else {},

@@ -91,16 +91,16 @@ def load_config(config_path: str | Path, environment: Mapping[str, str] | None =
         environment = read_environment()
     path = Path(config_path)
     try:
-        given = _parse_object(path.read_bytes(), str(path))
+        values = _parse_object(path.read_bytes(), str(path))
     except OSError as error:
         raise InvalidSettingError(
             str(path), error.strerror or str(error), remedy="name a JSON file with --config"
         ) from error
     if inline := environment.get(VARIABLE, "").strip():
-        given = _merge(given, _parse_object(inline.encode(), VARIABLE))
-    sources = _apply_variables(given, environment)
+        values = _merge(values, _parse_object(inline.encode(), VARIABLE))
+    sources = _apply_variables(values, environment)
     try:
-        config = Config.model_validate(given)
+        config = Config.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -126,8 +126,8 @@ def load_functions(place: str, names: list[str], folder: Path) -> dict[str, Call
     except (Exception, SystemExit) as error:
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InvalidSettingError("agent.functions", f"importing {place}: {line}", remedy="fix it") from error
-    found = {name: getattr(module, name, None) for name in names}
-    return {name: value for name, value in found.items() if inspect.isroutine(value)}
+    functions = {name: getattr(module, name, None) for name in names}
+    return {name: value for name, value in functions.items() if inspect.isroutine(value)}
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -142,12 +142,12 @@ def _import_file(path: Path) -> ModuleType:
 
 def _parse_object(content: bytes, where: str) -> dict[str, Any]:
     try:
-        found = orjson.loads(content)
+        value = orjson.loads(content)
     except orjson.JSONDecodeError as error:
         raise InvalidSettingError(where, f"it is not JSON: {error}", remedy="correct it") from error
-    if not isinstance(found, dict):
-        raise InvalidSettingError(where, f"it is {name_shape(found)}", remedy="make it a JSON object")
-    return found
+    if not isinstance(value, dict):
+        raise InvalidSettingError(where, f"it is {name_shape(value)}", remedy="make it a JSON object")
+    return value
 
 
 def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,11 +166,11 @@ _SECTIONS: Mapping[str, type[BaseModel]] = {
 }
 
 
-def _apply_variables(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+def _apply_variables(values: dict[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
     """Set the keys that variables name; returns which variable set which key."""
     sources = {}
     for section, model in _SECTIONS.items():
-        held = given.setdefault("network", {}) if section == "network" else given.get(section)
+        held = values.setdefault("network", {}) if section == "network" else values.get(section)
         if not isinstance(held, dict):
             continue
         for key, field in model.model_fields.items():
@@ -185,7 +185,7 @@ def _apply_variables(given: dict[str, Any], environment: Mapping[str, str]) -> d
 
 def _is_object(annotation: Any) -> bool:
     if get_origin(annotation) in (Union, UnionType):
-        return any(_is_object(one) for one in get_args(annotation))
+        return any(_is_object(argument) for argument in get_args(annotation))
     return get_origin(annotation) is dict
 
 

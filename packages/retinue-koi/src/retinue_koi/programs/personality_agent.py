@@ -71,7 +71,7 @@ class PersonalityAgent(Agent):
             self.profile.add_trait(PersonalityTrait(**{**trait.model_dump(), **described}))
         record = parse_profile(self.profile)
         wanted = {skill.id: skill for skill in record.skills}
-        for skill_id in [one for one in self._skills if one not in wanted]:
+        for skill_id in [known for known in self._skills if known not in wanted]:
             self.forget_skill(skill_id)
         for skill in wanted.values():
             if skill.id not in self._skills:

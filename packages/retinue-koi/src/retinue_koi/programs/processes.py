@@ -268,5 +268,5 @@ async def _start(
 
 async def _list(http: HttpClient, url: str, key: str) -> list[dict[str, Any]]:
     reply = await http.request("GET", url, timeout_s=_PROBE_S)
-    found: list[dict[str, Any]] = orjson.loads(reply.body)[key]
-    return found
+    rows: list[dict[str, Any]] = orjson.loads(reply.body)[key]
+    return rows

@@ -74,7 +74,7 @@ class Case:
         self.features: frozenset[Any] = frozenset()
 
 
-class Caller:
+class TargetCaller:
     """Calls the module under test; ``names`` is the namespace of its strategies and calls."""
 
     def __init__(self, request: dict[str, Any]) -> None:

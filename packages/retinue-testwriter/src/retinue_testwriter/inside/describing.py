@@ -18,15 +18,15 @@ def show(node: Any) -> str | None:
 
 
 def list_parameters(node: Any) -> list[dict[str, Any]]:
-    found = []
+    parameters = []
     arguments = node.args
     positional = arguments.posonlyargs + arguments.args
     defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
     for index, argument in enumerate(positional):
         kind = "positional" if index < len(arguments.posonlyargs) else "either"
-        found.append((argument, kind, defaults[index]))
+        parameters.append((argument, kind, defaults[index]))
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults):  # noqa: B905
-        found.append((argument, "keyword", default))
+        parameters.append((argument, "keyword", default))
     described = [
         {
             "name": argument.arg,
@@ -34,7 +34,7 @@ def list_parameters(node: Any) -> list[dict[str, Any]]:
             "annotation": show(argument.annotation),
             "default": show(default),
         }
-        for argument, kind, default in found
+        for argument, kind, default in parameters
     ]
     for extra, kind in ((arguments.vararg, "rest"), (arguments.kwarg, "options")):
         if extra is not None:
@@ -56,25 +56,25 @@ def own_nodes(node: Any) -> Iterator[ast.AST]:
 
 def list_raised(node: Any) -> list[str]:
     """Names of the exceptions that a body raises directly."""
-    found = []
+    names = []
     for inner in ast.walk(node):
         if isinstance(inner, ast.Raise) and inner.exc is not None:
             raised = inner.exc.func if isinstance(inner.exc, ast.Call) else inner.exc
             name = raised.attr if isinstance(raised, ast.Attribute) else getattr(raised, "id", "")
             if name[:1].isupper():
-                found.append(name)
-    return found
+                names.append(name)
+    return names
 
 
 def list_called(node: Any) -> set[str]:
     """Names that a body calls or passes on."""
-    found = set()
+    names = set()
     for inner in ast.walk(node):
         if isinstance(inner, ast.Name):
-            found.add(inner.id)
+            names.add(inner.id)
         elif isinstance(inner, ast.Attribute):
-            found.add(inner.attr)
-    return found
+            names.add(inner.attr)
+    return names
 
 
 def list_words(node: Any, doc: str) -> list[str]:
@@ -92,7 +92,7 @@ def list_words(node: Any, doc: str) -> list[str]:
 
 def list_examples(doc: str, name: str) -> list[list[str]]:
     """Argument lists of the calls to ``name`` in the doctest examples of a docstring."""
-    found = []
+    entries = []
     for line in doc.splitlines():
         text = line.strip()
         if not text.startswith(">>>"):
@@ -105,8 +105,8 @@ def list_examples(doc: str, name: str) -> list[list[str]]:
             if isinstance(inner, ast.Call):
                 called = getattr(inner.func, "id", getattr(inner.func, "attr", ""))
                 if called == name and not inner.keywords:
-                    found.append([ast.unparse(argument) for argument in inner.args])
-    return found[:CONSTANTS_KEPT]
+                    entries.append([ast.unparse(argument) for argument in inner.args])
+    return entries[:CONSTANTS_KEPT]
 
 
 def describe_function(node: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import observing  # type: ignore[import-not-found]
-from calling import Caller, Case  # type: ignore[import-not-found]
+from calling import Case, TargetCaller  # type: ignore[import-not-found]
 
 FIT_DRAWS = 20
 FINAL_DRAWS = 120
@@ -15,7 +15,7 @@ GOOD_SCORE = 0.6
 SLOW_ENOUGH = 2
 
 
-def fit(caller: Caller, target: dict[str, Any], function: Any) -> tuple[dict[str, str], list[Case]]:
+def fit(caller: TargetCaller, target: dict[str, Any], function: Any) -> tuple[dict[str, str], list[Case]]:
     """Choose a strategy for each parameter: (chosen sources, cases seen on the way)."""
     chosen = {param["name"]: param["candidates"][0] for param in target["params"]}
     cases: list[Case] = []
@@ -45,7 +45,7 @@ def fit(caller: Caller, target: dict[str, Any], function: Any) -> tuple[dict[str
 
 
 def sample(
-    caller: Caller, target: dict[str, Any], function: Any, chosen: dict[str, str], instead: Any
+    caller: TargetCaller, target: dict[str, Any], function: Any, chosen: dict[str, str], instead: Any
 ) -> list[Case]:
     """A few calls with default options, except those in ``instead``."""
     drawn = caller.draw({**chosen, **list_defaults(target), **instead}, FIT_DRAWS)
@@ -53,7 +53,7 @@ def sample(
 
 
 def run_cases(
-    caller: Caller, target: dict[str, Any], function: Any, drawn: list[Any], budget_s: float = 60.0
+    caller: TargetCaller, target: dict[str, Any], function: Any, drawn: list[Any], budget_s: float = 60.0
 ) -> list[Case]:
     """One call for each draw, until the CPU time is used up or several calls were too slow."""
     cases: list[Case] = []
@@ -75,7 +75,7 @@ def score(cases: list[Any]) -> float:
     return sum(worth[case.kind] for case in cases) / max(len(cases), 8)
 
 
-def unite(caller: Caller, seen: Any, param: Any) -> str:
+def unite(caller: TargetCaller, seen: Any, param: Any) -> str:
     """The best candidate, and others that reach further branches."""
     bad = ("slow", "refused")
     usable = [entry for entry in seen if not any(case.kind in bad for case in entry[1])] or seen
@@ -99,7 +99,7 @@ def unite(caller: Caller, seen: Any, param: Any) -> str:
 
 
 def define_instances(
-    caller: Caller, target: dict[str, Any], chosen: dict[str, str], cases: list[Any]
+    caller: TargetCaller, target: dict[str, Any], chosen: dict[str, str], cases: list[Any]
 ) -> None:
     """A strategy for instances of the class, with arguments that its constructor accepted."""
     good = [case for case in cases if case.kind == "ok"]
@@ -136,7 +136,7 @@ def define_instances(
         caller.names[target["strategy_name"]] = caller.compile_strategy(source)
 
 
-def find_safe(caller: Caller, target: dict[str, Any]) -> dict[str, str] | None:
+def find_safe(caller: TargetCaller, target: dict[str, Any]) -> dict[str, str] | None:
     """The first combination of candidates that the constructor always accepts."""
     function = caller.compile_call(target)
     combinations = itertools.product(*(param["candidates"] for param in target["params"]))

@@ -83,13 +83,13 @@ def pick(cases: list[Any], count: int, by_result: bool = True) -> list[Any]:
             reached |= case.features
         if len(picked) >= count:
             return picked
-    told: dict[str, int] = {}
+    counts: dict[str, int] = {}
     rest = []
     for case in ordered:
         shown = repr(case.result)[:300] if by_result else str(case.sources)
-        told[shown] = told.get(shown, 0) + 1
-        if case.kind == "ok" and case not in picked and told[shown] <= SAME_RESULT_CAP:
-            rest.append((told[shown], case))
+        counts[shown] = counts.get(shown, 0) + 1
+        if case.kind == "ok" and case not in picked and counts[shown] <= SAME_RESULT_CAP:
+            rest.append((counts[shown], case))
     rest = [case for _number, case in sorted(rest, key=lambda pair: dullness(pair[1], pair[0]))]
     return picked + rest[: max(0, count - len(picked))]
 
@@ -106,15 +106,15 @@ def simplicity(case: Any) -> tuple[bool, int]:
     return not (shown.isascii() and "\\x" not in shown), len(shown)
 
 
-def equal(one: Any, other: Any) -> bool:
+def equal(value: Any, other: Any) -> bool:
     try:
-        return bool(one == other)
+        return bool(value == other)
     except Exception:  # noqa: BLE001  (an __eq__ under probe may refuse in any way)
         return False
 
 
-def same(one: Any, other: Any) -> bool:
-    return equal(one, other) or (type(one) is type(other) and repr(one) == repr(other))
+def same(value: Any, other: Any) -> bool:
+    return equal(value, other) or (type(value) is type(other) and repr(value) == repr(other))
 
 
 def is_plain(value: Any) -> bool:

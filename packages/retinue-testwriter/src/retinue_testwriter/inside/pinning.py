@@ -8,12 +8,12 @@ import types
 from typing import Any
 
 import observing  # type: ignore[import-not-found]
-from calling import Caller, copy_values  # type: ignore[import-not-found]
+from calling import TargetCaller, copy_values  # type: ignore[import-not-found]
 from calls import write_call, write_value  # type: ignore[import-not-found]
 
 
 def write_pins(
-    caller: Caller, target: dict[str, Any], found: dict[str, Any], pool: Any
+    caller: TargetCaller, target: dict[str, Any], findings: dict[str, Any], pool: Any
 ) -> list[dict[str, Any]]:
     """Writes assertions on recorded results and keeps those that pass."""
     pins = []
@@ -22,7 +22,7 @@ def write_pins(
         return []  # differs between processes
     refusals = 0
     seen = set()
-    for case in observing.pick(written, 40, by_result=not found["changes"]):
+    for case in observing.pick(written, 40, by_result=not findings["changes"]):
         call = write_call(target, case.sources, True)
         if call is None or call in seen or len(call) > 240:
             continue
@@ -33,7 +33,7 @@ def write_pins(
                 refusals += 1
                 pins.append({"raises": name, "import": needed, "call": call})
             continue
-        lines = write_assertion(caller, target, found, case, call)
+        lines = write_assertion(caller, target, findings, case, call)
         if lines and try_lines(caller, lines):
             pins.append({"lines": lines})
         if len(pins) >= target["pin_cap"]:
@@ -42,10 +42,10 @@ def write_pins(
 
 
 def write_assertion(
-    caller: Caller, target: dict[str, Any], found: dict[str, Any], case: Any, call: str
+    caller: TargetCaller, target: dict[str, Any], findings: dict[str, Any], case: Any, call: str
 ) -> list[str] | None:
-    if found["changes"]:
-        return write_changes(caller, target, found, case)
+    if findings["changes"]:
+        return write_changes(caller, target, findings, case)
     expected = write_value(case.result, caller.made)
     if not target["template"].endswith(")"):
         call = "(" + call + ")"  # an operator or an attribute: comparisons would chain
@@ -66,7 +66,7 @@ def write_assertion(
 
 
 def write_changes(
-    caller: Caller, target: dict[str, Any], found: dict[str, Any], case: Any
+    caller: TargetCaller, target: dict[str, Any], findings: dict[str, Any], case: Any
 ) -> list[str] | None:
     after = copy_values(case.values)
     function = caller.compile_call(target)
@@ -75,14 +75,14 @@ def write_changes(
         return None
     sources = dict(case.sources)
     lines = []
-    for name in found["changes"]:
+    for name in findings["changes"]:
         lines.append(name + " = " + sources[name])
         sources[name] = name
     call = write_call(target, sources, True)
     if call is None:
         return None
     lines.append(call)
-    for name in found["changes"]:
+    for name in findings["changes"]:
         expected = write_value(after[name], caller.made)
         if expected is None:
             return None
@@ -90,7 +90,7 @@ def write_changes(
     return lines
 
 
-def try_lines(caller: Caller, lines: list[str]) -> bool:
+def try_lines(caller: TargetCaller, lines: list[str]) -> bool:
     names = dict(caller.names)
     _result, error, _features = caller.call(
         lambda: exec("\n".join(lines), names),  # noqa: S102
@@ -100,7 +100,7 @@ def try_lines(caller: Caller, lines: list[str]) -> bool:
     return error is None
 
 
-def try_refusal(caller: Caller, name: str, call: str) -> bool:
+def try_refusal(caller: TargetCaller, name: str, call: str) -> bool:
     _result, error, _features = caller.call(
         lambda: eval(call, dict(caller.names)),  # noqa: S307
         {},
@@ -109,7 +109,7 @@ def try_refusal(caller: Caller, name: str, call: str) -> bool:
     return isinstance(error, Exception) and bool(name_class(caller, type(error))[0] == name)
 
 
-def name_class(caller: Caller, kind: type) -> tuple[str | None, str]:
+def name_class(caller: TargetCaller, kind: type) -> tuple[str | None, str]:
     """How to write a class in the test file: (source, module to import or "")."""
     if kind.__module__ == "builtins":
         return (kind.__name__, "") if hasattr(builtins, kind.__name__) else (None, "")

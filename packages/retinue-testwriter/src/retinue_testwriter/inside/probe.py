@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from calling import Caller, TooSlow  # type: ignore[import-not-found]
+from calling import TargetCaller, TooSlow  # type: ignore[import-not-found]
 from fitting import FINAL_DRAWS, define_instances, fit, list_defaults, run_cases  # type: ignore[import-not-found]
 from recording import describe  # type: ignore[import-not-found]
 
@@ -26,7 +26,7 @@ sys.path.pop(0)  # a module under test may have the name of a script in this fol
 ITERATOR_CAP = 50
 
 
-def probe_target(caller: Caller, target: dict[str, Any]) -> dict[str, Any]:
+def probe_target(caller: TargetCaller, target: dict[str, Any]) -> dict[str, Any]:
     """Probe one target; returns the result that the parent reads."""
     target["wrappers"] = ["asyncio.run({call})"] if target["is_async"] else []
     function = caller.compile_call(target)
@@ -55,20 +55,20 @@ def probe_target(caller: Caller, target: dict[str, Any]) -> dict[str, Any]:
         final = final if any(case.kind in bad for case in again) else again
     if target["builds"]:
         define_instances(caller, target, chosen, final)
-    found: dict[str, Any] = describe(caller, target, function, chosen, cases, final)
-    return found
+    findings: dict[str, Any] = describe(caller, target, function, chosen, cases, final)
+    return findings
 
 
 def main() -> None:
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     with Path(sys.argv[2]).open("a", encoding="utf-8") as results:
 
-        def tell(found: dict[str, Any]) -> None:
-            results.write(json.dumps(found) + "\n")
+        def tell(findings: dict[str, Any]) -> None:
+            results.write(json.dumps(findings) + "\n")
             results.flush()
 
         try:
-            caller = Caller(request)
+            caller = TargetCaller(request)
         except BaseException as error:  # noqa: BLE001  (importing runs the module's own code)
             tell({"event": "unloadable", "why": type(error).__name__ + ": " + str(error)[:300]})
             return

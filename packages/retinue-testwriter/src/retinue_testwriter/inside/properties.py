@@ -5,39 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from calling import Caller, copy_values  # type: ignore[import-not-found]
+from calling import TargetCaller, copy_values  # type: ignore[import-not-found]
 
 CHALLENGED = 40
 HOLDS_AFTER = 60
 
 
 def relation_holds(
-    caller: Caller,
+    caller: TargetCaller,
     relation: Any,
     target: dict[str, Any],
     function: Any,
     good: list[Any],
-    found: dict[str, Any],
+    findings: dict[str, Any],
 ) -> bool:
     """Whether a property held for every successful call, and for enough calls."""
-    if found["changes"]:
+    if findings["changes"]:
         return False
     variables = ["result", *good[0].values]
     try:
         check = eval("lambda " + ", ".join(variables) + ": " + relation["predicate"], caller.names)  # noqa: S307
     except SyntaxError:
         return False
-    told = set()
+    results = set()
     for case in good:
         values = copy_values(case.values)
         verdict, error, _features = caller.call(check, {"result": case.result, **values}, watched=False)
         if error is not None or not verdict:
             return False
-        told.add(repr(case.result)[:200])
-    return len(told) >= 5 and survives(caller, relation, target, function, good)
+        results.add(repr(case.result)[:200])
+    return len(results) >= 5 and survives(caller, relation, target, function, good)
 
 
-def survives(caller: Caller, relation: Any, target: dict[str, Any], function: Any, good: list[Any]) -> bool:
+def survives(
+    caller: TargetCaller, relation: Any, target: dict[str, Any], function: Any, good: list[Any]
+) -> bool:
     """Whether the property also holds for arguments returned by other functions of the module."""
     for challenge in relation["challenges"]:
         variables = list(good[0].values)
@@ -66,17 +68,17 @@ def list_invariants(good: list[Any], names: Any) -> list[str]:
     results = [case.result for case in good]
     if len({repr(result) for result in results}) < 5:
         return []
-    found = {}
+    held = {}
     for about, source in propose(good[0].values, results):
-        if about in found:
+        if about in held:
             continue
         try:
             check = eval("lambda result, " + ", ".join(good[0].values) + ": " + source, dict(names))  # noqa: S307
             if all(check(case.result, **case.values) for case in good):
-                found[about] = source
+                held[about] = source
         except Exception:  # noqa: BLE001, S112  (a statement that cannot be evaluated does not hold)
             continue
-    return list(found.values())[:2]
+    return list(held.values())[:2]
 
 
 def propose(values: dict[str, Any], results: list[Any]) -> Iterator[tuple[str, str]]:

@@ -185,8 +185,8 @@ def main() -> None:
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     with Path(sys.argv[2]).open("a", encoding="utf-8") as results:
 
-        def tell(found: dict[str, Any]) -> None:
-            results.write(json.dumps(found) + "\n")
+        def tell(report: dict[str, Any]) -> None:
+            results.write(json.dumps(report) + "\n")
             results.flush()
 
         sys.path += [entry for entry in request["appended"] if entry not in sys.path]
@@ -202,9 +202,9 @@ def main() -> None:
         options = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--noconftest", "-c", os.devnull]
         options += ["--rootdir", ".", "-W", "ignore", "--tb=short", request["file"]]
         code = pytest.main(options, plugins=[Recorder(tell, request, guard)])
-        found = measure(request, cover)
-        if found:
-            tell(found)
+        report = measure(request, cover)
+        if report:
+            tell(report)
         tell({"event": "finished", "code": int(code)})
 
 

@@ -171,7 +171,7 @@ class FastPath:
     def _find_reused(self, message: Message, headers: Headers, principal: Principal) -> FastRequest | None:
         """The request, if an earlier one of its session with the same id is not answered yet.
 
-        The SDK would give the response of the earlier one to nobody.
+        The SDK would drop the response of the earlier one.
         """
         if message["type"] != "http.request" or message.get("more_body", False):
             return None
@@ -213,7 +213,7 @@ class FastPath:
             return request.has_channel
         able = live.connection.client_capabilities
         return self._offer.facts.logs or (
-            able is not None and any(getattr(able, one) is not None for one in ASKABLE)
+            able is not None and any(getattr(able, kind) is not None for kind in ASKABLE)
         )
 
     async def _list(self, catalog: ToolCatalog, answer: FastAnswer, request: FastRequest) -> None:
@@ -332,10 +332,10 @@ class FastAnswer(CancelOnDisconnect):
     async def fail(self, error: ErrorData) -> None:
         """End with a JSON-RPC error."""
         if self._request.is_modern:
-            said = error.model_dump(mode="json", by_alias=True, exclude_none=True)
+            fault = error.model_dump(mode="json", by_alias=True, exclude_none=True)
         else:
-            said = error.model_dump(by_alias=True, exclude_unset=True)
-        body = self._render({"jsonrpc": "2.0", "id": self._request.id, "error": said})
+            fault = error.model_dump(by_alias=True, exclude_unset=True)
+        body = self._render({"jsonrpc": "2.0", "id": self._request.id, "error": fault})
         await self._end(body, ERROR_CODE_HTTP_STATUS.get(error.code, 200))
 
     async def end_without_result(self) -> None:

@@ -102,12 +102,12 @@ class ServersInHub:
 
     def list_all(self) -> list[Named]:
         """The enabled servers, with their names in the directory."""
-        found = []
+        rows = []
         for server in self.servers.list_members():
             entry = self._directory.find_entry(ListingKey(IMPORTS, server.spec.name))
             if entry is not None and entry.enabled:
-                found.append((self._directory.name_of(entry), server))
-        return found
+                rows.append((self._directory.name_of(entry), server))
+        return rows
 
     def list_seen(self, view: AgentView | None, scopes: frozenset[str]) -> list[Named]:
         """The servers whose resources and prompts a caller with this view and these scopes sees."""
@@ -133,10 +133,10 @@ class HubReads:
         try:
             return await self._own.read(request, call, admitted, channel)
         except (UnknownResourceError, UnknownPromptError):
-            found = self._find(request)
-            if found is None:
+            owner = self._find(request)
+            if owner is None:
                 raise
-        server, name = found
+        server, name = owner
         read = await read_from(server, replace(request, name=name), admitted, channel)
         if request.kind == "resource" and isinstance(read, tuple):
             return tuple(_renamed(part, name, request.name) for part in read)
@@ -151,8 +151,12 @@ class HubReads:
 
     def _find(self, request: ReadRequest) -> tuple[ImportedServer, str] | None:
         seen = self._imported.list_seen_by(request.principal)
-        found = None if request.kind == "prompt" else find_resource(seen, request.name)
-        return found if found is not None or request.kind == "resource" else find_prompt(seen, request.name)
+        resource = None if request.kind == "prompt" else find_resource(seen, request.name)
+        return (
+            resource
+            if resource is not None or request.kind == "resource"
+            else find_prompt(seen, request.name)
+        )
 
 
 def _renamed(part: Part, before: str, after: str) -> Part:
@@ -170,20 +174,20 @@ def resource_prefix(name: str) -> str:
 def list_resources(servers: Iterable[Named]) -> list[Resource]:
     """The resources and templates of these servers as the hub lists them; at most `MAX_LISTED`."""
     named = (
-        replace(one, uri=resource_prefix(name) + one.uri)
+        replace(resource, uri=resource_prefix(name) + resource.uri)
         for name, server in servers
-        for one in server.record.resources
+        for resource in server.record.resources
     )
     return list(islice(named, MAX_LISTED))
 
 
 def list_prompts(servers: Iterable[Named]) -> list[Prompt]:
     """The prompts of these servers as the hub lists them, with names that every client accepts."""
-    found = [(name, one) for name, server in servers for one in server.record.prompts][:MAX_LISTED]
-    aliases = safe_names(tool_id(name, one.name) for name, one in found)
+    prompts = [(name, prompt) for name, server in servers for prompt in server.record.prompts][:MAX_LISTED]
+    aliases = safe_names(tool_id(name, prompt.name) for name, prompt in prompts)
     return [
-        replace(one, name=aliases[tool_id(name, one.name)], title=one.title or one.name)
-        for name, one in found
+        replace(prompt, name=aliases[tool_id(name, prompt.name)], title=prompt.title or prompt.name)
+        for name, prompt in prompts
     ]
 
 
@@ -200,12 +204,14 @@ def find_resource(servers: Sequence[Named], uri: str) -> tuple[ImportedServer, s
     records = [(server, server.record.resources) for _, server in servers]
     place = place_of(uri)
     fitting: tuple[Callable[[str], bool], ...] = (
-        lambda one: one == uri,
-        lambda one: is_template(one) and fits_template(one, uri),
-        lambda one: place_of(one) == place,
+        lambda known: known == uri,
+        lambda known: is_template(known) and fits_template(known, uri),
+        lambda known: place_of(known) == place,
     )
     for fits in fitting:
-        owners = [server for server, resources in records if any(fits(one.uri) for one in resources)]
+        owners = [
+            server for server, resources in records if any(fits(resource.uri) for resource in resources)
+        ]
         if owners:
             return (owners[0], uri) if len(owners) == 1 else None
     return None
@@ -215,7 +221,7 @@ def find_prompt(servers: Sequence[Named], name: str) -> tuple[ImportedServer, st
     """The server of a prompt, by the name in the hub's list or the server's own name for it."""
     known: dict[str, tuple[ImportedServer, str]] = {}
     owners = dict(servers)
-    offered = [(agent, one.name) for agent, server in servers for one in server.record.prompts]
+    offered = [(agent, prompt.name) for agent, server in servers for prompt in server.record.prompts]
     for agent, prompt in offered:
         for spelling in list_spellings(agent, prompt):
             known.setdefault(spelling, (owners[agent], prompt))

@@ -123,8 +123,8 @@ class ImportedServer(LiveMember):
     def listing(self) -> Listing:
         """The server as an agent, in its present state."""
         record = self._record
-        shown = [render_card(record, scopes=_ALL), [one.uri for one in record.resources]]
-        digest = sha256(orjson.dumps([*shown, [one.name for one in record.prompts]])).hexdigest()
+        shown = [render_card(record, scopes=_ALL), [resource.uri for resource in record.resources]]
+        digest = sha256(orjson.dumps([*shown, [prompt.name for prompt in record.prompts]])).hexdigest()
         return Listing(record=record, source=IMPORTS, key=self.spec.name, digest=f"sha256:{digest}")
 
     @property
@@ -277,7 +277,7 @@ class ImportedServer(LiveMember):
                         raise
                 if transport.ends_with_stream:
                     return
-                # changes between two streams are not sent again, so the lists are read anew
+                # changes between two streams are not sent again, so the lists are read again
                 is_kept = time.monotonic() - began > REOPEN_S
                 await asyncio.sleep(REOPEN_S if is_kept else RELIST_S)
                 has_news.set()
@@ -289,7 +289,7 @@ class ImportedServer(LiveMember):
                 await self._follows_others.wait()
 
         work = (watch(), keep_lists(), keep_following(), _until(self._renew))
-        tasks = [asyncio.create_task(one) for one in work]
+        tasks = [asyncio.create_task(step) for step in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -301,9 +301,9 @@ class ImportedServer(LiveMember):
 
     def _take(self, lists: ServerLists) -> None:
         bounded, left_out = bound_tools(lists.tools)
-        claims = [one for one in lists.resources if self._claims_others(one)]
+        claims = [resource for resource in lists.resources if self._claims_others(resource)]
         if left_out or claims:
-            templates = [cut_text(str(one["uriTemplate"]), 100) for one in claims]
+            templates = [cut_text(str(claim["uriTemplate"]), 100) for claim in claims]
             _log.warning(
                 "import bounded", server=self.spec.name, tools_left_out=left_out, templates=templates
             )
@@ -315,7 +315,9 @@ class ImportedServer(LiveMember):
         self._record = replace(
             self._record,
             resources=tuple(
-                parse_resources([one for one in lists.resources if one not in claims], seen, live=live)
+                parse_resources(
+                    [resource for resource in lists.resources if resource not in claims], seen, live=live
+                )
             ),
             prompts=tuple(parse_prompts(lists.prompts, seen)),
         )

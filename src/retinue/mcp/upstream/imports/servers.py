@@ -81,7 +81,7 @@ class ImportedServers(LiveSource[ImportedServer]):
         self._on_resource = (*self._on_resource, observer)
 
         def unsubscribe() -> None:
-            self._on_resource = tuple(one for one in self._on_resource if one is not observer)
+            self._on_resource = tuple(known for known in self._on_resource if known is not observer)
 
         return unsubscribe
 
