@@ -134,7 +134,7 @@ def _print_changed(row: Mapping[str, Any], as_json: bool) -> None:
         print_json(row)
         return
     following = f", next {row['next']}" if "next" in row else ""
-    note(f"{row['schedule']}: {row['status']}{following}")
+    click.echo(f"{row['schedule']}: {row['status']}{following}")
     _note_reasons([row])
 
 
