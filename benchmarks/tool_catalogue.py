@@ -113,6 +113,17 @@ def load_tool_set() -> ToolSet:
     return ToolSet(tuple(listings), tuple(halves[0]), tuple(halves[1]))
 
 
+def load_operations_only() -> ToolSet:
+    """The operations of the OpenAPI documents, and the requests for them. Raises NoToolsError."""
+    listings: list[Listing] = []
+    known: set[str] = set()
+    for document, groups in _list_operations().items():
+        listings += [_listing(f"{document} {group}", document, skills) for group, skills in groups.items()]
+        known |= {f"{document}/{skill.id}" for skills in groups.values() for skill in skills}
+    wanted = tuple(request for request in load_requests() if request.tools <= known)
+    return ToolSet(tuple(listings), (), wanted)
+
+
 def load_requests() -> list[Request]:
     """All requests, in the order of the file."""
     lines = (QUERIES / "queries.tsv").read_text(encoding="utf-8").splitlines()

@@ -11,6 +11,7 @@ import pytest
 
 from retinue.authoring.agent import Agent
 from retinue.core.call import Answer
+from retinue.dashboard.figures import measure
 from retinue.oci.registry import publish_card
 from retinue.storage.state import State
 from tests.dashboard.site import OWN, Site
@@ -167,6 +168,31 @@ async def test_a_trace_shows_its_depth_and_the_bounds_of_a_chain(site: Site) -> 
     assert f"Depth 0 of at most {guard.max_depth};" in page
     assert f"may cause {guard.new_trace_calls:,} further ones" in page
     assert "Arguments and results of calls are not recorded" in page
+
+
+async def test_an_unknown_page_is_a_page(site: Site) -> None:
+    for path in ("/ui/nosuch", "/ui/runs/a/b", "/ui/"):
+        reply = await site.read(path, site.system.token)
+        assert reply.status == 404, path
+        page = reply.body.decode()
+        assert f"There is no page {path}" in page
+        assert ">Overview</a>" in page
+    assert (await site.read("/ui/nosuch", "")).status in (401, 404)
+
+
+async def test_a_browser_whose_session_has_ended_is_told_and_can_sign_in(site: Site) -> None:
+    reply = await site.wire.get(
+        f"{site.hub.url}/ui/agents", cookie="retinue_session=gone", accept="text/html"
+    )
+    page = reply.body.decode()
+    assert "Sign out" not in page
+    assert "Sign in</a>" in page
+
+
+def test_a_call_that_its_caller_ended_is_no_failure() -> None:
+    call = {"status": "failed", "duration_ms": 1.0, "ended_at": 100.0, "agent": "a"}
+    figures = measure([{**call, "error": "cancelled"}, {**call, "error": "timeout"}], 100.0)
+    assert (figures["failed"], figures["count"], figures["period_ms"]) == (1, 2, 300_000.0)
 
 
 async def test_calls_and_traces_show_why_a_call_failed_without_its_secrets(site: Site) -> None:

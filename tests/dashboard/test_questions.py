@@ -134,6 +134,14 @@ async def finish(site: Site, run: str) -> Any:
             await asyncio.sleep(0.01)
 
 
+async def test_a_run_that_waits_for_an_answer_says_so(site: Site) -> None:
+    page = await start_waiting(site, APPROVAL, "r-3")
+    assert '<h1>approval <span class="status s-waiting">waiting</span></h1>' in page
+    for path in ("/ui/runs", "/"):
+        listed = (await site.read(path, site.system.token)).body.decode()
+        assert '<span class="status s-waiting">waiting</span> <span class="muted">go</span>' in listed, path
+
+
 async def test_an_answer_that_does_not_fit_is_shown_again_with_its_entries(site: Site) -> None:
     page = await start_waiting(site, APPROVAL, "r-2")
     assert "May &lt;it&gt; go on?" in page

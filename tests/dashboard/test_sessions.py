@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,12 +19,14 @@ from retinue.dashboard.sessions import (
     LINKS_OF_A_CALLER,
     OPEN_PREFIXES,
     PAGE_PREFIXES,
+    SESSION_S,
     SESSIONS_OF_A_CALLER,
     BrowserSessions,
     SessionMiddleware,
     is_own_page,
     read_cookie,
 )
+from retinue.storage.browser_sessions import SessionFile
 from retinue.web.security import SecurityMiddleware, SecuritySettings, Tokens, identity_of
 from tests.serving import serve_app
 
@@ -96,6 +100,50 @@ def test_a_caller_that_makes_many_links_or_sessions_ends_only_its_own(sessions: 
     kept = [link for link in own_links if sessions.find_link(link.rpartition("/")[2]) is not None]
     assert kept == own_links[-LINKS_OF_A_CALLER:]
     assert [one for one in own_sessions if sessions.find(one)] == own_sessions[-SESSIONS_OF_A_CALLER:]
+
+
+KEY = b"k" * 32
+
+
+def test_sessions_survive_a_restart_with_the_mesh_key_only(tmp_path: Path) -> None:
+    file = SessionFile(tmp_path / "sessions.json")
+    before = BrowserSessions(KEY, file)
+    kept, ended = before.begin(TOKEN, "ada"), before.begin(b"token-of-bob", "bob")
+    before.end(ended)
+    after = BrowserSessions(KEY, file)
+    assert after.find(kept) == TOKEN
+    assert after.find(ended) is None
+    assert BrowserSessions(b"x" * 32, file).find(kept) is None
+    assert (tmp_path / "sessions.json").stat().st_mode & 0o777 == 0o600
+    text = (tmp_path / "sessions.json").read_bytes()
+    for secret in (TOKEN, kept.encode(), b64encode(TOKEN)):
+        assert secret not in text
+    made_up = BrowserSessions(KEY, file)
+    assert made_up.find(kept + "x") is None
+
+
+def test_the_bound_of_a_caller_and_the_twelve_hours_hold_across_restarts(tmp_path: Path) -> None:
+    file, times = SessionFile(tmp_path / "sessions.json"), [1_000_000.0]
+    first = BrowserSessions(KEY, file, clock=lambda: times[0])
+    owner = first.begin(b"owner", "local")
+    sessions = [first.begin(TOKEN, "ada") for _ in range(SESSIONS_OF_A_CALLER)]
+    second = BrowserSessions(KEY, file, clock=lambda: times[0])
+    sessions.append(second.begin(TOKEN, "ada"))
+    assert [one for one in sessions if second.find(one)] == sessions[1:]
+    times[0] += SESSION_S - 1
+    assert second.find(owner) == b"owner"
+    times[0] += 2
+    assert second.find(owner) is None
+    assert BrowserSessions(KEY, file, clock=lambda: times[0]).find(owner) is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no json", b"[1, {}]", b'{"a": 1}', b'[{"digest": "d", "caller": "c"}]']
+)
+def test_a_damaged_file_of_sessions_ends_them_and_nothing_else(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "sessions.json").write_bytes(content)
+    sessions = BrowserSessions(KEY, SessionFile(tmp_path / "sessions.json"))
+    assert sessions.find(sessions.begin(TOKEN, "ada")) == TOKEN
 
 
 @pytest.mark.parametrize(

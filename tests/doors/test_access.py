@@ -514,7 +514,7 @@ async def test_a_token_shows_and_opens_what_its_scope_has(
 ) -> None:
     world = await start(stack, tmp_path, wire, True)
     token = world.token(scope)
-    rows = (await wire.call(world.hub.url, "find_skills", {}, **token)).result["skills"]
+    rows = (await wire.call(world.hub.url, "find_skills", {"limit": 100}, **token)).result["skills"]
     assert {row["skill"] for row in rows} == SCOPED[scope]
     for base in (world.hub.url, f"{world.hub.url}/agents/open-agent", world.agents["open-agent"].url):
         assert (await wire.call(base, "open_door", {}, **token)).result == "open"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.system import System, Wire
 
 FAULTY = """\
@@ -16,8 +18,8 @@ GOOD = "name: nightly\nsteps:\n  - {id: ask, wait_for: approval}\n  - {id: last,
 INNER = "name: outer\nsteps:\n  - {id: ask, wait_for: approval}\n  - {id: in, workflow: nowhere}\n"
 
 
-async def check(wire: Wire, url: str, text: str, **headers: str) -> dict[str, object]:
-    found: dict[str, object] = (await wire.call(url, "check_workflow", {"text": text}, **headers)).result
+async def check(wire: Wire, url: str, text: str, **headers: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await wire.call(url, "check_workflow", {"text": text}, **headers)).result
     return found
 
 
@@ -43,7 +45,9 @@ async def test_a_draft_without_faults_is_drawn_and_warns_of_skills_that_nobody_o
     hub = await system.start_hub()
     found = await check(wire, hub.url, GOOD)
     assert (found["valid"], found["name"]) == (True, "nightly")
-    assert found["warnings"] == [{"line": 4, "message": "no agent offers 'nobody_has_it' now"}]
+    (warning,) = found["warnings"]
+    assert (warning["line"], warning["column"], warning["blocks_run"]) == (4, 16, True)
+    assert warning["message"] == "steps[1].skill: Unknown skill: nobody_has_it"
 
 
 async def test_only_the_mesh_itself_stores_a_workflow(system: System, wire: Wire) -> None:

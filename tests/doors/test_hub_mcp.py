@@ -109,6 +109,42 @@ async def test_the_directory_tools_answer_with_the_view_of_who_asks(system: Syst
         assert (row["name"], row["skills"]) == ("one", ["say"])
 
 
+async def test_a_search_costs_a_model_at_most_six_kilobytes(system: System) -> None:
+    """Compact JSON, once, of the best rows; sentences are whole, and schemas come on demand."""
+    agent = Agent("wordy", version="1.0.0")
+    text = "Books a table for guests. " + "It takes many things into account, such as the weather. " * 40
+
+    def add(number: int) -> None:
+        @agent.skill(f"book_{number}", description=text, expose=True, read_only=number % 2 == 0)
+        async def book(city: str, guests: int = 2, **wishes: str) -> str:
+            return city
+
+    for number in range(30):
+        add(number)
+    await system.start_agent(agent)
+    hub = await system.start_hub()
+    async with connect(f"{hub.url}/mcp") as client:
+        found = await client.call_tool("find_skills", {"query": "book a table"})
+        (shown,) = texts(found)
+        assert found.structured_content is None
+        reply = orjson.loads(shown)
+        assert shown == orjson.dumps(reply).decode()
+        assert (len(reply["skills"]), reply["more"]) == (5, 25)
+        row = reply["skills"][0]
+        assert row["description"].startswith("Books a table for guests. It takes many")
+        assert row["description"].endswith("the weather.")
+        assert row["call"] == f"{row['skill']}(city: string, guests?: integer)"
+        assert row.get("read_only", False) is (int(row["skill"].removeprefix("book_")) % 2 == 0)
+        many = texts(await client.call_tool("find_skills", {"query": "book a table", "limit": 30}))[0]
+        assert len(many) <= 6_000
+        reply = orjson.loads(many)
+        assert len(reply["skills"]) + reply["more"] == 30
+        detailed = await client.call_tool("find_skills", {"skill": "book_2", "detailed": True})
+        (row,) = orjson.loads(texts(detailed)[0])["skills"]
+        assert row["input_schema"]["required"] == ["city"]
+        assert (row["description"], row["read_only"]) == (text, True)
+
+
 @requirement("P-23")
 @pytest.mark.parametrize(
     ("tool", "given", "told"),

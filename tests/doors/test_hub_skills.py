@@ -164,6 +164,14 @@ async def test_find_skills_finds_by_words_by_id_by_agent_and_by_version(office: 
         "agent": "bench-agent",
         "skill": "create_plan",
         "description": "",
+        "call": "create_plan(requirements: string)",
+        "version": "1.0.0",
+    }
+    detailed = (await office.get("find_skills", {"query": "create a plan", "detailed": True}))["skills"]
+    assert detailed[0] == {
+        "agent": "bench-agent",
+        "skill": "create_plan",
+        "description": "",
         "version": "1.0.0",
         "tags": [],
         "status": "unknown",

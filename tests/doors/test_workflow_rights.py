@@ -220,7 +220,8 @@ async def test_nested_workflows_have_the_rights_of_the_one_around_unless_their_o
 
     reply = await office.run({"name": "w", "steps": [call_inner]}, exposed)
     assert reply.result["output"] == "MESH-ONLY DID: x"
-    beside = {"id": "b", "skill": "inner_do", "with": {"prompt": "y"}}
+    # under a condition: a step that surely runs is refused before the run
+    beside = {"id": "b", "skill": "inner_do", "with": {"prompt": "y"}, "when": "true"}
     reply = await office.run({"name": "w", "steps": [call_inner, beside]}, exposed)
     assert "inner_do" in reply.error["message"]
     assert office.ran == ["inner_do", "inner_do", "inner_undo"]
@@ -245,7 +246,8 @@ async def test_a_marked_workflow_calls_the_agents_of_its_owner_only(office: Offi
 async def test_a_rerun_keeps_the_rights_of_the_run(office: Office) -> None:
     """Whoever has more rights repeats it with the rights of whoever began it."""
     local = {"authorization": office.system.token}
-    await office.run(STORED, office.token("exposed"), run="first")
+    hidden = {**STORED, "steps": [{**step, "when": "true"} for step in STORED["steps"]]}
+    await office.run(hidden, office.token("exposed"), run="first")
     again = {"run": "first", "from_step": "a", "new_run": "second"}
     reply = await office.wire.call(office.hub.url, "rerun_run", again, **local)
     run = reply.result["run"]

@@ -123,8 +123,9 @@ async def test_five_hundred_tools_cost_a_client_less_than_12_kb_and_each_is_foun
             shown = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
             assert len(orjson.dumps(shown)) < 12_000
             assert any("500 more tools of 1 agent" in (tool.description or "") for tool in tools)
-            found = await client.call_tool("find_skills", {"query": "repeat number 321", "limit": 3})
-            rows = (found.structured_content or {})["skills"]
+            wanted = {"query": "repeat number 321", "limit": 3, "detailed": True}
+            found = await client.call_tool("find_skills", wanted)
+            rows = orjson.loads(clients.texts(found)[0])["skills"]
             row = next(row for row in rows if row["skill"] == "repeat_321")
             assert row["description"].endswith("The end of 321.")
             result = await client.call_tool("many__repeat_321", {"text": "a", "times": 3})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from retinue.cards.skill_signature import first_sentences, render_signature
 from retinue.core.record import (
     AgentRecord,
     Candidate,
@@ -62,8 +63,33 @@ def render_agent_row(
     return row
 
 
+_SHOWN_HINTS = ("read_only", "destructive", "idempotent", "open_world")
+
+
+def render_short_skill_row(agent: Candidate, skill: Skill) -> dict[str, Any]:
+    """One skill of one agent for a model: what it does and how it is called, without schemas.
+
+    ``read_only`` and ``destructive`` stand in the rows of skills that are marked so, ``status`` in those of
+    agents that cannot be called now.
+    """
+    row: dict[str, Any] = {
+        "agent": agent.name,
+        "skill": skill.id,
+        "description": first_sentences(skill.description),
+        "call": render_signature(skill.id, skill.input_schema),
+    }
+    if agent.version:
+        row["version"] = agent.version
+    row |= {name: True for name in ("read_only", "destructive") if getattr(skill.hints, name)}
+    if (status := status_of(agent)) in ("unavailable", "disabled"):
+        row["status"] = status
+    if agent.trust is not Trust.OWN_MESH:
+        row["trust"] = agent.trust.name.lower()
+    return {**row, "deprecated": True} if agent.deprecated else row
+
+
 def render_skill_row(agent: Candidate, skill: Skill) -> dict[str, Any]:
-    """One skill of one agent, as in the reply of ``find_skills``; ``trust`` only for agents of others."""
+    """One skill of one agent in full, with the hints that are set; ``trust`` only for agents of others."""
     row: dict[str, Any] = {
         "agent": agent.name,
         "skill": skill.id,
@@ -74,6 +100,7 @@ def render_skill_row(agent: Candidate, skill: Skill) -> dict[str, Any]:
         "url": agent.url,
         "input_schema": skill.input_schema,
     }
+    row |= {name: True for name in _SHOWN_HINTS if getattr(skill.hints, name)}
     if agent.trust is not Trust.OWN_MESH:
         row["trust"] = agent.trust.name.lower()
     return {**row, "deprecated": True} if agent.deprecated else row

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from retinue.core.call import Principal
-from retinue.core.errors import InvalidRequestError
+from retinue.core.call import Outcome, Principal
+from retinue.core.errors import InvalidParametersError, InvalidRequestError
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.figures import write_examples
 from retinue.dashboard.forms import WHOLE, has_problem, make_form, read_form
-from retinue.dashboard.frame import PAGE, Page, PageFrame, read_entries, read_number
+from retinue.dashboard.frame import PAGE, Page, PageFrame, describe_error, read_entries, read_number
+from retinue.dashboard.open_calls import ANSWER_WITHIN_S, OpenCall, OpenCalls
+from retinue.dashboard.questions import Question, make_question, read_answer
 from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.sessions import ROOT
 
@@ -32,8 +37,9 @@ _ORIGINS = {
 class AgentPages:
     """The pages below ``/ui/agents``."""
 
-    def __init__(self, hub: HubSkills, frame: PageFrame, files: ResultFiles) -> None:
+    def __init__(self, hub: HubSkills, frame: PageFrame, files: ResultFiles, open_calls: OpenCalls) -> None:
         self._hub = hub
+        self._open_calls = open_calls
         self._frame = frame
         self._files = files
 
@@ -89,19 +95,29 @@ class AgentPages:
         fields, as_json = make_form(skill.get("input_schema")), make_form(None)
         form = as_json if fields.kind == "json" or request.query_params.get("as") == "json" else fields
         arguments: Any = {}
-        outcome = None
+        result: Outcome | OpenCall | None = None
+        question: Question | None = None
         if request.method == "POST":
             entries = await read_entries(request)
             action = entries.get("action", "")
-            # the form that was sent, and not the one that is asked for
-            form = as_json if WHOLE in entries else fields
-            arguments, form = read_form(form, entries)
-            if has_problem(form):
-                pass
-            elif action in ("as-json", "as-form"):
-                form = make_form(None if action == "as-json" else skill.get("input_schema"), arguments)
+            if name_of_call := entries.get("call"):
+                call = self._open_calls.find(name_of_call, principal.id)
+                arguments = call.arguments
+                result, question = await self._answer(call, entries)
             else:
-                outcome = await self._hub.act(principal, skill_id, arguments, name)
+                # the form that was sent, and not the one that is asked for
+                form = as_json if WHOLE in entries else fields
+                arguments, form = read_form(form, entries)
+                if has_problem(form):
+                    pass
+                elif action in ("as-json", "as-form"):
+                    form = make_form(None if action == "as-json" else skill.get("input_schema"), arguments)
+                else:
+                    call_skill = partial(self._hub.act, principal, skill_id, arguments, name)
+                    result = await self._open_calls.start(principal.id, arguments, call_skill)
+        if isinstance(result, OpenCall) and question is None:
+            question = make_question(result.question.schema)
+        outcome = result if isinstance(result, Outcome) else None
         context = {
             "name": name,
             "skill": skill,
@@ -109,6 +125,23 @@ class AgentPages:
             "form": form,
             "outcome": outcome,
             "files": [] if outcome is None else self._files.show(outcome.parts, principal),
+            "open_call": result if isinstance(result, OpenCall) else None,
+            "question": question,
+            "answer_within_s": ANSWER_WITHIN_S,
             "examples": write_examples(self._frame.url, name, skill_id, arguments),
         }
         return self._frame.render("skill.html", request, context, "agents")
+
+    async def _answer(
+        self, call: OpenCall, entries: Mapping[str, str]
+    ) -> tuple[Outcome | OpenCall, Question | None]:
+        """Answer the question of an open call; with its form where the answer does not fit."""
+        if entries.get("action") == "decline":
+            return await self._open_calls.decline(call), None
+        value, question = read_answer(make_question(call.question.schema), entries)
+        if not question.is_complete:
+            return call, question
+        try:
+            return await self._open_calls.answer(call, value), None
+        except InvalidParametersError as error:
+            return call, replace(question, problem=describe_error(error))

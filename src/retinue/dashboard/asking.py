@@ -9,6 +9,7 @@ from typing import Any, cast
 from retinue.core.call import Call, Outcome, Principal, TraceContext, new_id
 from retinue.core.errors import AccessError, InsufficientScopeError, NotAuthenticatedError, UnknownSkillError
 from retinue.core.record import HUB_NAME
+from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.dispatch import Calls
 
 Json = dict[str, Any]
@@ -40,10 +41,16 @@ class HubSkills:
         return cast(Json, outcome.get())
 
     async def act(
-        self, principal: Principal, skill: str, arguments: Any, agent: str | None = HUB_NAME
+        self,
+        principal: Principal,
+        skill: str,
+        arguments: Any,
+        agent: str | None = HUB_NAME,
+        channel: Channel | None = None,
     ) -> Outcome:
         """The outcome of a skill that a person asked for; a failure is in it."""
-        return await self.calls.dispatch(_call(principal, skill, arguments, agent))
+        call = _call(principal, skill, arguments, agent)
+        return await self.calls.dispatch(call, channel or NullChannel())
 
 
 def _to_refusal(principal: Principal) -> AccessError:

@@ -36,6 +36,7 @@ def measure(calls: list[Json], now: float) -> Json:
         "p50_ms": times[len(times) // 2] if times else None,
         "p95_ms": times[min(len(times) - 1, int(len(times) * 0.95))] if times else None,
         "failed": failed,
+        "period_ms": seconds * 1000,
         "line": draw_sparkline(buckets),
     }
 

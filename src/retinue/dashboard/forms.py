@@ -63,8 +63,10 @@ def make_form(schema: Schema | None, entered: Any = None) -> FormField:
     The outermost field is a group, or one of kind "json" for a schema without declared properties.
     """
     made = make_field(schema, "")
-    if made.kind != "group":
-        made = replace(made, kind="json", label="arguments")
+    if made.kind == "json" and _takes_nothing(schema):
+        made = replace(made, kind="group", text="")
+    elif made.kind != "group":
+        made = replace(made, kind="json", label="arguments", required=False)
     return made if entered is None else _fill(made, entered)
 
 
@@ -206,6 +208,20 @@ def _fill(form: FormField, value: Any) -> FormField:
     if form.kind == "lines" and isinstance(value, list):
         return replace(form, text=_render_lines(value))
     return replace(form, text=_render(value))
+
+
+def _takes_nothing(schema: Schema | None) -> bool:
+    """Whether it is the schema of a skill without parameters: an object of which nothing else is said."""
+    shown = schema or {}
+    is_plain = shown.keys() <= {
+        "type",
+        "properties",
+        "title",
+        "description",
+        "additionalProperties",
+        "$schema",
+    }
+    return is_plain and shown.get("type") == "object" and shown.get("additionalProperties") in (None, False)
 
 
 class _Nothing:

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError, NotAllowedError, RetinueError
 from retinue.dashboard.rendering import render_page
-from retinue.dashboard.sessions import ROOT, is_own_page, read_cookie
+from retinue.dashboard.sessions import ROOT, is_own_page, read_state
 from retinue.web.disconnect import read_body
 from retinue.web.error_table import rest_fault
 from retinue.web.public_address import prefix_of
@@ -40,7 +40,8 @@ class PageFrame:
         shared = {
             "section": section,
             "caller": identity.principal.id,
-            "is_signed_in": read_cookie(identity.headers) is not None,
+            "is_signed_in": read_state(request.scope) == "valid",
+            "has_session_ended": read_state(request.scope) == "ended",
             "version": self._version,
             "query": dict(request.query_params),
             "home": prefix + "/",

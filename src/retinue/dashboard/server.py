@@ -27,6 +27,7 @@ from retinue.dashboard.figures import RECENT_CALLS, RECENT_S, measure
 from retinue.dashboard.frame import PAGE, Page, PageFrame, read_number
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.mesh_page import MeshPage
+from retinue.dashboard.open_calls import OpenCalls
 from retinue.dashboard.rendering import read_static
 from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.run_pages import RunPages
@@ -52,6 +53,7 @@ class Dashboard:
         hub: HubSkills,
         sessions: BrowserSessions,
         live: LiveUpdates,
+        open_calls: OpenCalls,
         *,
         url: str,
         version: str,
@@ -67,7 +69,7 @@ class Dashboard:
         self._reads_recent = asyncio.Lock()
         self._frame = PageFrame(url, version)
         self._files = ResultFiles()
-        self._agents = AgentPages(hub, self._frame, self._files)
+        self._agents = AgentPages(hub, self._frame, self._files, open_calls)
         self._runs = RunPages(hub, self._frame, self._files, has_runs)
         self._workflows = WorkflowPages(hub, self._frame)
         self._mesh = MeshPage(hub, self._frame)
@@ -99,7 +101,13 @@ class Dashboard:
             Route(f"{ROOT}/live", _Stream(self._live), methods=["GET"]),
             Route(f"{ROOT}/static/{{name}}", _static, methods=["GET"]),
             *self._sign_in.list_routes(),
+            # last: any other path is a page, too
+            Route(f"{ROOT}/{{path:path}}", serve(self._show_missing), methods=["GET"]),
         ]
+
+    async def _show_missing(self, request: Request, principal: Principal) -> Response:
+        context = {"error": f"There is no page {request.scope['path'][:200]}", "remedy": ""}
+        return self._frame.render("failure.html", request, context, "", 404)
 
     # Overview
 

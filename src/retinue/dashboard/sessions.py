@@ -1,7 +1,7 @@
 """Sessions of browsers: one-time links, sign-in with a token, and the cookie in front of the token checks.
 
 A session stands for a token: each request with its cookie gets that token as its ``Authorization`` header, so
-the token's rights, expiry and revocation apply. Sessions live in memory and end with the hub. The cookie is
+the token's rights, expiry and revocation apply. Sessions survive a restart of the hub. The cookie is
 HttpOnly and SameSite=Strict. `SecurityMiddleware` rejects requests of other web origins, and `is_own_page`
 wants a browser's proof for each action.
 """
@@ -10,13 +10,19 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
+from typing import Literal
 from urllib.parse import quote
 
 from cachetools import TTLCache
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from retinue.dashboard.sealed_tokens import open_token, seal_token
+from retinue.storage.browser_sessions import SessionFile
 from retinue.web.security import Headers, SecurityMiddleware
 
 ROOT = "/ui"
@@ -40,6 +46,15 @@ SESSIONS_OF_A_CALLER = 100
 """A caller that makes more loses its own oldest ones, and no other caller's."""
 
 
+_CLOCK_SKEW_S = 60.0
+"""A session that begins later than this by the clock of the machine is not taken."""
+
+SESSION = "retinue.session"
+"""The key of the ASGI scope that says how the session of a request stands."""
+
+SessionState = Literal["none", "valid", "ended"]
+
+
 @dataclass(frozen=True, slots=True)
 class SignedIn:
     """A verified token, and the id of its principal."""
@@ -48,12 +63,39 @@ class SignedIn:
     caller: str
 
 
-class BrowserSessions:
-    """The sessions and unused one-time links of one hub, each made with a verified token."""
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """A session: its token is encrypted with a key of the session's id and the mesh key."""
 
-    def __init__(self) -> None:
+    caller: str
+    begun_at: float
+    sealed: str
+
+
+class BrowserSessions:
+    """The sessions and unused one-time links of one hub, each made with a verified token.
+
+    Sessions are stored in ``file`` under the digest of their id. Only a browser that sends the id, and a hub
+    with the mesh ``key``, can read the token. ``clock`` gives seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        key: bytes | None = None,
+        file: SessionFile | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._key = key or secrets.token_bytes(32)
+        self._file = file
+        self._clock = clock
         self._links: TTLCache[str, SignedIn] = TTLCache(MAX_LINKS, LINK_S, timer=time.monotonic)
-        self._sessions: TTLCache[str, SignedIn] = TTLCache(MAX_SESSIONS, SESSION_S, timer=time.monotonic)
+        self._sessions: dict[str, StoredSession] = {}
+        self._tokens: dict[str, bytes] = {}
+        for row in () if file is None else file.read():
+            with suppress(KeyError, TypeError, ValueError):
+                stored = StoredSession(str(row["caller"]), float(row["begun_at"]), str(row["sealed"]))
+                self._sessions[str(row["digest"])] = stored
 
     def make_link(self, token: bytes, caller: str) -> str:
         """The path of a link that signs in once, within `LINK_S`."""
@@ -74,17 +116,59 @@ class BrowserSessions:
     def begin(self, token: bytes, caller: str) -> str:
         """A new session of a token."""
         session = secrets.token_urlsafe(32)
-        _make_room(self._sessions, caller, SESSIONS_OF_A_CALLER)
-        self._sessions[session] = SignedIn(token, caller)
+        for digest in [digest for digest, one in self._sessions.items() if not self._is_current(one)]:
+            self._drop(digest)
+        own = [digest for digest, one in self._sessions.items() if one.caller == caller]
+        for digest in own[: max(0, len(own) - SESSIONS_OF_A_CALLER + 1)]:
+            self._drop(digest)
+        for digest in list(self._sessions)[: max(0, len(self._sessions) - MAX_SESSIONS + 1)]:
+            self._drop(digest)
+        digest = _digest(session)
+        sealed = seal_token(token, self._key, session)
+        self._sessions[digest], self._tokens[digest] = StoredSession(caller, self._clock(), sealed), token
+        self._store()
         return session
 
     def find(self, session: str) -> bytes | None:
         """The token of a session; None if it has ended."""
-        signed_in = self._sessions.get(session)
-        return None if signed_in is None else signed_in.token
+        digest = _digest(session)
+        stored = self._sessions.get(digest)
+        if stored is None or not self._is_current(stored):
+            return None
+        token = self._tokens.get(digest)
+        if token is None:
+            token = open_token(stored.sealed, self._key, session)
+            if token is not None:
+                self._tokens[digest] = token
+        return token
 
     def end(self, session: str) -> None:
-        self._sessions.pop(session, None)
+        """End a session, also for a hub that starts later."""
+        digest = _digest(session)
+        if digest in self._sessions:
+            self._drop(digest)
+            self._store()
+
+    def _is_current(self, stored: StoredSession) -> bool:
+        return -_CLOCK_SKEW_S <= self._clock() - stored.begun_at < SESSION_S
+
+    def _drop(self, digest: str) -> None:
+        self._sessions.pop(digest, None)
+        self._tokens.pop(digest, None)
+
+    def _store(self) -> None:
+        if self._file is not None:
+            self._file.write({"digest": key, **asdict(one)} for key, one in self._sessions.items())
+
+
+def _digest(session: str) -> str:
+    return sha256(session.encode()).hexdigest()
+
+
+def read_state(scope: Scope) -> SessionState:
+    """How the session of a request stands: ``ended`` = the browser sent one that this hub does not know."""
+    state: SessionState = scope.get(SESSION, "none")
+    return state
 
 
 def _make_room(entries: TTLCache[str, SignedIn], caller: str, limit: int) -> None:
@@ -135,12 +219,13 @@ class SessionMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        token = None
+        cookie = read_cookie(headers)
+        token = None if not cookie else self._sessions.find(cookie)
+        state: SessionState = "none" if not cookie else "ended" if token is None else "valid"
+        scope = {**scope, SESSION: state}
         is_open = scope["path"].startswith(OPEN_PREFIXES)
-        if not is_open and b"authorization" not in headers and (cookie := read_cookie(headers)) is not None:
-            token = self._sessions.find(cookie)
-        if token is not None:
-            scope = {**scope, "headers": [*scope["headers"], (b"authorization", b"Bearer " + token)]}
+        if token is not None and not is_open and b"authorization" not in headers:
+            scope["headers"] = [*scope["headers"], (b"authorization", b"Bearer " + token)]
         is_navigation = scope["method"] == "GET" and b"text/html" in headers.get(b"accept", b"")
         await self._app(scope, receive, _to_sign_in(scope, send) if is_navigation else send)
 

@@ -17,11 +17,10 @@ from retinue.core.errors import (
     RetinueError,
     UnknownWorkflowError,
 )
+from retinue.hub.known_skills import KnownSkills
 from retinue.hub.run_access import reject_limited
-from retinue.mesh.directory.directory import Directory
-from retinue.mesh.permissions import Access, is_mesh_itself, is_seen
+from retinue.mesh.permissions import is_mesh_itself
 from retinue.workflows.definitions.loading import Loaded, inspect_text, list_builtins, load
-from retinue.workflows.definitions.step_checks import iterate_places
 from retinue.workflows.library import LONG_TEXT, Library, bundle
 
 Json = dict[str, Any]
@@ -37,9 +36,8 @@ StoreWorkflow = Callable[[str, bytes], Awaitable[str]]
 
 def add_draft_skills(
     agent: Agent,
-    directory: Directory,
     library: Library,
-    access: Access,
+    known_skills: KnownSkills,
     store_workflow: StoreWorkflow | None,
 ) -> None:
     """Add ``check_workflow``, and ``store_workflow`` where there is a place for workflows."""
@@ -51,9 +49,10 @@ def add_draft_skills(
         """Checks the text of a workflow: its faults with their lines, and its definition."""
         reject_limited(ctx.principal)
         loaded, faults = await _inspect(text)
+        bundled = None
         if loaded is not None and not faults:
             try:
-                await bundle(library, loaded)
+                bundled = await bundle(library, loaded)
             except RetinueError as error:
                 faults = [error if isinstance(error, DefinitionError) else _of_text(error)]
         reply: Json = {
@@ -62,14 +61,13 @@ def add_draft_skills(
             "warnings": [],
         }
         if loaded is not None:
-            await directory.ensure_fresh()
-            view, scopes = access.view_of(ctx.principal), ctx.principal.scopes
-
-            def is_offered(skill: str) -> bool:
-                return any(is_seen(view, one.name) for one in directory.find_by_skill(skill, scopes))
-
-            reply["warnings"] = _find_missing_skills(loaded, is_offered)[:MAX_FAULTS]
             reply |= {"name": loaded.definition.name, "definition": loaded.definition.to_json()}
+        if loaded is not None and bundled is not None:
+            principal = ctx.principal
+            findings = await known_skills.inspect(bundled, loaded, principal, principal.scopes)
+            reply["warnings"] = [
+                _render(one.fault) | {"blocks_run": one.blocks} for one in findings[:MAX_FAULTS]
+            ]
         return reply
 
     if store_workflow is None:
@@ -125,12 +123,3 @@ def _render(fault: DefinitionError) -> Json:
         "message": fault.problem if is_own else fault.message,
         "remedy": fault.remedy,
     }
-
-
-def _find_missing_skills(loaded: Loaded, is_offered: Callable[[str], bool]) -> list[Json]:
-    found: list[Json] = []
-    for path, step in iterate_places(loaded.definition.steps, ("steps",)):
-        if step.skill is not None and "${{" not in step.skill and not is_offered(step.skill):
-            line = loaded.document.place_of((*path, "skill")).line
-            found.append({"line": line, "message": f"no agent offers {step.skill!r} now"})
-    return found

@@ -15,6 +15,7 @@ from retinue.core.record import HUB_NAME, Listing, Skill, Stats
 from retinue.hub.agents import add_agent_skills
 from retinue.hub.asking import add_query_skill
 from retinue.hub.drafts import StoreWorkflow, add_draft_skills
+from retinue.hub.known_skills import KnownSkills
 from retinue.hub.orchestration.answer_cache import AnswerCache
 from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.execution import Orchestration
@@ -32,6 +33,7 @@ from retinue.hub.runs import add_run_skills
 from retinue.hub.search import add_search_skills
 from retinue.hub.workflows import RunStarter, add_start_skill
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.dispatch import Lookup
 from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access
 from retinue.mesh.reading import Change
@@ -115,10 +117,12 @@ def _rank(skill_id: str) -> int:
 class MeshView:
     """The mesh that the hub's agent shows: its agents, their figures, and who may see them.
 
-    ``caller`` chooses agents as runs do. ``spending_of`` tells the spending of a model agent.
+    ``caller`` chooses agents as runs do, from those of ``lookup``. ``spending_of`` tells the spending of a
+    model agent.
     """
 
     directory: Directory
+    lookup: Lookup
     search: SkillSearch
     caller: Caller
     track: TrackRecord
@@ -160,7 +164,8 @@ def hub_agent(
     add_agent_skills(agent, directory, access, stats_of)
     run_access = RunAccess(orchestrator.runs, access)
     roster = Roster(directory, track, access)
-    starter = RunStarter(orchestrator, library, run_access)
+    known_skills = KnownSkills(mesh.lookup, access)
+    starter = RunStarter(orchestrator, library, run_access, known_skills)
     cache = AnswerCache()
     orchestration = Orchestration(
         starter,
@@ -178,7 +183,7 @@ def hub_agent(
     add_capability_skills(agent, directory, agent_search, roster, access, mesh.spending_of)
     add_search_skills(agent, directory, search, access)
     add_query_skill(agent, directory, agent_search, track, access)
-    add_draft_skills(agent, directory, library, access, workflows.store)
+    add_draft_skills(agent, library, known_skills, workflows.store)
     add_start_skill(agent, starter)
     add_run_skills(agent, orchestrator.runs, run_access)
     add_agent_resources(agent, directory, stats_of, access)

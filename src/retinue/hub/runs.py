@@ -34,6 +34,9 @@ Json = dict[str, Any]
 
 _LONGEST_WAIT_S = 25.0
 _LISTED = 50
+_READ_FOR_WAITS = 20
+"""Running runs of one list whose events are read for open waits; the newest ones."""
+
 _CHILD_RUN_KINDS = ("parallel", "foreach", "workflow")
 """Kinds of steps whose bodies are runs of their own."""
 
@@ -64,7 +67,13 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
         """Lists the runs, newest first."""
         accept = access.filter(ctx.principal)
         records = await runs.list_all(status=status, name=workflow, limit=limit, accept=accept)
-        return {"runs": [render(record, ctx) for record in records]}
+        rows = [render(record, ctx) for record in records]
+        running = [pair for pair in zip(records, rows, strict=True) if pair[0].status == "running"]
+        for record, row in running[:_READ_FOR_WAITS]:
+            # the status of such a run stays "running"
+            if waits := _list_waits(await runs.list_events(record.id)):
+                row["waits_for"] = sorted({str(one.facts["topic"]) for one in waits})
+        return {"runs": rows}
 
     @agent.skill(read_only=True)
     async def show_run(run: str, ctx: Context) -> Json:

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
+import orjson
 import structlog
 from pydantic import Field
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.cards.rows import render_skill_row
+from retinue.cards.rows import render_short_skill_row, render_skill_row
 from retinue.core.errors import RetinueError, StateError
 from retinue.core.record import Candidate, Listing, ListingKey, Skill
 from retinue.mesh.directory.choice import describe_trust, list_groups
@@ -36,6 +37,9 @@ _MAX_UNINDEXED = 500
 
 _MAX_TAKERS = 5
 
+MAX_SHORT_BYTES = 6_000
+"""A reply without schemas, as compact JSON: about 1,500 tokens of a model."""
+
 _log = structlog.get_logger("retinue.search")
 
 
@@ -58,7 +62,8 @@ def add_search_skills(agent: Agent, directory: Directory, search: SkillSearch, a
         why: Annotated[
             str | None, Field(description="Explain the rank of this agent, or why it is not listed")
         ] = None,
-        limit: Annotated[int, Field(ge=1, le=1000)] = 50,
+        limit: Annotated[int, Field(ge=1, le=1000)] = 5,
+        detailed: Annotated[bool, Field(description="With schemas")] = False,
     ) -> Json:
         """Finds skills by words, by id or by agent, best first."""
         scopes, view = ctx.principal.scopes, access.view_of(ctx.principal)
@@ -82,12 +87,14 @@ def add_search_skills(agent: Agent, directory: Directory, search: SkillSearch, a
                 more = len(offers) - limit
             else:
                 offers, more = await finder.list_offers(within or [], scopes, limit)
-        return {
-            "skills": [render_skill_row(entry, offer) for entry, offer in offers[:limit]],
+        render = render_skill_row if detailed else render_short_skill_row
+        answer: Json = {
+            "skills": [render(entry, offer) for entry, offer in offers[:limit]],
             "more": max(0, more),
             **reply,
             "missing": list_missing(directory, view),
         }
+        return answer if detailed else shorten_reply(answer)
 
 
 class _Finder:
@@ -188,6 +195,16 @@ class _Finder:
                 if any(stem in name.lower() for name in _names(entry) for stem in stems)
             ]
         return self._directory.open_all(entries[:_MAX_UNINDEXED])
+
+
+def shorten_reply(reply: Json) -> Json:
+    """The reply within `MAX_SHORT_BYTES`: the last rows are left out and counted in ``more``."""
+    rows: list[Json] = reply["skills"]
+    size = len(orjson.dumps(reply))
+    while size > MAX_SHORT_BYTES and len(rows) > 1:
+        size -= len(orjson.dumps(rows.pop())) + 1
+        reply["more"] += 1
+    return reply
 
 
 def _place(entry: Entry) -> tuple[bool, bool, str, str]:

@@ -14,17 +14,20 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import (
+    DefinitionError,
     InvalidParametersError,
     NotAllowedError,
     Problem,
     RunConflictError,
     UnknownRunError,
 )
+from retinue.hub.known_skills import KnownSkills
 from retinue.hub.run_access import RunAccess, reject_limited
 from retinue.mesh.permissions import covers
 from retinue.workflows.definitions.definition import Definition
-from retinue.workflows.definitions.loading import Loaded, load
+from retinue.workflows.definitions.loading import INLINE, Loaded, load
 from retinue.workflows.definitions.overrides import apply_overrides
+from retinue.workflows.definitions.step_checks import iterate_places
 from retinue.workflows.library import Library, bundle, is_run_as_mesh
 from retinue.workflows.orchestrator import AUTO, Orchestrator, Selection, choose_workflow
 from retinue.workflows.runs.ports import Runs
@@ -48,24 +51,38 @@ _REMEMBERED_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StartedRun:
-    """A run, the id by which its caller knows it, and how its workflow was chosen if it was."""
+    """A run, the id by which its caller knows it, and how its workflow was chosen if it was.
+
+    ``warnings`` are the faults that were found before the run and may not end it.
+    """
 
     record: RunRecord
     shown_id: str
     choice: Selection | None = None
+    loaded: Loaded | None = None
+    warnings: tuple[DefinitionError, ...] = ()
 
     def render(self) -> Json:
         row: Json = {"run": self.shown_id, "workflow": self.record.request.name}
-        return row if self.choice is None else row | {"choice": as_json(self.choice)}
+        if self.choice is not None:
+            row["choice"] = as_json(self.choice)
+        if self.warnings:
+            row["warnings"] = [fault.data for fault in self.warnings]
+        if self.loaded is not None and self.loaded.document.source != INLINE:
+            row["source"] = _render_source(self.loaded)
+        return row
 
 
 class RunStarter:
     """Starts runs of workflows for callers of the hub, with the rights of the caller."""
 
-    def __init__(self, orchestrator: Orchestrator, library: Library, access: RunAccess) -> None:
+    def __init__(
+        self, orchestrator: Orchestrator, library: Library, access: RunAccess, known_skills: KnownSkills
+    ) -> None:
         self._orchestrator = orchestrator
         self.library = library
         self.access = access
+        self._known_skills = known_skills
         self._observers: list[Callable[[], None]] = []
         self._inline: LRUCache[bytes, Loaded] = LRUCache(_REMEMBERED)
 
@@ -113,7 +130,10 @@ class RunStarter:
         overrides: Json | None = None,
         choice: Selection | None = None,
     ) -> StartedRun:
-        """Start a run of ``definition``, which is that of ``loaded`` or made of it."""
+        """Start a run of ``definition``, which is that of ``loaded`` or made of it.
+
+        Raises DefinitionError for what would surely fail; a run that was started before is not checked again.
+        """
         reject_limited(principal)
         bundled = await bundle(self.library, loaded)
         origin = Origin(principal.scopes, principal.id, trace, loaded.digest)
@@ -125,9 +145,16 @@ class RunStarter:
                     remedy="leave away overrides.agents, or use a token with the scope mesh",
                 )
             origin = origin.as_mesh()
+        if overrides:
+            definition = _override(definition, overrides)
+        checked = replace(loaded, definition=definition)
+        findings = await self._known_skills.inspect(bundled, checked, principal, origin.scopes, given=given)
+        faults = [one.fault for one in findings if one.blocks]
+        if faults and (run is None or await self.find(run, principal) is None):
+            raise faults[0]
         try:
             record = await self._orchestrator.start(
-                _override(definition, overrides) if overrides else definition,
+                definition,
                 given,
                 run_id=None if run is None else self.access.stored_id(check_run_id(run), principal),
                 origin=origin,
@@ -140,15 +167,16 @@ class RunStarter:
             raise RunConflictError(run or record.id)
         while self._observers:
             self._observers.pop()()
-        return StartedRun(record, self.access.shown_id(record.id, principal), choice)
+        warnings = tuple(one.fault for one in findings if not one.blocks)
+        return StartedRun(record, self.access.shown_id(record.id, principal), choice, loaded, warnings)
 
-    async def find(self, run: str, ctx: Context) -> StartedRun | None:
+    async def find(self, run: str, principal: Principal) -> StartedRun | None:
         """The run that this caller started under this id; None if there is none."""
         try:
-            record = await self.access.get(run, ctx.principal)
+            record = await self.access.get(run, principal)
         except UnknownRunError:
             return None
-        is_own = record.id == self.access.stored_id(run, ctx.principal)
+        is_own = record.id == self.access.stored_id(run, principal)
         return StartedRun(record, run) if is_own else None
 
 
@@ -184,6 +212,14 @@ def add_start_skill(agent: Agent, starter: RunStarter) -> None:
             # the run outlives this call and keeps its call budget
             outgoing.record_usage(None)
         return started.render()
+
+
+def _render_source(loaded: Loaded) -> Json:
+    """The text that a run came from, the line of each step, and the steps with further texts."""
+    places = list(iterate_places(loaded.definition.steps, ("steps",)))
+    lines = {step.id: loaded.document.place_of(path).line for path, step in places}
+    others = [step.id for _, step in places if step.workflow is not None]
+    return {"name": loaded.document.source, "lines": lines, "others": others}
 
 
 def _prompt_of(given: Any) -> str:

@@ -169,6 +169,7 @@ async def open_mesh(
         hub = hub_agent(
             MeshView(
                 directory=directory,
+                lookup=lookup,
                 search=search,
                 caller=caller,
                 track=track,

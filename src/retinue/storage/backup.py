@@ -20,8 +20,11 @@ from retinue.storage.runs_file import TABLE as MARK_TABLE
 from retinue.storage.runs_file import new_mark
 from retinue.storage.state import State
 
-_LEFT_OUT = frozenset({"home", "hub.json", "hub.lock", "nodes"})
-"""Files of the running processes of this state, and caches. A copy is a state with processes of its own."""
+_LEFT_OUT = frozenset({"browser-sessions.json", "home", "hub.json", "hub.lock", "nodes"})
+"""Files of the running processes of this state, sessions of browsers, and caches.
+
+A copy is a state with processes of its own.
+"""
 
 _INDEX = "index.json"
 _ATTEMPTS = 5

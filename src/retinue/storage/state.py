@@ -121,6 +121,11 @@ class State:
         return self.root / "sessions"
 
     @property
+    def browser_sessions(self) -> Path:
+        """The sessions of the dashboard; they are not backed up, so that an ended one stays ended."""
+        return self.root / "browser-sessions.json"
+
+    @property
     def tasks(self) -> Path:
         """The tasks of each process, of A2A and of messages, one SQLite file for each."""
         return self.root / "tasks"

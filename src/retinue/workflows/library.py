@@ -8,7 +8,7 @@ the line of the step that closes or deepens the chain.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, Protocol
@@ -168,10 +168,11 @@ MAX_NESTED_WORKFLOWS = 50
 
 @dataclass(frozen=True, slots=True)
 class WorkflowBundle:
-    """A definition, and by name the definitions of its ``workflow`` steps."""
+    """A definition, and by name the definitions of its ``workflow`` steps; ``texts`` know their lines."""
 
     loaded: Loaded
     nested: Bundled = field(default_factory=dict)
+    texts: Mapping[str, Loaded] = field(default_factory=dict)
 
 
 async def bundle(library: Library, loaded: Loaded) -> WorkflowBundle:
@@ -183,7 +184,7 @@ async def bundle(library: Library, loaded: Loaded) -> WorkflowBundle:
         return WorkflowBundle(loaded)
     gathering = _Gathering(library)
     await gathering.visit(loaded, ((loaded.definition.name, _key_of(loaded)),))
-    return WorkflowBundle(loaded, gathering.found)
+    return WorkflowBundle(loaded, gathering.found, gathering.texts)
 
 
 class _Gathering:
@@ -191,6 +192,7 @@ class _Gathering:
         self._library = library
         self._done: set[str] = set()
         self.found: dict[str, BundledWorkflow] = {}
+        self.texts: dict[str, Loaded] = {}
 
     async def visit(self, loaded: Loaded, chain: tuple[tuple[str, str], ...]) -> None:
         """Follow every ``workflow`` of one definition; ``chain`` leads to it, as names and contents."""
@@ -211,6 +213,7 @@ class _Gathering:
                 raise loaded.document.fault(
                     place, f"more than {MAX_NESTED_WORKFLOWS} nested workflows", "use fewer"
                 )
+            self.texts[step.workflow] = nested
             self.found[step.workflow] = BundledWorkflow(
                 definition=nested.definition, digest=nested.digest, as_mesh=is_run_as_mesh(nested)
             )

@@ -103,9 +103,20 @@ def test_the_input_of_a_run_must_be_an_object(retinue: Retinue) -> None:
     assert refused.stderr.startswith("error: input: a list, not an object")
 
 
-def test_a_step_that_nobody_offers_fails_the_run_with_its_name(retinue: Retinue) -> None:
+def test_a_step_that_nobody_offers_is_refused_before_the_run_with_file_and_line(retinue: Retinue) -> None:
     Path("flow.yaml").write_text(FLOW)
     refused = retinue("run", "flow.yaml", "{}", "--json")
-    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert (refused.exit_code, refused.stdout) == (2, "")
     error = orjson.loads(refused.stderr.splitlines()[-1])["error"]
-    assert "step one" in error["message"]
+    assert error["message"] == "flow.yaml:4: steps[0].skill: Unknown skill: greet"
+    assert error["data"]["column"] == 5
+    assert orjson.loads(retinue("runs", "--json").stdout) == {"runs": []}
+
+
+def test_a_step_that_nobody_offers_and_that_may_not_run_is_a_warning_with_file_and_line(
+    retinue: Retinue,
+) -> None:
+    Path("flow.yaml").write_text(FLOW + "    when: has(input.name)\noutput: {}\n")
+    done = retinue("run", "flow.yaml", "{}")
+    assert (done.exit_code, done.stdout) == (0, "{}\n")
+    assert "warning: flow.yaml:4: steps[0].skill: Unknown skill: greet" in done.stderr

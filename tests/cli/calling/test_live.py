@@ -184,11 +184,36 @@ def test_a_published_workflow_is_listed_and_run_by_name(live: Live, retinue: Ret
     assert retinue("forget", "workflows/twice").exit_code == 0
 
 
-def test_a_step_that_fails_is_named(live: Live, retinue: Retinue) -> None:
+def test_a_step_that_fails_is_named_with_file_and_line(live: Live, retinue: Retinue) -> None:
     Path("flow.yaml").write_text(FLOW)
-    failed = retinue("run", "flow.yaml", "{}")
+    failed = retinue("run", "flow.yaml", '{"who": 5}')
     assert (failed.exit_code, failed.stdout) == (1, "")
-    assert failed.stderr.splitlines()[-1].startswith("error: step one failed: expression 'input.who'")
+    assert failed.stderr.splitlines()[-1].startswith(
+        "error: flow.yaml:4: step one (agent live-agent) failed:"
+    )
+
+
+def test_the_mesh_is_asked_before_a_run_and_by_a_check(live: Live, retinue: Retinue) -> None:
+    Path("flow.yaml").write_text(FLOW)
+    refused = retinue("run", "flow.yaml", "{}")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("error: flow.yaml:4: steps[0].with.name: the input has no input.who")
+    assert retinue("workflows", "check", "flow.yaml").exit_code == 0
+    wrong = FLOW.replace('greet, with: {name: "${{ input.who }}"}', "greet, with: {name: 5, nam: x}")
+    wrong = wrong.replace('skill: greet, with: {name: "${{ steps', 'skill: great, with: {name: "${{ steps')
+    Path("wrong.yaml").write_text(wrong)
+    done = retinue("workflows", "check", "wrong.yaml")
+    assert done.exit_code == 1
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("wrong.yaml:4:36: steps[0].with.name: greet refuses it: field 'name' must be")
+    assert lines[1].startswith("wrong.yaml:4:45: steps[0].with.nam: greet refuses it: unknown field 'nam'")
+    assert lines[2] == "wrong.yaml:5:15: steps[1].skill: Unknown skill: great — did you mean greet?"
+    published = retinue("publish", "wrong.yaml")
+    assert published.exit_code == 0
+    assert "warning: wrong.yaml:5:15: steps[1].skill: Unknown skill: great" in published.stderr
+    stored = retinue("run", "twice", '{"who": "Bo"}')
+    assert "workflows/twice:v1:4: steps[0].with.name" in stored.stderr
+    assert retinue("forget", "workflows/twice").exit_code == 0
 
 
 def test_ctrl_c_ends_a_run_where_it_runs(live: Live, tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from retinue.authoring.agent import Agent
+from retinue.authoring.local import LocalLookup
 from retinue.core.call import Principal
+from retinue.hub.known_skills import KnownSkills
 from retinue.hub.run_access import RunAccess
 from retinue.hub.scheduling.book import ScheduleBook
 from retinue.hub.scheduling.firing import Firing
@@ -39,6 +42,18 @@ WORK = "name: nightly\nsteps:\n- {id: a, skill: work, with: {n: 1}}\n"
 WAITS = "name: nightly\nsteps:\n- {id: a, wait_for: go}\n"
 
 
+def make_agent() -> Agent:
+    """The agent that offers ``work``, as the checks before a run find it."""
+    agent = Agent("work-agent", version="1.0.0")
+
+    @agent.skill("work")
+    async def offer_work(**arguments: Any) -> Any:
+        """Gives its arguments back."""
+        return arguments
+
+    return agent
+
+
 class TextShelf:
     """A shelf with the texts of a mapping."""
 
@@ -60,7 +75,8 @@ class Node:
         self.texts = texts
         self.table = ScheduleTable(bench.database, home)
         access = RunAccess(bench.runs, Access())
-        self.starter = RunStarter(Orchestrator(bench.runs), Library([TextShelf(texts)]), access)
+        library, known = Library([TextShelf(texts)]), KnownSkills(bench.lookup, Access())
+        self.starter = RunStarter(Orchestrator(bench.runs), library, access, known)
         self.firing = Firing(self.starter, bench.check_owner, lambda: replace(new_trace(), calls_left=99))
         self.scheduler = Scheduler(self._open, self.firing, clock=bench.read_clock)
         self.book = ScheduleBook(self._open, self.firing, clock=bench.read_clock)
@@ -94,6 +110,7 @@ class ScheduleBench:
             return given
 
         self.caller.offer("work", work)
+        self.lookup = LocalLookup({"work-agent": make_agent()}, None)
 
     def read_clock(self) -> float:
         return self.now

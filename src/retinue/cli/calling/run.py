@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from retinue.cli.calling.result_files import out_option, print_result
 from retinue.cli.options import json_option, read_object
 from retinue.cli.output import working
 from retinue.cli.session import open_session, run_command
+
+if TYPE_CHECKING:
+    from retinue.workflows.definitions.loading import Loaded
 
 FILE_ENDINGS = frozenset({".yaml", ".yml", ".json"})
 
@@ -40,10 +43,10 @@ def run(
     workflow by the input's prompt. INPUT is a JSON object; - reads it from standard input. Steps are shown
     on standard error as they end; the output is printed as JSON. STEP is a step's id or position.
     """
-    asked = _read_workflow(workflow)
+    loaded = _read_workflow(workflow)
     overrides = {"agents": _read_pairs("--agent", agents), "timeouts": _read_pairs("--timeout", timeouts)}
     overrides = {kind: pairs for kind, pairs in overrides.items() if pairs}
-    output = run_command(_run(asked, read_object(given, "input"), run_id, overrides))
+    output = run_command(_run(loaded or workflow, read_object(given, "input"), run_id, overrides))
     print_result(output, (), out, as_json=as_json)
 
 
@@ -59,14 +62,14 @@ def _read_pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
     return pairs
 
 
-def _read_workflow(text: str) -> str | dict[str, Any]:
-    """The name of a stored workflow, or the checked definition in a file."""
+def _read_workflow(text: str) -> Loaded | None:
+    """The checked definition in a file; None for the name of a stored workflow."""
     path = Path(text)
     if path.suffix not in FILE_ENDINGS and not path.is_file():
-        return text
-    from retinue.workflows.definitions.loading import load_definition
+        return None
+    from retinue.workflows.definitions.loading import load
 
-    return load_definition(read_definition(path), source=text).to_json()
+    return load(read_definition(path), source=text)
 
 
 def read_definition(path: Path) -> str:
@@ -86,10 +89,13 @@ def read_definition(path: Path) -> str:
 
 
 async def _run(
-    workflow: str | dict[str, Any], given: dict[str, Any], run_id: str | None, overrides: dict[str, Any]
+    workflow: str | Loaded, given: dict[str, Any], run_id: str | None, overrides: dict[str, Any]
 ) -> Any:
     from retinue.runtime.commands.client import RunFollower
 
     async with open_session().client() as client:
         with working("running") as echo:
-            return await RunFollower(client, echo, echo.now).run(workflow, given, run_id, overrides)
+            follower = RunFollower(client, echo, echo.now)
+            if isinstance(workflow, str):
+                return await follower.run(workflow, given, run_id, overrides)
+            return await follower.run_file(workflow, given, run_id, overrides)

@@ -162,12 +162,18 @@ def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
             (
                 row["run"],
                 row["workflow"],
-                f"{row['status']}, undo incomplete" if "undo" in row else row["status"],
+                _describe_status(row),
                 *_read_times(row),
             )
             for row in rows
         ],
     )
+
+
+def _describe_status(row: Mapping[str, Any]) -> str:
+    if "waits_for" in row:
+        return f"waiting: {', '.join(row['waits_for'])}"
+    return f"{row['status']}, undo incomplete" if "undo" in row else str(row["status"])
 
 
 def _draw(shown: Mapping[str, Any]) -> Iterator[str]:

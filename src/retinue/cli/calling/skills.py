@@ -117,7 +117,9 @@ async def _find(wanted: dict[str, Any], registries: tuple[str, ...]) -> dict[str
 
         return await find_in_registries(registries, **wanted)
     async with session.client() as client:
-        reply: dict[str, Any] = await client.get("find_skills", {**wanted, "limit": MAX_ROWS})
+        reply: dict[str, Any] = await client.get(
+            "find_skills", {**wanted, "limit": MAX_ROWS, "detailed": True}
+        )
         return reply
 
 

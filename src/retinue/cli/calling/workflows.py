@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from retinue.cli.calling.run import read_definition
+from retinue.cli.findings import render_place, render_remedy
 from retinue.cli.options import json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn
 from retinue.cli.session import open_session, run_command
@@ -115,33 +116,52 @@ def _render_unreadable(error: RetinueError) -> Json:
 
 
 async def _check_against_mesh(rows: Mapping[str, Json]) -> str | None:
-    """Add what the running hub finds in each valid file; the URL of the hub, None without one."""
+    """Add what the running hub finds in each valid file; the URL of the hub, None without one.
+
+    Without a hub, add what the definition alone shows.
+    """
     from retinue.storage.state import find_hub_url
 
     session = open_session()
+    valid = {file: row for file, row in rows.items() if row["valid"]}
     if find_hub_url(session.state) is None:
+        for file, row in valid.items():
+            _add_findings(row, await _inspect_without_mesh(file))
         return None
     async with session.client() as client:
-        for file, row in rows.items():
-            if row["valid"]:
-                reply = await client.get("check_workflow", {"text": read_definition(Path(file))})
-                row |= {key: reply[key] for key in ("valid", "problems", "warnings")}
+        for file, row in valid.items():
+            reply = await client.get("check_workflow", {"text": read_definition(Path(file))})
+            row |= {"valid": reply["valid"], "problems": reply["problems"]}
+            _add_findings(row, reply["warnings"])
         return client.hub_url
+
+
+def _add_findings(row: Json, findings: Sequence[Json]) -> None:
+    """Add the findings: what would end a run as a problem, the others as warnings."""
+    for finding in findings:
+        is_problem = finding["blocks_run"]
+        row["problems" if is_problem else "warnings"].append(
+            {key: value for key, value in finding.items() if key != "blocks_run"}
+        )
+    row["valid"] = not row["problems"]
+
+
+async def _inspect_without_mesh(file: str) -> list[Json]:
+    from retinue.workflows.definitions.loading import load
+    from retinue.workflows.preflight import KnownSkill, inspect_with_mesh
+
+    async def know_nothing(skill: str, agent: str | None, version: str | None) -> KnownSkill:
+        return KnownSkill()
+
+    findings = await inspect_with_mesh(load(read_definition(Path(file)), source=file), {}, know_nothing)
+    return [_render(one.fault) | {"blocks_run": one.blocks} for one in findings]
 
 
 def _draw(row: Json) -> Iterator[str]:
     for problem in row["problems"]:
-        yield f"{_place(row['file'], problem)}: {clean(problem['message'])}{_remedy(problem)}"
+        yield f"{render_place(row['file'], problem)}: {clean(problem['message'])}{render_remedy(problem)}"
     for warning in row["warnings"]:
-        yield f"{_place(row['file'], warning)}: warning: {clean(warning['message'])}{_remedy(warning)}"
+        text = f"warning: {clean(warning['message'])}{render_remedy(warning)}"
+        yield f"{render_place(row['file'], warning)}: {text}"
     if row["valid"]:
         yield f"{row['file']}: ok"
-
-
-def _place(file: str, problem: Json) -> str:
-    parts = [str(problem[key]) for key in ("line", "column") if problem.get(key)]
-    return ":".join([file, *parts])
-
-
-def _remedy(problem: Json) -> str:
-    return f" — {clean(problem['remedy'])}" if problem.get("remedy") else ""

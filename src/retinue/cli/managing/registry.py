@@ -107,14 +107,17 @@ def forget(name: str, repository: str | None, registry: str | None) -> None:
 async def _publish(
     target: str, url: str | None, registry: str | None, weight: int | None, **options: Any
 ) -> Published:
+    from retinue.cli.findings import warn_of_findings
     from retinue.runtime.commands.publishing import open_catalog
-    from retinue.runtime.loading.publishables import read_target
+    from retinue.runtime.loading.publishables import WorkflowText, read_target
 
     session = open_session()
     content = read_target(target, url=url, weight=weight)
     async with open_catalog(session.settings, session.state, registry) as catalog:
         replaced = await catalog.find_replaced_agent(content, **options)
         published = await catalog.publish(content, **options)
+        if isinstance(content, WorkflowText):
+            await warn_of_findings(session, target, content.content.decode())
         if replaced is not None:
             warn(
                 f"{content.name} answers at {clean(replaced)}, and its card was replaced by this one: "

@@ -22,13 +22,21 @@ _UNCACHED = {"ttlMs": 0, "cacheScope": "private"}
 
 
 def render_call_result(
-    value: Any, parts: Iterable[Part], output_schema: Schema | None, *, is_whole: bool = False
+    value: Any,
+    parts: Iterable[Part],
+    output_schema: Schema | None,
+    *,
+    is_whole: bool = False,
+    is_compact: bool = False,
 ) -> dict[str, Any]:
     """A ``CallToolResult``: a text is itself, other values are JSON as text and as data.
 
     Parts stand for the value where there are some, unless an output schema was promised or the result goes
-    to a program (``is_whole``). A text beside parts that lack it comes before them.
+    to a program (``is_whole``). A text beside parts that lack it comes before them. ``is_compact`` = JSON
+    as text without white space, and only once.
     """
+    if is_compact and not is_whole and not isinstance(value, str):
+        return {"content": [render_text(orjson.dumps(value).decode())]}
     given = tuple(parts)
     if given and is_made_of_parts(value, given):
         value = None

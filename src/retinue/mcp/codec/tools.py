@@ -30,6 +30,9 @@ INPUT_FIELD = "input"
 RESULT_FIELD = "result"
 
 
+FINDER = "find_skills"
+"""The hub's tool that finds all others."""
+
 SCREEN_CHARACTERS = 24 * 80
 """Longer descriptions are shortened in the list of a hub."""
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from retinue.core.record import ListingKey, Skill
-from retinue.mcp.codec.tools import AGENT_MARK, Names, list_agents_of, safe_names, tool_id
+from retinue.mcp.codec.tools import AGENT_MARK, FINDER, Names, list_agents_of, safe_names, tool_id
 from retinue.mcp.server.offer import ToolCatalog, ToolEntry
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
@@ -17,7 +17,6 @@ from retinue.mesh.permissions import AgentView, is_seen
 MAX_KNOWN = 5_000
 """Up to this number, unlisted tools are found by any alias; beyond, by aliases with the agent's name."""
 
-FINDER = "find_skills"
 CALLER = "call_skill"
 
 _MARKS = (AGENT_MARK, ".")

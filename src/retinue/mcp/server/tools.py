@@ -28,7 +28,7 @@ from retinue.core.errors import (
 from retinue.core.record import Schema
 from retinue.mcp.codec.content import count_characters, render_call_result, render_error_result
 from retinue.mcp.codec.tool_calls import WHOLE_KEY
-from retinue.mcp.codec.tools import read_arguments
+from retinue.mcp.codec.tools import FINDER, read_arguments
 from retinue.mcp.server.channel import (
     Context,
     McpCaller,
@@ -181,7 +181,8 @@ class ToolHandlers:
         if isinstance(outcome.error, CannotAskError):
             refuse_unaskable(outcome.error, modern=asked.is_modern)
         output_schema = None if entry is None else entry.skill.output_schema
-        result = self._render(outcome, caller, output_schema, is_whole=asked.is_whole)
+        is_finder = entry is not None and entry.agent is None and entry.skill.id == FINDER
+        result = self._render(outcome, caller, output_schema, is_whole=asked.is_whole, is_compact=is_finder)
         if outcome.warnings:
             result["_meta"] = {**result.get("_meta", {}), WARNINGS_KEY: list(outcome.warnings)}
             # many clients show a model only the content
@@ -199,12 +200,20 @@ class ToolHandlers:
         return result
 
     def _render(
-        self, outcome: Outcome, caller: McpCaller, output_schema: Schema | None, *, is_whole: bool
+        self,
+        outcome: Outcome,
+        caller: McpCaller,
+        output_schema: Schema | None,
+        *,
+        is_whole: bool,
+        is_compact: bool,
     ) -> dict[str, Any]:
         if outcome.error is not None:
             return self._render_error(outcome.error, outcome.skill)
         try:
-            result = render_call_result(outcome.value, outcome.parts, output_schema, is_whole=is_whole)
+            result = render_call_result(
+                outcome.value, outcome.parts, output_schema, is_whole=is_whole, is_compact=is_compact
+            )
         except TypeError as cause:
             return self._render_error(
                 OutputInvalidError.not_json(outcome.skill, "", str(cause)), outcome.skill

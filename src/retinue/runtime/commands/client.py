@@ -34,7 +34,9 @@ from retinue.web.mesh_tokens import MeshSigner
 if TYPE_CHECKING:
     from retinue.mesh.channel import Channel
     from retinue.mesh.dispatch import Calls  # with schemas and routing, which the hub applies
+    from retinue.runtime.commands.file_places import FilePlaces
     from retinue.web.transport import HttpRequester
+    from retinue.workflows.definitions.loading import Loaded
 
 _FOLLOW_WAIT_S = 20.0
 """How long one ``follow_run`` call waits for a new event."""
@@ -148,6 +150,7 @@ class RunFollower:
         self._client = client
         self._echo = echo
         self._now = now
+        self._places: FilePlaces | None = None
         self._failed: Mapping[str, Any] | None = None
         """The last failure, not yet printed: if the run fails with it, its error has the message."""
 
@@ -163,6 +166,19 @@ class RunFollower:
         run = uuid.uuid4().hex if run_id is None else run_id
         asked = {"workflow": workflow, "input": given, "run": run}
         return await self._own(run, self._client.get("start_run", asked | _given(overrides=overrides)))
+
+    async def run_file(
+        self,
+        loaded: Loaded,
+        given: Any,
+        run_id: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """As `run`, of a definition in a file, which errors and warnings name with the line."""
+        from retinue.runtime.commands.file_places import FilePlaces
+
+        self._places = FilePlaces.of(loaded)
+        return await self.run(loaded.definition.to_json(), given, run_id, overrides)
 
     async def resume(self, run: str) -> Any:
         """Resume a cancelled run and return its output, as `run`."""
@@ -221,12 +237,27 @@ class RunFollower:
             except AgentUnreachableError as error:
                 self._echo(_explain_unanswered(run, error))
                 raise
+            self._note_source(started)
             if choice := started.get("choice"):
                 self._echo(f"  chosen: {choice['workflow']}, since {choice['because']}")
             return await self.follow(run, started.get("after", 0))
+        except RetinueError as error:
+            if self._places is None:
+                raise
+            raise self._places.locate(error) from error.__cause__
         except asyncio.CancelledError:
             await asyncio.shield(self._cancel(run))
             raise
+
+    def _note_source(self, started: Mapping[str, Any]) -> None:
+        """Keep the places of a stored workflow, and print the warnings of the checks before its run."""
+        from retinue.runtime.commands.file_places import FilePlaces
+
+        if source := started.get("source"):
+            self._places = FilePlaces(source["name"], source["lines"], frozenset(source["others"]))
+        for warning in started.get("warnings", ()):
+            place = (self._places or FilePlaces("", {})).name(warning)
+            self._echo(f"  warning: {place}: {warning['problem']}")
 
     async def _cancel(self, run: str) -> None:
         try:

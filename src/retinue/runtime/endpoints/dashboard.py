@@ -13,12 +13,14 @@ from retinue.core.call import Principal
 from retinue.core.errors import RetinueError
 from retinue.dashboard.asking import HubSkills
 from retinue.dashboard.live import LiveUpdates
+from retinue.dashboard.open_calls import OpenCalls
 from retinue.dashboard.server import Dashboard
 from retinue.dashboard.sessions import OPEN_PREFIXES, PAGE_PREFIXES, BrowserSessions, SessionMiddleware
 from retinue.mesh.admission import Admission
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.events import EventBus
 from retinue.parts.process import Process
+from retinue.storage.browser_sessions import SessionFile
 from retinue.storage.run_store import RunStore
 from retinue.web.security import SecurityMiddleware
 
@@ -70,11 +72,18 @@ def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
         assert made.checks is not None
         made.checks.note_access(scope, path, caller, error)
 
-    sessions, live = BrowserSessions(), LiveUpdates(subscribe)
+    sessions = BrowserSessions(process.state.mesh_key(), SessionFile(process.state.browser_sessions))
+    live, open_calls = LiveUpdates(subscribe), OpenCalls()
+
+    def end_streams() -> None:
+        live.end()
+        open_calls.end()
+
     dashboard = Dashboard(
         hub,
         sessions,
         live,
+        open_calls,
         url=process.url or "",
         version=version("retinue"),
         verify=verify,
@@ -82,5 +91,5 @@ def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
         has_runs=run_store.exists,
         read_limits=lambda: (guard.max_depth, guard.new_trace_calls),
     )
-    made = HubDashboard(dashboard.routes(), sessions, live.end)
+    made = HubDashboard(dashboard.routes(), sessions, end_streams)
     return made

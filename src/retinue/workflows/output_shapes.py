@@ -1,0 +1,71 @@
+"""Finds keys that a JSON Schema does not have, as far as the schema says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.core.record import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class MissingKey:
+    """The first key of a path that a schema lacks; ``known`` are the keys there.
+
+    ``is_closed`` = the schema allows no other keys; else a value may have the key although nothing says so.
+    """
+
+    path: tuple[str, ...]
+    known: tuple[str, ...]
+    is_closed: bool
+
+    @property
+    def key(self) -> str:
+        return self.path[-1]
+
+    def place(self, root: str) -> str:
+        """The key as expressions write it, below ``root``."""
+        return ".".join((root, *self.path))
+
+
+def find_missing_key(schema: Schema | None, keys: Sequence[str]) -> MissingKey | None:
+    """The first of ``keys`` that the schema lacks; None where it has all, or does not say."""
+    here: Any = schema
+    for depth, key in enumerate(keys):
+        if not isinstance(here, Mapping):
+            return None
+        here = resolve_reference(here, schema or {})
+        if any(word in here for word in ("anyOf", "oneOf", "allOf", "$ref", "patternProperties", "if")):
+            return None
+        kind = here.get("type", "object")
+        if isinstance(kind, str) and kind != "object":
+            return MissingKey(tuple(keys[: depth + 1]), (), True)
+        properties = here.get("properties")
+        others = here.get("additionalProperties")
+        if isinstance(properties, Mapping) and key in properties:
+            here = properties[key]
+        elif others is False or (others is None and properties):
+            return MissingKey(tuple(keys[: depth + 1]), tuple(properties or ()), others is False)
+        else:
+            return None
+    return None
+
+
+def literal_shape(value: Any) -> Schema | None:
+    """The schema of a value with templates: the keys of objects; None for what only the run shows."""
+    if not isinstance(value, Mapping):
+        return None
+    properties = {key: literal_shape(inner) or {} for key, inner in value.items()}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def resolve_reference(schema: Schema, root: Schema) -> Schema:
+    """The schema that a ``$ref`` within the same document leads to, else the schema itself."""
+    pointer = schema.get("$ref")
+    if not isinstance(pointer, str) or not pointer.startswith("#/"):
+        return schema
+    found: Any = root
+    for part in pointer[2:].split("/"):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else schema
