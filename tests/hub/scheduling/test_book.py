@@ -158,7 +158,7 @@ async def test_a_schedule_whose_owner_lost_the_rights_is_neither_resumed_nor_run
     await node.book.change(TOKEN, "nightly", "pause")
     for change in ("resume", "run_now"):
         with pytest.raises(NotAllowedError, match=r"token:ci: the token token:ci was revoked"):
-            await node.book.change(TOKEN, "nightly", change)  # type: ignore[arg-type]
+            await node.book.change(TOKEN, "nightly", change)
 
 
 async def test_a_broken_schedule_is_added_again_after_somebody_has_read_the_workflow(
@@ -169,7 +169,7 @@ async def test_a_broken_schedule_is_added_again_after_somebody_has_read_the_work
     node.texts["nightly"] = WORK.replace("n: 1", "n: 2")
     for change in ("resume", "run_now"):
         with pytest.raises(RetinueError, match="was changed since the schedule was added") as caught:
-            await node.book.change(LOCAL_TOKEN, "nightly", change)  # type: ignore[arg-type]
+            await node.book.change(LOCAL_TOKEN, "nightly", change)
         assert "retinue schedules add nightly" in caught.value.remedy
     assert (await node.add(every="1h"))["status"] == "active"
 
