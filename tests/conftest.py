@@ -12,6 +12,8 @@ import hypothesis
 import pytest
 import structlog
 
+from retinue.storage.contexts import find_configuration_folder
+
 if TYPE_CHECKING:
     from tests.system import System, Wire
 
@@ -71,6 +73,9 @@ def retinue_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RETINUE_HOME", str(home))
     # Nobody is logged in anywhere unless a test says so.
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker-config"))
+    # Nor does anybody use another hub.
+    if (find_configuration_folder(os.environ) / "contexts.json").exists():
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     # Programs that wrap at the terminal's width print the same everywhere.
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("NO_COLOR", "1")

@@ -73,7 +73,10 @@ def test_every_command_has_its_help_and_an_example() -> None:
     assert examples == set(TABLE)
 
 
-def test_the_session_on_the_page_runs(retinue: Retinue) -> None:
+def test_the_session_on_the_page_runs(
+    retinue: Retinue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     flow = re.search(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
     assert flow is not None
     Path("flow.yaml").write_text(flow[1])

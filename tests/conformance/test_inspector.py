@@ -19,7 +19,7 @@ from tests.conformance.conftest import AGENT, ENDPOINTS
 from tests.requirements import requirement
 
 INSPECTOR = FOLDER / "node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js"
-WITHIN_S = 60
+WITHIN_S = 100
 AT_ONCE = 2
 # "legacy" is what it speaks unless told otherwise
 ERAS = {"agent": ("legacy", "modern"), "hub": ("legacy",), "stdio": ("legacy",)}
@@ -41,8 +41,9 @@ class Target:
 
     def _ask(self, era: str, method: str, *arguments: str) -> Any:
         options = ("--protocol-era", era, "--format", "json", "--quiet", "--method", method)
+        patience = ("--connect-timeout", "60000")
         done = subprocess.run(
-            [str(NODE / "node"), str(INSPECTOR), "--cli", *self.arguments, *options, *arguments],
+            [str(NODE / "node"), str(INSPECTOR), "--cli", *self.arguments, *patience, *options, *arguments],
             # the Inspector keeps a catalogue in the home folder
             env={**os.environ, "HOME": str(self.home)},
             stdin=subprocess.DEVNULL,

@@ -29,7 +29,7 @@ READY = {
 }
 AGENT, HUB, REGISTRY = (f"http://127.0.0.1:{port}" for port in (8001, 9000, 5000))
 KOI = tuple(f"http://127.0.0.1:{port}" for port in (9000, 8101, 8102))
-FEW_S = 60
+FEW_S = 240
 _ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
 

@@ -49,11 +49,11 @@ def test_the_page_is_a_file_of_tests_that_pytest_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "retinue.testing",
         "retinue.testing.memory_caller",
         "retinue.testing.memory_runs",
         "retinue.testing.scripted_caller",
         "retinue.testing.scripted_peer",
+        "retinue.testing.workflow_run",
     ],
 )
 def test_the_examples_of_a_docstring_run(module: str) -> None:

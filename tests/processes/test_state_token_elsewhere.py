@@ -55,7 +55,20 @@ AT_REGISTRY: dict[str, tuple[str, ...]] = {
 """The commands that ask a registry, which may be a hub of another state; its URL is the last argument."""
 
 AT_NEITHER = frozenset(
-    ("backup", "completion", "connect", "demo", "hub", "keys", "koi", "logs", "new", "restore", "status")
+    (
+        "backup",
+        "completion",
+        "connect",
+        "context",
+        "demo",
+        "hub",
+        "keys",
+        "koi",
+        "logs",
+        "new",
+        "restore",
+        "status",
+    )
 ) | {"stop", "token", "worker"}
 
 INITIALIZE = {
@@ -140,6 +153,9 @@ def test_the_state_token_does_not_follow_a_redirect_of_a_hub_on_this_machine(
     tmp_path: Path, retinue_home: Path, stranger: Recorder
 ) -> None:
     token = State(retinue_home).local_token().encode()
+    # the state's own hub, as far as the state knows
+    State(retinue_home).prepare()
+    State(retinue_home).write_hub(stranger.url)
     with recorder() as elsewhere:
         moved = (307, {"location": f"http://hub.example:{elsewhere.port}/execute"}, b"")
         alive: tuple[int, dict[str, str], bytes] = (401, {}, b"{}")

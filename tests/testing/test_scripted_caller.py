@@ -25,7 +25,7 @@ from retinue.authoring.forms import make_form
 from retinue.core.errors import InvalidSettingError
 from retinue.mesh.channel import Root
 from retinue.testing.scripted_caller import DECLINED, ScriptedCaller
-from retinue.testing.scripted_peer import scripted_peer
+from retinue.testing.scripted_peer import in_turn, scripted_peer
 
 
 class Meal(Enum):
@@ -120,7 +120,7 @@ async def test_a_scripted_model_and_folders_answer_as_well() -> None:
 
 async def test_a_scripted_peer_answers_each_call_and_keeps_it() -> None:
     agent = asking_agent()
-    peer = scripted_peer("ruler", measure=[1, ValueError("broken"), lambda given: given["text"] * 2])
+    peer = scripted_peer("ruler", measure=in_turn(1, ValueError("broken"), lambda given: given["text"] * 2))
     assert await agent.call("ask_peer", peers=[peer]) == 1
     with pytest.raises(ExecutionFailedError, match="broken"):
         await agent.call("ask_peer", peers=[peer])

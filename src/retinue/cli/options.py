@@ -20,6 +20,29 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
+def hub_option(command: F) -> F:
+    """``--hub HUB`` of a command that calls a hub; also taken from ``retinue --hub HUB COMMAND``."""
+
+    def choose(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        outer = context.parent
+        while value is None and outer is not None:
+            value, outer = outer.params.get(HUB_PARAMETER), outer.parent
+        return value
+
+    return click.option(
+        "--hub",
+        HUB_PARAMETER,
+        metavar="HUB",
+        callback=choose,
+        help="URL of a hub, or name of a context. Default: RETINUE_HUB, the context in use, the hub of this "
+        "state.",
+    )(command)
+
+
+HUB_PARAMETER = "hub"
+"""The name of the parameter of ``--hub``, of commands and of the program."""
+
+
 def registry_option(help_text: str, *, multiple: bool = False) -> Callable[[F], F]:
     """``--registry URL``"""
     return click.option(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 import click
 
 from retinue.cli.failures import describe, show
+from retinue.cli.options import HUB_PARAMETER
 from retinue.core.errors import InvalidSettingError, StateError
 from retinue.plugins import COMMANDS, Plugin, find_plugin, how_to_install, list_plugins
 
@@ -50,6 +51,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Serve MCP on standard input and output, for clients that start a program.",
         ),
         "top": ("calling.top:top", "Show agents, calls and runs as they are now."),
+        "context": (
+            "managing.context:context",
+            "Choose the hub that commands use, on this machine or another.",
+        ),
         "logs": ("managing.logs:logs", "Show calls, and what the hub and its agents printed."),
         "agents": ("calling.agents:agents", "List the agents."),
         "show": ("calling.agents:show", "Show one agent and its skills."),
@@ -100,6 +105,24 @@ _PACKAGES = {"retinue[demo]": "retinue-testwriter", "retinue[koi]": "retinue-koi
 
 TABLE = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
+OF_THIS_MACHINE = frozenset(
+    (
+        "status",
+        "stop",
+        "top",
+        "logs",
+        "connect",
+        "import",
+        "imports",
+        "publish",
+        "pull",
+        "forget",
+        "token",
+        "keys",
+    )
+) | {"backup", "restore"}
+"""The commands that could be taken for commands of the hub that the context in use names."""
+
 NO_WINDOWS = "error: Retinue runs on Linux and macOS — on Windows, run it in WSL: wsl --install"
 
 PIPE_CLOSED = 141
@@ -124,10 +147,18 @@ class Program(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
         except click.NoSuchCommand as error:
             known = self.list_commands(ctx)
             raise click.NoSuchCommand(error.command_name, possibilities=known, ctx=ctx) from None
+        if command is not None and not ctx.resilient_parsing and not _takes_hub(command):
+            if ctx.params.get(HUB_PARAMETER) is not None or _has_hub(rest):
+                raise InvalidSettingError(
+                    "--hub", f"{name} works on this machine only", remedy="run it on the machine of that hub"
+                )
+            if name in OF_THIS_MACHINE:
+                _note_other_hub(name)
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         lines = {
@@ -189,6 +220,28 @@ class Program(click.Group):
             _drop_output()
             sys.exit(failure.exit_code)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _takes_hub(command: click.Command) -> bool:
+    """Whether the command, or one below it, has the option ``--hub``."""
+    if any(parameter.name == HUB_PARAMETER for parameter in command.params):
+        return True
+    return isinstance(command, click.Group) and any(map(_takes_hub, command.commands.values()))
+
+
+def _has_hub(arguments: Sequence[str]) -> bool:
+    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return any(one == "--hub" or one.startswith("--hub=") for one in before)
+
+
+def _note_other_hub(name: str) -> None:
+    """Say that a command is about this machine although another hub is chosen for other commands."""
+    from retinue.core.errors import RetinueError
+    from retinue.storage.contexts import ContextFile, find_configuration_folder
+
+    with suppress(RetinueError):  # the commands that use it say so
+        if (current := ContextFile(find_configuration_folder(os.environ)).read().current) is not None:
+            click.echo(f"the context {current} is in use; {name} is about this machine", err=True)
 
 
 def _plugins() -> dict[str, Plugin]:
@@ -255,8 +308,14 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) 
     callback=_show_version,
     help="Show the version and exit.",
 )
+@click.option(
+    "--hub",
+    HUB_PARAMETER,
+    metavar="HUB",
+    help="Call this hub, a URL or the name of a context; also after COMMAND.",
+)
 @click.pass_context
-def program(ctx: click.Context) -> None:
+def program(ctx: click.Context, hub: str | None) -> None:
     """An agent mesh: publish agents, find them by skill, call them with validated arguments."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

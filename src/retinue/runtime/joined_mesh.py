@@ -155,7 +155,9 @@ class JoinedMesh:
         return listing, AgentClient(self._http, lambda source, place: hub.token, self.peers.signer)
 
 
-def interactive_calls(http: HttpClient, url: str, hub: HubCalls, signer: TraceSigner) -> InteractiveHubCalls:
+def interactive_calls(
+    http: HttpClient, url: str, hub: HubCalls, signer: TraceSigner | None
+) -> InteractiveHubCalls:
     """Calls to the hub at ``url`` whose channel reaches through; the others go by ``hub``."""
     client = AgentClient(http, lambda source, url: hub.token, signer)
     return InteractiveHubCalls(client, HUB_NAME, url, hub)

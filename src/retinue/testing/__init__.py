@@ -4,24 +4,27 @@ For an agent, ``await agent.call(skill_id, arguments)`` is a call with all its c
 `scripted_caller.ScriptedCaller` is a caller with a person and a model that answer as scripted,
 `scripted_peer.scripted_peer` another agent; ``fixtures`` makes both in pytest.
 
-For a workflow, `memory_caller.MemoryCaller` offers plain functions as skills, `memory_runs.MemoryRuns`
-executes the runs:
-
->>> import asyncio
->>> from retinue.testing.memory_caller import MemoryCaller
->>> from retinue.testing.memory_runs import MemoryRuns
->>> from retinue.workflows.definitions.loading import load_definition
->>> from retinue.workflows.interpreter.step_loop import Interpreter
->>> from retinue.workflows.orchestrator import Orchestrator
->>> async def double(arguments):
-...     return {"n": 2 * arguments["n"]}
->>> async def run_workflow():
-...     caller = MemoryCaller()
-...     caller.offer("double", double)
-...     steps = [{"id": "once", "skill": "double"}, {"id": "twice", "skill": "double"}]
-...     async with MemoryRuns(Interpreter(caller).run) as runs:
-...         record = await Orchestrator(runs).run(load_definition({"name": "w", "steps": steps}), {"n": 3})
-...     return record.get()
->>> asyncio.run(run_workflow())
-{'n': 12}
+For a workflow, `run_workflow` runs it over agents, scripted skills and signals. It stands on
+`memory_caller.MemoryCaller`, which offers plain functions as skills, and `memory_runs.MemoryRuns`, which
+executes the runs.
 """
+
+from __future__ import annotations
+
+from retinue.testing.memory_caller import MemoryCaller
+from retinue.testing.memory_runs import MemoryRuns
+from retinue.testing.scripted_caller import DECLINED, ScriptedCaller
+from retinue.testing.scripted_peer import ScriptedPeer, in_turn, scripted_peer
+from retinue.testing.workflow_run import WorkflowRun, run_workflow
+
+__all__ = [
+    "DECLINED",
+    "MemoryCaller",
+    "MemoryRuns",
+    "ScriptedCaller",
+    "ScriptedPeer",
+    "WorkflowRun",
+    "in_turn",
+    "run_workflow",
+    "scripted_peer",
+]

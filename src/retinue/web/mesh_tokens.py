@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from retinue.core.call import Principal, TraceContext
 from retinue.core.durations import render_duration
-from retinue.core.errors import ClocksDifferError, NotAuthenticatedError
+from retinue.core.errors import ClocksDifferError, NotAuthenticatedError, StateError
 from retinue.storage.mesh_key import joined_token, key_id
 from retinue.storage.state import State
 from retinue.web.addresses import is_loopback_url
@@ -33,6 +33,9 @@ STEP_S = 1.0
 WINDOW_S = 60.0
 """Accepted age of a signed message: clock difference of two machines plus time in transit."""
 
+_FORGETS_FROM = 1_000
+"""So many signatures are remembered before any is dropped."""
+
 MESH_MEMBER = Principal("mesh", "mesh", frozenset({"exposed", "mesh", "runs_code"}))
 """The sender of a valid token of the mesh."""
 
@@ -44,16 +47,31 @@ _MAX_PLACES = 1000
 def find_hub_token(state: State, url: str) -> str | None:
     """The token that a process of this state sends to the hub at ``url``; None if it has none for it.
 
-    That of joining this very hub, or the state's own for a hub on this machine: it is secret elsewhere.
+    That of joining this very hub, or the state's own for the hub of the state: it is secret elsewhere, also
+    at another hub of this machine.
     """
-    return joined_token(state.keys, url) or (state.local_token() if is_loopback_url(url) else None)
+    return joined_token(state.keys, url) or (state.local_token() if is_hub_of(state, url) else None)
+
+
+def is_hub_of(state: State, url: str) -> bool:
+    """Whether ``url`` leads to the running hub of ``state`` on a loopback address of this machine."""
+    if not is_loopback_url(url):
+        return False
+    try:
+        hub = state.read_hub()
+    except StateError:
+        return False
+    return (
+        hub is not None
+        and urlsplit(hub.url).netloc.rpartition(":")[2] == urlsplit(url).netloc.rpartition(":")[2]
+    )
 
 
 class ReplayWindow:
     """Stores the signatures of the last and next ``window_s`` seconds, at most ``keep`` of them.
 
-    When the clock was set back, the raised age limit is set back as well: otherwise it would reject all
-    messages until the old time is reached again.
+    Expired ones are dropped each time that their number has doubled. When the clock was set back, the raised
+    age limit is set back as well: otherwise it would reject all messages until the old time is reached again.
     """
 
     def __init__(
@@ -69,6 +87,7 @@ class ReplayWindow:
         self._clock = clock
         self._monotonic = monotonic
         self._seen: dict[str, int] = {}
+        self._forgets_at = min(keep, _FORGETS_FROM)
         self._forgotten_ms = 0.0
         self._offset_s = clock() - monotonic()
 
@@ -94,18 +113,19 @@ class ReplayWindow:
             return "it was sent in the future: do the clocks differ?"
         if mac in self._seen:
             return "it was sent before"
-        if len(self._seen) >= self._keep:
+        if len(self._seen) >= self._forgets_at:
             self._forget(now_ms - self._window_ms)
         self._seen[mac] = sent_at_ms
         return None
 
     def _forget(self, too_old_ms: float) -> None:
-        """Drop signatures that are too old; when that frees too little, also the older half of the rest."""
+        """Drop signatures that are too old; near the limit also the older half of the others."""
         kept = {mac: at for mac, at in self._seen.items() if at > too_old_ms}
-        if len(kept) > self._keep // 2:
+        if len(self._seen) >= self._keep and len(kept) > self._keep // 2:
             self._forgotten_ms = sorted(kept.values())[len(kept) // 2]
             kept = {mac: at for mac, at in kept.items() if at > self._forgotten_ms}
         self._seen = kept
+        self._forgets_at = min(self._keep, max(2 * len(kept), _FORGETS_FROM))
 
 
 class MeshSigner:

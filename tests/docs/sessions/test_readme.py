@@ -261,6 +261,7 @@ def test_combine_agents_the_workflow_finds_an_agent_for_each_step_and_loops_unti
     assert agents == ["quick-plan", *["quick-build", "quick-review"] * 2]
 
 
+@pytest.mark.timeout(600)
 def test_survive_a_crash_a_run_whose_hub_was_killed_goes_on_with_the_next_one(
     shell: Shell, fresh_folder: Path
 ) -> None:

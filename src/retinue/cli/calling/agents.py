@@ -10,7 +10,7 @@ import click
 
 from retinue.cli.completion import complete_agent
 from retinue.cli.failures import paint
-from retinue.cli.options import json_option
+from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn, warn_missing
 from retinue.cli.session import open_session, run_command
 
@@ -20,14 +20,15 @@ _NO_AGENTS = "no agents yet; start one: retinue serve agent.py"
 
 @click.command()
 @click.argument("text", required=False, default="")
+@hub_option
 @json_option
-def agents(text: str, as_json: bool) -> None:
+def agents(text: str, hub: str | None, as_json: bool) -> None:
     """List the agents.
 
     Shows each agent of the registries, whether it is available, and if not, since when and why. With TEXT,
     a description in words, only matching agents, the best first.
     """
-    reply = run_command(_list_agents(text))
+    reply = run_command(_list_agents(text, hub))
     if as_json:
         print_json(reply)
         return
@@ -64,8 +65,9 @@ def agents(text: str, as_json: bool) -> None:
 @click.command()
 @click.argument("name", shell_complete=complete_agent)
 @click.option("--markdown", is_flag=True, help="Print the card as a Markdown document.")
+@hub_option
 @json_option
-def show(name: str, markdown: bool, as_json: bool) -> None:
+def show(name: str, markdown: bool, hub: str | None, as_json: bool) -> None:
     """Show one agent and its skills.
 
     NAME is the agent's name; name@1 for an older major version, name@source if several registries list
@@ -73,7 +75,7 @@ def show(name: str, markdown: bool, as_json: bool) -> None:
     """
     if markdown and as_json:
         raise click.UsageError("--markdown and --json cannot be combined.")
-    reply = run_command(_ask("show_agent", {"name": name}))
+    reply = run_command(_ask("show_agent", {"name": name}, hub))
     if as_json:
         print_json(reply)
         return
@@ -132,11 +134,11 @@ def render_fields(schema: Any) -> str:
     return clean(kind if isinstance(kind, str | list) else "")
 
 
-async def _list_agents(text: str) -> dict[str, Any]:
+async def _list_agents(text: str, hub: str | None) -> dict[str, Any]:
     """Return the reply of ``list_agents`` with all pages joined."""
     rows: list[Any] = []
     wanted: dict[str, Any] = {"detailed": True} | ({"query": text} if text.strip() else {})
-    async with open_session().client() as client:
+    async with open_session().hub_client(hub) as client:
         while True:
             reply: dict[str, Any] = await client.get("list_agents", wanted)
             rows += reply["agents"]
@@ -145,8 +147,8 @@ async def _list_agents(text: str) -> dict[str, Any]:
             wanted["after"] = reply["next"]
 
 
-async def _ask(skill: str, arguments: dict[str, Any]) -> Any:
-    async with open_session().client() as client:
+async def _ask(skill: str, arguments: dict[str, Any], hub: str | None) -> Any:
+    async with open_session().hub_client(hub) as client:
         return await client.get(skill, arguments)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from retinue.cli.completion import complete_agent
-from retinue.cli.options import json_option, read_object
+from retinue.cli.options import hub_option, json_option, read_object
 from retinue.cli.output import note, print_json, print_table, warn
 from retinue.cli.session import open_session, run_command
 from retinue.core.record import QUERY_CAPABILITIES
@@ -44,6 +44,7 @@ _CALL_TIMEOUT_S = 60.0
     metavar="SKILL JSON",
     help="Call this skill on the best agent, which must have it, too.",
 )
+@hub_option
 @json_option
 def ask(
     agents: tuple[str, ...],
@@ -54,6 +55,7 @@ def ask(
     action: str | None,
     timeout_s: float,
     delegate: tuple[str, str] | None,
+    hub: str | None,
     as_json: bool,
 ) -> int:
     """Ask agents what they can do now.
@@ -85,7 +87,7 @@ def ask(
         query = {"query_type": "specific", "query_parameters": asked}
     query |= {"agent": "*" if is_all else list(agents), "timeout_s": timeout_s}
     call = None if delegate is None else (delegate[0], given)
-    reply, value = run_command(_ask(query, timeout_s, call))
+    reply, value = run_command(_ask(query, timeout_s, call, hub))
     best = _best_of(reply)
     if call is not None and best is not None:
         _show_silent(reply, as_json)
@@ -98,9 +100,11 @@ def ask(
     return 0 if best is not None else NOBODY
 
 
-async def _ask(query: Json, timeout_s: float, call: tuple[str, Json] | None) -> tuple[Json, Any]:
+async def _ask(
+    query: Json, timeout_s: float, call: tuple[str, Json] | None, hub: str | None
+) -> tuple[Json, Any]:
     """The reply of the hub, and what the best agent returned where it was called."""
-    async with open_session().client() as client:
+    async with open_session().hub_client(hub) as client:
         reply: Json = await client.get(QUERY_CAPABILITIES, query, timeout_s=timeout_s + _SLACK_S)
         best = _best_of(reply)
         if call is None or best is None:

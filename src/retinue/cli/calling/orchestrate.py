@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from retinue.cli.completion import complete_agent
-from retinue.cli.options import json_option
+from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn
 from retinue.cli.session import open_session, run_command
 from retinue.core.errors import NoModelError
@@ -40,6 +40,7 @@ _ALLOWANCE_S = 10.0
 @click.option("--parallel/--sequential", default=None, help="Run independent steps at once, or never.")
 @click.option("--session", metavar="NAME", help="Continue this conversation, or begin it.")
 @click.option("--id", "run_id", metavar="ID", help="Id of the run; the same id picks the run up.")
+@hub_option
 @json_option
 def orchestrate(
     prompt: str,
@@ -52,6 +53,7 @@ def orchestrate(
     parallel: bool | None,
     session: str | None,
     run_id: str | None,
+    hub: str | None,
     as_json: bool,
 ) -> None:
     """Hand a task to the agents of the mesh.
@@ -68,7 +70,7 @@ def orchestrate(
         "options": _given(options),
         **_given({"session": session, "run": run_id}),
     }
-    result = run_command(_orchestrate(asked, timeout_ms / 1000 + _ALLOWANCE_S))
+    result = run_command(_orchestrate(asked, timeout_ms / 1000 + _ALLOWANCE_S, hub))
     if as_json:
         print_json(result)
         return
@@ -102,11 +104,11 @@ def _describe(result: Mapping[str, Any]) -> str:
     return " · ".join(clean(part) for part in parts if part)
 
 
-async def _orchestrate(asked: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+async def _orchestrate(asked: Mapping[str, Any], timeout_s: float, hub: str | None) -> dict[str, Any]:
     from retinue.cli.calling.terminal_channel import TerminalChannel
 
     is_interactive = sys.stderr.isatty()
-    async with open_session().client(is_interactive=is_interactive) as client:
+    async with open_session().hub_client(hub, is_interactive=is_interactive) as client:
         options: dict[str, Any] = {"timeout_s": timeout_s}
         if is_interactive or client.hub_url is None:
             options["channel"] = TerminalChannel(asks=False)
@@ -124,16 +126,22 @@ async def _orchestrate(asked: Mapping[str, Any], timeout_s: float) -> dict[str, 
 @click.option("--language", metavar="NAME", help="Programming language that is needed.")
 @click.option("--context-size", metavar="N", type=click.IntRange(min=1), help="Tokens of context needed.")
 @click.option("--role", metavar="ROLE", help="Role: plan, execute or review.")
+@hub_option
 @json_option
 def capabilities(
-    task: str, language: str | None, context_size: int | None, role: str | None, as_json: bool
+    task: str,
+    language: str | None,
+    context_size: int | None,
+    role: str | None,
+    hub: str | None,
+    as_json: bool,
 ) -> None:
     """Rank the agents for a task.
 
     By their configured scores for the role; reasons and warnings say why.
     """
     requirements = _given({"language": language, "contextSize": context_size, "role": role})
-    reply = run_command(_ask("get_capabilities", {"task": task, "requirements": requirements}))
+    reply = run_command(_ask("get_capabilities", {"task": task, "requirements": requirements}, hub))
     if as_json:
         print_json(reply)
         return
@@ -153,17 +161,18 @@ def cache() -> None:
 
 
 @cache.command()
+@hub_option
 @json_option
-def clear(as_json: bool) -> None:
+def clear(hub: str | None, as_json: bool) -> None:
     """Forget all cached answers of the hub."""
-    reply = run_command(_ask("clear_cache", {}))
+    reply = run_command(_ask("clear_cache", {}, hub))
     if as_json:
         print_json(reply)
     else:
         click.echo(f"forgot {reply['answers']} answers and {reply['steps']} results of steps")
 
 
-async def _ask(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    async with open_session().client() as client:
+async def _ask(skill: str, arguments: Mapping[str, Any], hub: str | None) -> dict[str, Any]:
+    async with open_session().hub_client(hub) as client:
         reply: dict[str, Any] = await client.get(skill, arguments)
         return reply

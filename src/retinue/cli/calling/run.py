@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retinue.cli.calling.result_files import out_option, print_result
-from retinue.cli.options import json_option, read_object
+from retinue.cli.options import hub_option, json_option, read_object
 from retinue.cli.output import working
 from retinue.cli.session import open_session, run_command
 
@@ -26,6 +26,7 @@ FILE_ENDINGS = frozenset({".yaml", ".yml", ".json"})
 @click.option(
     "--timeout", "timeouts", metavar="STEP=TIME", multiple=True, help="Time limit of a step, such as 5m."
 )
+@hub_option
 @out_option
 @json_option
 def run(
@@ -34,6 +35,7 @@ def run(
     run_id: str | None,
     agents: tuple[str, ...],
     timeouts: tuple[str, ...],
+    hub: str | None,
     out: str | None,
     as_json: bool,
 ) -> None:
@@ -46,7 +48,8 @@ def run(
     loaded = _read_workflow(workflow)
     overrides = {"agents": _read_pairs("--agent", agents), "timeouts": _read_pairs("--timeout", timeouts)}
     overrides = {kind: pairs for kind, pairs in overrides.items() if pairs}
-    output = run_command(_run(loaded or workflow, read_object(given, "input"), run_id, overrides))
+    values = read_object(given, "input")
+    output = run_command(_run(loaded or workflow, values, run_id, overrides, hub))
     print_result(output, (), out, as_json=as_json)
 
 
@@ -89,11 +92,15 @@ def read_definition(path: Path) -> str:
 
 
 async def _run(
-    workflow: str | Loaded, given: dict[str, Any], run_id: str | None, overrides: dict[str, Any]
+    workflow: str | Loaded,
+    given: dict[str, Any],
+    run_id: str | None,
+    overrides: dict[str, Any],
+    hub: str | None,
 ) -> Any:
     from retinue.runtime.commands.client import RunFollower
 
-    async with open_session().client() as client:
+    async with open_session().hub_client(hub) as client:
         with working("running") as echo:
             follower = RunFollower(client, echo, echo.now)
             if isinstance(workflow, str):

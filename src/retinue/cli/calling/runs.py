@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.cli.options import json_option
+from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import clean, note, print_json, print_table, render_usage_line, working
 from retinue.cli.session import open_session, run_command
 
@@ -32,9 +32,16 @@ _SHOWN_CHARACTERS = 200
     help="Maximum number of runs to list.",
 )
 @click.option("--follow", is_flag=True, help="Follow run ID until it ends.")
+@hub_option
 @json_option
 def runs(
-    run: str | None, status: str | None, workflow: str | None, limit: int, follow: bool, as_json: bool
+    run: str | None,
+    status: str | None,
+    workflow: str | None,
+    limit: int,
+    follow: bool,
+    hub: str | None,
+    as_json: bool,
 ) -> None:
     """List runs, or show one as a tree of its steps.
 
@@ -43,12 +50,12 @@ def runs(
     """
     if run is None:
         asked = {"status": status, "workflow": workflow, "limit": limit}
-        reply = run_command(_ask("list_runs", {key: value for key, value in asked.items() if value}))
+        reply = run_command(_ask("list_runs", {key: value for key, value in asked.items() if value}, hub))
         _print_list(reply, as_json)
     elif follow:
-        print_json(run_command(_follow(lambda follower: follower.follow(run))), compact=as_json)
+        print_json(run_command(_follow(lambda follower: follower.follow(run), hub)), compact=as_json)
     else:
-        shown = run_command(_ask("show_run", {"run": run}))
+        shown = run_command(_ask("show_run", {"run": run}, hub))
         if as_json:
             print_json(shown)
         else:
@@ -57,33 +64,36 @@ def runs(
 
 @click.command()
 @click.argument("run", metavar="ID")
+@hub_option
 @json_option
-def resume(run: str, as_json: bool) -> None:
+def resume(run: str, hub: str | None, as_json: bool) -> None:
     """Resume a run.
 
     Continues a run that was cancelled or whose process died. Completed steps do not run again. Of a run that
     failed with steps still to be undone, it undoes these. Prints the steps and the output as "retinue run"
     does.
     """
-    print_json(run_command(_follow(lambda follower: follower.resume(run))), compact=as_json)
+    print_json(run_command(_follow(lambda follower: follower.resume(run), hub)), compact=as_json)
 
 
 @click.command()
 @click.argument("run", metavar="ID")
 @click.option("--from", "from_step", metavar="STEP", required=True, help="First step to run again.")
+@hub_option
 @json_option
-def rerun(run: str, from_step: str, as_json: bool) -> None:
+def rerun(run: str, from_step: str, hub: str | None, as_json: bool) -> None:
     """Run again from a step, as a new run.
 
     The recorded results before STEP are kept. Prints the steps and the output as "retinue run" does.
     """
-    print_json(run_command(_follow(lambda follower: follower.rerun(run, from_step))), compact=as_json)
+    print_json(run_command(_follow(lambda follower: follower.rerun(run, from_step), hub)), compact=as_json)
 
 
 @click.command()
 @click.argument("run", metavar="ID")
+@hub_option
 @json_option
-def cancel(run: str, as_json: bool) -> None:
+def cancel(run: str, hub: str | None, as_json: bool) -> None:
     """Cancel a run, its branches and the calls in flight.
 
     Lists the effects that already happened, and of a run that was undoing its steps, what is left to be
@@ -91,7 +101,7 @@ def cancel(run: str, as_json: bool) -> None:
     """
     from retinue.runtime.commands.client import describe_effects, describe_way_on
 
-    reply = run_command(_ask("cancel_run", {"run": run}))
+    reply = run_command(_ask("cancel_run", {"run": run}, hub))
     if as_json:
         print_json(reply)
         return
@@ -109,14 +119,15 @@ def cancel(run: str, as_json: bool) -> None:
 @click.option(
     "--step", metavar="STEP", help="Step that receives the signal, as in the tree, if several wait."
 )
+@hub_option
 @json_option
-def signal(run: str, topic: str, value: str, step: str | None, as_json: bool) -> None:
+def signal(run: str, topic: str, value: str, step: str | None, hub: str | None, as_json: bool) -> None:
     """Send a signal to a step that waits, such as an approval.
 
     VALUE is parsed as JSON, otherwise taken as a string.
     """
     asked = {"run": run, "topic": topic, "value": _read_value(value)}
-    reply = run_command(_ask("signal_run", asked if step is None else asked | {"step": step}))
+    reply = run_command(_ask("signal_run", asked if step is None else asked | {"step": step}, hub))
     if as_json:
         print_json(reply)
     elif reply["step"] is None:
@@ -134,16 +145,16 @@ def _read_value(text: str) -> Any:
         return text
 
 
-async def _ask(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    async with open_session().client() as client:
+async def _ask(skill: str, arguments: Mapping[str, Any], hub: str | None) -> dict[str, Any]:
+    async with open_session().hub_client(hub) as client:
         reply: dict[str, Any] = await client.get(skill, arguments)
         return reply
 
 
-async def _follow(ask: Callable[[RunFollower], Any]) -> Any:
+async def _follow(ask: Callable[[RunFollower], Any], hub: str | None) -> Any:
     from retinue.runtime.commands.client import RunFollower
 
-    async with open_session().client() as client:
+    async with open_session().hub_client(hub) as client:
         with working("running") as echo:
             return await ask(RunFollower(client, echo, echo.now))
 

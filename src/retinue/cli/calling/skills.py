@@ -11,7 +11,7 @@ import click
 
 from retinue.cli.calling.result_files import out_option, print_result
 from retinue.cli.completion import complete_agent, complete_skill
-from retinue.cli.options import json_option, read_object, registry_option
+from retinue.cli.options import hub_option, json_option, read_object, registry_option
 from retinue.cli.output import note, print_json, print_table, render_usage_line, warn, warn_missing
 from retinue.cli.session import open_session, run_command
 from retinue.core.errors import CallTimedOutError, InvalidSettingError, is_callers_time
@@ -35,6 +35,7 @@ MAX_ROWS = 50
 )
 @click.option("--why", metavar="AGENT", help="Explain the rank of this agent, or why it is not listed.")
 @click.option("--url", "only_url", is_flag=True, help="Print only the URLs of the agents.")
+@hub_option
 @registry_option("Search only this registry; repeatable.", multiple=True)
 @json_option
 def find(
@@ -44,6 +45,7 @@ def find(
     labels: tuple[str, ...],
     why: str | None,
     only_url: bool,
+    hub: str | None,
     registries: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -53,6 +55,8 @@ def find(
     """
     if why is not None and registries:
         raise click.UsageError("--why cannot be combined with --registry")
+    if hub is not None and registries:
+        raise click.UsageError("--hub cannot be combined with --registry")
     wanted: dict[str, Any] = {
         "query": text,
         "skill": skill,
@@ -60,7 +64,7 @@ def find(
         "labels": read_labels(labels),
         "why": why,
     }
-    reply = run_command(_find({key: value for key, value in wanted.items() if value}, registries))
+    reply = run_command(_find({key: value for key, value in wanted.items() if value}, registries, hub))
     rows = reply["skills"]
     if as_json:
         print_json(reply)
@@ -110,13 +114,13 @@ def read_labels(texts: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-async def _find(wanted: dict[str, Any], registries: tuple[str, ...]) -> dict[str, Any]:
+async def _find(wanted: dict[str, Any], registries: tuple[str, ...], hub: str | None) -> dict[str, Any]:
     session = open_session()
     if registries:
         from retinue.runtime.commands.publishing import find_in_registries
 
         return await find_in_registries(registries, **wanted)
-    async with session.client() as client:
+    async with session.hub_client(hub) as client:
         reply: dict[str, Any] = await client.get(
             "find_skills", {**wanted, "limit": MAX_ROWS, "detailed": True}
         )
@@ -143,6 +147,7 @@ async def _find(wanted: dict[str, Any], registries: tuple[str, ...]) -> dict[str
     default=None,
     help="Print progress and log lines; default: in a terminal. Questions are asked in a terminal only.",
 )
+@hub_option
 @out_option
 @json_option
 def call(
@@ -152,6 +157,7 @@ def call(
     version: str | None,
     timeout_s: float,
     is_interactive: bool | None,
+    hub: str | None,
     out: str | None,
     as_json: bool,
 ) -> None:
@@ -166,7 +172,13 @@ def call(
     if is_interactive is None:
         is_interactive = sys.stderr.isatty()
     asked = _call(
-        skill, given, agent=agent, version=version, timeout_s=timeout_s, is_interactive=is_interactive
+        skill,
+        given,
+        hub,
+        is_interactive=is_interactive,
+        agent=agent,
+        version=version,
+        timeout_s=timeout_s,
     )
     outcome = run_command(asked)
     for warning in outcome.warnings:
@@ -178,8 +190,10 @@ def call(
         note(f"{outcome.agent} {outcome.version or ''} · {outcome.duration_ms:.0f} ms")
 
 
-async def _call(skill: str, arguments: dict[str, Any], *, is_interactive: bool, **options: Any) -> Outcome:
-    async with open_session().client(is_interactive=is_interactive) as client:
+async def _call(
+    skill: str, arguments: dict[str, Any], hub: str | None, *, is_interactive: bool, **options: Any
+) -> Outcome:
+    async with open_session().hub_client(hub, is_interactive=is_interactive) as client:
         if is_interactive:
             from retinue.cli.calling.terminal_channel import TerminalChannel
 

@@ -10,7 +10,7 @@ import click
 
 from retinue.cli.calling.run import read_definition
 from retinue.cli.findings import render_place, render_remedy
-from retinue.cli.options import json_option
+from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn
 from retinue.cli.session import open_session, run_command
 
@@ -21,20 +21,21 @@ Json = dict[str, Any]
 
 
 @click.group(invoke_without_command=True)
+@hub_option
 @json_option
 @click.pass_context
-def workflows(context: click.Context, as_json: bool) -> None:
+def workflows(context: click.Context, hub: str | None, as_json: bool) -> None:
     """List the workflows, or check files.
 
     Lists the built-in workflows, those in the folder of custom workflows (workflows/ in the state folder)
     and those published in the registries.
     """
     if context.invoked_subcommand is None:
-        _print_list(as_json)
+        _print_list(hub, as_json)
 
 
-def _print_list(as_json: bool) -> None:
-    reply = run_command(_list())
+def _print_list(hub: str | None, as_json: bool) -> None:
+    reply = run_command(_list(hub))
     if as_json:
         print_json(reply)
         return
@@ -61,24 +62,25 @@ def _print_list(as_json: bool) -> None:
             warn(f"{row['name']}: {row['error']}")
 
 
-async def _list() -> dict[str, Any]:
-    async with open_session().client() as client:
+async def _list(hub: str | None) -> dict[str, Any]:
+    async with open_session().hub_client(hub) as client:
         reply: dict[str, Any] = await client.get("list_workflows")
         return reply
 
 
 @workflows.command()
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path())
+@hub_option
 @json_option
 @click.pass_context
-def check(context: click.Context, files: tuple[str, ...], as_json: bool) -> None:
+def check(context: click.Context, files: tuple[str, ...], hub: str | None, as_json: bool) -> None:
     """Check definitions in FILE… without running them.
 
     Prints each fault with file, line, column and remedy, and exits with 1 if there is one. While the hub
     runs, each definition is also checked against the mesh. A warning alone is no fault.
     """
     texts = {file: _inspect(file) for file in files}
-    hub_url = run_command(_check_against_mesh(texts))
+    hub_url = run_command(_check_against_mesh(texts, hub))
     is_valid = all(row["valid"] for row in texts.values())
     if as_json:
         print_json({"valid": is_valid, "hub": hub_url, "files": list(texts.values())})
@@ -115,20 +117,19 @@ def _render_unreadable(error: RetinueError) -> Json:
     return {"line": 0, "column": 0, "message": error.message, "remedy": error.remedy}
 
 
-async def _check_against_mesh(rows: Mapping[str, Json]) -> str | None:
+async def _check_against_mesh(rows: Mapping[str, Json], hub: str | None) -> str | None:
     """Add what the running hub finds in each valid file; the URL of the hub, None without one.
 
     Without a hub, add what the definition alone shows.
     """
-    from retinue.storage.state import find_hub_url
-
     session = open_session()
     valid = {file: row for file, row in rows.items() if row["valid"]}
-    if find_hub_url(session.state) is None:
+    chosen = session.choose_hub(hub)
+    if chosen is None:
         for file, row in valid.items():
             _add_findings(row, await _inspect_without_mesh(file))
         return None
-    async with session.client() as client:
+    async with session.client(chosen) as client:
         for file, row in valid.items():
             reply = await client.get("check_workflow", {"text": read_definition(Path(file))})
             row |= {"valid": reply["valid"], "problems": reply["problems"]}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import click
 
+from retinue.cli.options import hub_option
 from retinue.cli.session import open_session, run_command
 
 
 @click.command()
 @click.option("--no-browser", is_flag=True, help="Print the address only.")
-def dashboard(no_browser: bool) -> None:
+@hub_option
+def dashboard(no_browser: bool, hub: str | None) -> None:
     """Open the dashboard of the running hub in a browser.
 
     The printed address signs a browser in once, within a minute, with the rights of the command line.
@@ -20,7 +22,7 @@ def dashboard(no_browser: bool) -> None:
     from retinue.runtime.imports.browser_login import has_browser
 
     session = open_session()
-    link = run_command(make_dashboard_link(session.settings, session.state))
+    link = run_command(make_dashboard_link(session.choose_hub(hub)))
     click.echo(link)
     if not no_browser and has_browser():
         webbrowser.open(link)

@@ -201,7 +201,7 @@ class BusyError(RetinueError):
     type = "busy"
     kind = Kind(retryable=True, counts_against_health=False, on_error="refused")
 
-    def __init__(self, what: str, retry_after_s: float) -> None:
+    def __init__(self, what: str, retry_after_s: float = 1.0) -> None:
         super().__init__(f"Busy: {what}", remedy=f"try again in {render_duration(retry_after_s)}")
         self.retry_after_s = retry_after_s
         self.is_nested = False

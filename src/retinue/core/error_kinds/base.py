@@ -34,6 +34,11 @@ class Problem:
         return {**row, "hint": self.hint} if self.hint else row
 
 
+def read_problems(problems: Sequence[Problem | str]) -> tuple[Problem, ...]:
+    """The problems; a text is a problem of the whole value."""
+    return tuple(Problem("", one) if isinstance(one, str) else one for one in problems)
+
+
 def join_problems(problems: Sequence[Problem]) -> str:
     """All problems as one line, in their order (specification 7.8)."""
     return "; ".join(problem.message for problem in problems)

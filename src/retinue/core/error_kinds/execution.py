@@ -14,6 +14,7 @@ from retinue.core.error_kinds.base import (
     Problem,
     RetinueError,
     join_problems,
+    read_problems,
 )
 
 
@@ -67,14 +68,15 @@ def _shorten(text: str) -> str:
 
 
 class OutputInvalidError(ExecutionError):
-    """A result does not fit the skill's output schema, or is not a JSON value."""
+    """A result does not fit the skill's output schema, or is not a JSON value; a problem may be a text."""
 
     # P-13
 
     type = "output_validation_error"
     kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
 
-    def __init__(self, skill: str, problems: Sequence[Problem]) -> None:
+    def __init__(self, skill: str, problems: Sequence[Problem | str]) -> None:
+        problems = read_problems(problems)
         super().__init__(
             f"the result of {skill} breaks its output schema: {join_problems(problems)}",
             remedy="fix the skill or its output schema",
@@ -113,7 +115,9 @@ class CallTimedOutError(ExecutionError):
     type = "timeout"
     kind = Kind(retryable=True, counts_against_health=False, on_error="timeout")
 
-    def __init__(self, what: str, timeout_s: float, *, layer: str, setting: str) -> None:
+    def __init__(
+        self, what: str, timeout_s: float, *, layer: str = "skill", setting: str = "timeout_s"
+    ) -> None:
         super().__init__(
             f"{what} did not answer within {render_duration(timeout_s)} ({layer})", remedy=f"raise {setting}"
         )
@@ -152,9 +156,12 @@ class AgentUnreachableError(ExecutionError):
     type = "agent_unreachable"
     kind = Kind(retryable=True, counts_against_health=True, on_error="unreachable")
 
-    def __init__(self, agent: str, url: str, cause: str, *, sent: bool = False) -> None:
+    def __init__(
+        self, agent: str, url: str = "", cause: str = "it does not answer", *, sent: bool = False
+    ) -> None:
+        place = f" at {url}" if url else ""
         super().__init__(
-            f"{'the hub' if agent == HUB else f'agent {agent}'} at {url} is unreachable: {cause}",
+            f"{'the hub' if agent == HUB else f'agent {agent}'}{place} is unreachable: {cause}",
             remedy="start it, or see its state: retinue agents",
         )
         self.agent = agent

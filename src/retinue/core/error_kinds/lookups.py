@@ -214,8 +214,10 @@ class VersionConflictError(LookupFailedError):
 
     type = "version_conflict"
 
-    def __init__(self, name: str, wanted: str, offered: Sequence[str]) -> None:
-        super().__init__(f"No version of {name} fits {wanted}", remedy=f"offered: {', '.join(offered)}")
+    def __init__(self, name: str, wanted: str, offered: Sequence[str] = ()) -> None:
+        super().__init__(
+            f"No version of {name} fits {wanted}", remedy=f"offered: {', '.join(offered) or 'none'}"
+        )
         self.wanted = wanted
         self.offered = tuple(offered)
 

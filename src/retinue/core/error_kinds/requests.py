@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from retinue.core.error_kinds.base import REQUEST, Problem, RetinueError, join_problems
+from retinue.core.error_kinds.base import REQUEST, Problem, RetinueError, join_problems, read_problems
 
 
 class RequestError(RetinueError):
@@ -49,13 +49,14 @@ class UnsupportedMediaTypeError(RequestError):
 
 
 class InvalidParametersError(RequestError):
-    """Arguments do not fit the skill's input schema; the message names every problem."""
+    """Arguments do not fit the skill's input schema; the message names every problem (a text is one too)."""
 
     # P-12, P-23
 
     type = "validation_error"
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem | str]) -> None:
+        problems = read_problems(problems)
         # a hint says more than the general remedy
         remedy = (
             "" if any(problem.hint for problem in problems) else "send what the skill's input schema asks for"

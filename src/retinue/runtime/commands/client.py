@@ -25,8 +25,8 @@ from retinue.core.errors import (
 )
 from retinue.mesh.guard.trace_guard import new_trace
 from retinue.rpc.client import HubCalls
+from retinue.runtime.commands.hub_choice import HubChoice, choose_known
 from retinue.settings import Settings
-from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State, find_hub_url
 from retinue.web.addresses import is_loopback_url
 from retinue.web.mesh_tokens import MeshSigner
@@ -91,35 +91,44 @@ class MeshClient:
 
 @asynccontextmanager
 async def open_client(
-    settings: Settings, state: State, *, hub_url: str | None = None, is_interactive: bool = False
+    settings: Settings,
+    state: State,
+    *,
+    hub: HubChoice | None = None,
+    hub_url: str | None = None,
+    is_interactive: bool = False,
 ) -> AsyncIterator[MeshClient]:
-    """A client of the hub at ``hub_url``, else of the state's hub, else of the state without a hub.
+    """A client of ``hub``, else of the hub at ``hub_url``, else of the hub that processes of the state use
+    (`find_hub_url`), else of the state without a hub.
 
     Only an interactive one passes the channel of a call on to the hub.
     """
-    url = hub_url or find_hub_url(state)
+    if hub is None and (url := hub_url or find_hub_url(state)) is not None:
+        hub = choose_known(state, url)
     async with AsyncExitStack() as stack:
-        if url is not None and is_interactive:
+        if hub is not None and is_interactive:
             # imported here: the clients of streams take longer to load than most commands to run
             from retinue.runtime.joined_mesh import interactive_calls
             from retinue.web.http_client import HttpClient
 
             web = await stack.enter_async_context(HttpClient())
-            joined, signer = joined_token(state.keys, url), MeshSigner.of(state)
-            hub = HubCalls(web, url, token=state.local_token(), joined=joined, signer=signer)
-            yield MeshClient(interactive_calls(web, url, hub, signer), url)
-        elif url is not None:
-            http = await stack.enter_async_context(_open_http(url))
-            joined, signer = joined_token(state.keys, url), MeshSigner.of(state)
-            yield MeshClient(
-                HubCalls(http, url, token=state.local_token(), joined=joined, signer=signer), url
-            )
+            calls = HubCalls(web, hub.url, joined=hub.token, signer=_signer_for(state, hub))
+            yield MeshClient(interactive_calls(web, hub.url, calls, _signer_for(state, hub)), hub.url)
+        elif hub is not None:
+            http = await stack.enter_async_context(_open_http(hub.url))
+            calls = HubCalls(http, hub.url, joined=hub.token, signer=_signer_for(state, hub))
+            yield MeshClient(calls, hub.url)
         else:
             # imported here, because a command that has a hub does not need these slow imports
             from retinue.runtime.commands.own_mesh import open_own_mesh
 
             process = await stack.enter_async_context(open_own_mesh(settings, state))
             yield MeshClient(process.dispatcher, None)
+
+
+def _signer_for(state: State, hub: HubChoice) -> MeshSigner | None:
+    """Signs traces for a hub of this mesh; a signature means nothing to others."""
+    return MeshSigner.of(state) if hub.is_member else None
 
 
 def _open_http(url: str) -> AbstractAsyncContextManager[HttpRequester]:

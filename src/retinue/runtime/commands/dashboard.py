@@ -7,26 +7,23 @@ import orjson
 from retinue.core.errors import AgentUnreachableError, RemoteFaultError, StateError
 from retinue.core.record import HUB_NAME
 from retinue.dashboard.sessions import ROOT
-from retinue.settings import Settings
-from retinue.storage.state import State, find_hub_url
+from retinue.runtime.commands.hub_choice import HubChoice
 from retinue.web.http_client import HttpClient
-from retinue.web.mesh_tokens import find_hub_token
 from retinue.web.transport import TransportError
 
 
-async def make_dashboard_link(settings: Settings, state: State) -> str:
-    """A link that signs in once, with the rights of this state's commands.
+async def make_dashboard_link(hub: HubChoice | None) -> str:
+    """A link that signs in once, with the rights of the token for the hub.
 
-    Raises StateError without a running hub, and for a hub that this state has no token for,
-    AgentUnreachableError and RemoteFaultError.
+    Raises StateError without a hub, and for a hub without a token, AgentUnreachableError and
+    RemoteFaultError.
     """
-    url = find_hub_url(state)
-    if url is None:
+    if hub is None:
         raise StateError("no hub is running", remedy="start it: retinue hub")
-    token = find_hub_token(state, url)
+    url, token = hub.url, hub.token
     if token is None:
         raise StateError(
-            f"the hub at {url} is on another machine, and this state has no token for it",
+            f"the hub at {url} is not the one of this state, and there is no token for it",
             remedy=f"open {url}{ROOT}/sign-in and sign in with a token of that hub",
         )
     headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}

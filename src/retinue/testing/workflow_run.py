@@ -1,0 +1,217 @@
+"""Runs a workflow in a test, over agents of this process and scripted skills.
+
+>>> import asyncio
+>>> flow = '''
+... name: hello
+... steps:
+...   - {id: greet, skill: greet, with: {name: "${{ input.who }}"}}
+...   - {id: ask, wait_for: approve}
+... output: {text: "${{ steps.greet.output }}", by: "${{ steps.ask.output.by }}"}
+... '''
+>>> run = asyncio.run(
+...     run_workflow(
+...         flow,
+...         {"who": "Ada"},
+...         skills={"greet": lambda arguments: f"Hello, {arguments['name']}!"},
+...         signals={"approve": {"by": "Bo"}},
+...     )
+... )
+>>> run.get()
+{'text': 'Hello, Ada!', 'by': 'Bo'}
+>>> run.calls
+[('greet', {'name': 'Ada'})]
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retinue.authoring.agent import Agent
+from retinue.core.errors import InvalidSettingError, SkillNotOfferedError, UnknownAgentError
+from retinue.core.record import Skill
+from retinue.core.text import suggest
+from retinue.mesh.directory.routing import CAPABILITIES, find_role_skill
+from retinue.testing.memory_caller import MemoryCaller
+from retinue.testing.memory_runs import MemoryRuns
+from retinue.testing.scripted_peer import InTurn, ScriptedPeer
+from retinue.workflows.definitions.definition import Definition
+from retinue.workflows.definitions.documents import document_of
+from retinue.workflows.definitions.loading import Loaded, load
+from retinue.workflows.interpreter.step_loop import Interpreter
+from retinue.workflows.library import Library, StoredText, bundle
+from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.preflight import KnownSkill, inspect_with_mesh
+from retinue.workflows.runs.ports import Runs
+from retinue.workflows.runs.records import MESH_SCOPES, RunEvent, RunRecord, StepRecord
+
+SCRIPTED = "scripted-agent"
+"""The name of the agent that offers the scripted skills."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowRun:
+    """A run that has ended.
+
+    ``calls`` are (skill, arguments) in order, also of calls that failed; ``agents`` the agents that were
+    called; ``slept_s`` the delays before further attempts, which take no time here.
+    """
+
+    record: RunRecord
+    calls: list[tuple[str, Any]]
+    agents: list[str]
+    slept_s: list[float]
+    steps: Sequence[StepRecord]
+    events: Sequence[RunEvent]
+
+    @property
+    def status(self) -> str:
+        """``done``, ``failed`` or ``cancelled``."""
+        return self.record.status
+
+    def get(self) -> Any:
+        """The output; raises the error of a failed run."""
+        return self.record.get()
+
+
+async def run_workflow(
+    definition: str | Path | Mapping[str, Any] | Definition,
+    input: Any = None,  # noqa: A002 - the word of the command line and of the grammar
+    *,
+    agents: Sequence[Agent] = (),
+    skills: Mapping[str, Any] | None = None,
+    signals: Mapping[str, Any] | None = None,
+    workflows: Mapping[str, str] | None = None,
+) -> WorkflowRun:
+    """Run a workflow to its end.
+
+    ``definition`` is a file (Path), a text in YAML or JSON, an object or a `Workflow`. Its steps call the
+    skills of ``agents``, with their schemas, and those in ``skills``, each with a script as `scripted_peer`
+    takes them. ``signals`` hold the value for each topic that a step waits for, or ``in_turn(…)`` for several
+    waits; ``workflows`` the texts of nested workflows by name.
+
+    Raises DefinitionError for a faulty definition and for what `retinue run` would refuse,
+    InvalidParametersError where the input does not fit, and InvalidSettingError where a step waits for a
+    signal that is not there. The failure of a step is part of the run.
+    """
+    loaded = _load(definition)
+    mesh = [*agents, ScriptedPeer(SCRIPTED, skills)] if skills else list(agents)
+    caller = MemoryCaller()
+    for agent in mesh:
+        _offer(caller, agent, mesh)
+    bundled = await bundle(Library([_Texts(workflows or {})]), loaded)
+    for finding in await inspect_with_mesh(loaded, bundled.texts, _finder(mesh), given=input):
+        if finding.blocks:
+            raise finding.fault
+    slept_s: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept_s.append(seconds)
+        await asyncio.sleep(0)
+
+    async with MemoryRuns(Interpreter(caller).run, sleep=sleep) as runs:
+        record = await Orchestrator(runs).start(loaded.definition, input, nested=bundled.nested)
+        signalling = asyncio.create_task(_answer_waits(runs, record.id, dict(signals or {})))
+        finishing = asyncio.create_task(runs.finish(record.id))
+        await asyncio.wait((signalling, finishing), return_when=asyncio.FIRST_EXCEPTION)
+        if signalling.done():
+            signalling.result()  # raises where a signal is missing
+        return WorkflowRun(
+            record=await finishing,
+            calls=[(call.skill, call.arguments) for call in caller.calls],
+            agents=[call.agent for call in caller.calls],
+            slept_s=slept_s,
+            steps=await runs.list_steps(record.id),
+            events=await runs.list_events(record.id),
+        )
+
+
+def _load(definition: str | Path | Mapping[str, Any] | Definition) -> Loaded:
+    if isinstance(definition, Path):
+        return load(definition.read_text("utf-8"), source=definition.name)
+    if isinstance(definition, Definition):
+        return Loaded(definition, document_of(definition.to_json(), "definition"))
+    return load(definition)
+
+
+def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent]) -> None:
+    """Offer each skill of an agent that others may see; its further calls reach the whole mesh."""
+    record = agent.record()
+    peers = [other for other in mesh if other is not agent]
+    for skill in agent.skills:
+        if skill.visibility == "private":
+            continue
+        roles = [role for role in CAPABILITIES if find_role_skill(record, role, MESH_SCOPES) == skill]
+        scores = record.scores or {}
+        caller.offer(
+            skill.id,
+            _call_with(agent, skill, peers),
+            agent=agent.name,
+            input_schema=skill.input_schema,
+            output_schema=skill.output_schema,
+            roles=roles,
+            score=max((scores.get(CAPABILITIES[role], 0.0) for role in roles), default=None),
+        )
+
+
+def _call_with(agent: Agent, skill: Skill, peers: Sequence[Agent]) -> Callable[[Any], Awaitable[Any]]:
+    async def call(arguments: Any) -> Any:
+        return await agent.call(skill.id, arguments, peers=peers)
+
+    return call
+
+
+def _finder(mesh: Sequence[Agent]) -> Callable[[str, str | None, str | None], Awaitable[KnownSkill]]:
+    """What the agents of the test know of a skill."""
+
+    async def find_skill(skill: str, agent: str | None, version: str | None) -> KnownSkill:
+        asked = [one for one in mesh if agent is None or one.name == agent.partition("@")[0]]
+        if not asked and agent is not None:
+            return KnownSkill(UnknownAgentError(agent, near=suggest(agent, [one.name for one in mesh])))
+        visible = [one for peer in asked for one in peer.skills if one.visibility != "private"]
+        offers = [one for one in visible if one.id == skill]
+        if not offers:
+            return KnownSkill(SkillNotOfferedError(skill, near=suggest(skill, [one.id for one in visible])))
+        return KnownSkill(
+            inputs=tuple(one.input_schema for one in offers),
+            outputs=tuple(one.output_schema for one in offers),
+        )
+
+    return find_skill
+
+
+async def _answer_waits(runs: Runs, run_id: str, signals: Mapping[str, Any]) -> None:
+    """Send each step that waits its signal."""
+    async for event in runs.follow(run_id):
+        if event.kind != "step_started" or event.facts.get("kind") != "wait":
+            continue
+        topic = str(event.facts["topic"])
+        answer = signals.get(topic, _MISSING)
+        if isinstance(answer, InTurn):
+            answer = answer.take() if answer.left else _MISSING
+        if answer is _MISSING:
+            raise InvalidSettingError(
+                "signals",
+                f"step {event.step} waits for {topic!r}, and no answer is left",
+                remedy=f'give it: signals={{"{topic}": VALUE}}, or in_turn(VALUE, …) for several waits',
+            )
+        await runs.signal(event.run_id, topic, answer)
+
+
+_MISSING = object()
+
+
+class _Texts:
+    """The texts of nested workflows, by name."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+
+    async def list_names(self) -> Sequence[str]:
+        return tuple(self._texts)
+
+    async def find_text(self, name: str, version: str | None = None) -> StoredText | None:
+        return StoredText(self._texts[name], name) if name in self._texts else None
