@@ -195,6 +195,80 @@ async def test_a_card_that_promises_streams_in_vain_is_asked_without() -> None:
         assert (await client.call(Skill("say"), {"prompt": "a"}, TRACE, NullChannel())).value == "A"
 
 
+class _Breaking:
+    """An agent of 0.3 whose streams break after the first event; its task stays in ``working``.
+
+    ``resubscribed`` and ``later`` are the replies to a client that follows the task again, and that asks for
+    it.
+    """
+
+    def __init__(self, resubscribed: dict[str, Any], later: dict[str, Any]) -> None:
+        self.replies = {"tasks/resubscribe": resubscribed, "tasks/get": later, "tasks/cancel": later}
+        self.asked: list[str] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        method = orjson.loads(await read_body(receive) or b"")["method"]
+        self.asked.append(method)
+        is_stream = method == "message/stream"
+        reply = orjson.dumps(_RPC | ({"result": _task("working")} if is_stream else self.replies[method]))
+        body = b"data: " + reply + b"\n\n" if is_stream else reply
+        kind = b"text/event-stream" if is_stream else b"application/json"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        await send({"type": "http.response.body", "body": body, "more_body": is_stream})
+        if is_stream:
+            raise ConnectionError("the agent breaks the stream")
+
+
+_RPC = {"jsonrpc": "2.0", "id": "1"}
+
+
+def _task(state: str) -> dict[str, Any]:
+    artifacts = [{"artifactId": "a", "parts": [{"kind": "text", "text": "done after all"}]}]
+    task = {"kind": "task", "id": "t-1", "contextId": "c", "status": {"state": state}}
+    return task | ({"artifacts": artifacts} if state == "completed" else {})
+
+
+_NOT_FOUND = {"error": {"code": -32001, "message": "Task not found"}}
+_NOT_SUPPORTED = {"error": {"code": -32004, "message": "This operation is not supported"}}
+
+
+@pytest.mark.parametrize(
+    ("resubscribed", "limits"),
+    [
+        (_NOT_FOUND, {"abandoned_s": 0.05}),
+        (_NOT_SUPPORTED, {"quiet_s": 0.05}),
+        ({"result": _task("working")}, {"quiet_s": 0.05}),
+    ],
+)
+async def test_a_task_whose_stream_broke_is_given_up_if_it_shows_no_change(
+    resubscribed: dict[str, Any], limits: dict[str, float]
+) -> None:
+    agent = _Breaking(resubscribed, {"result": _task("working")})
+    async with serve_app(agent) as url, HttpClient() as http:
+        client = A2aClient(http, AgentPlace("broken", url, "0.3", streams=True), **limits)
+        async with asyncio.timeout(30):
+            with pytest.raises(AgentUnreachableError) as error:
+                await client.call(Skill("say"), {"prompt": "a"}, TRACE, NullChannel())
+    assert "its stream broke, and task t-1 shows no change for 0.05 s" in error.value.message
+    assert error.value.sent
+    assert agent.asked[-1] == "tasks/cancel"
+
+
+@pytest.mark.parametrize(
+    ("resubscribed", "later"),
+    [({"result": _task("completed")}, _NOT_FOUND), (_NOT_FOUND, {"result": _task("completed")})],
+)
+async def test_a_task_whose_stream_broke_is_followed_to_its_end(
+    resubscribed: dict[str, Any], later: dict[str, Any]
+) -> None:
+    agent = _Breaking(resubscribed, later)
+    async with serve_app(agent) as url, HttpClient() as http:
+        client = A2aClient(http, AgentPlace("broken", url, "0.3", streams=True))
+        async with asyncio.timeout(30):
+            answer = await client.call(Skill("say"), {"prompt": "a"}, TRACE, NullChannel())
+    assert answer.value == "done after all"
+
+
 async def test_an_agent_that_is_gone_is_unreachable() -> None:
     async with HttpClient() as http:
         client = A2aClient(http, AgentPlace("gone", "http://127.0.0.1:1/a2a"))

@@ -10,9 +10,9 @@ import pytest
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
-from retinue.core.call import Answer
+from retinue.core.call import Answer, Part, Principal
 from retinue.core.errors import BusyError, CallTimedOutError, ExecutionFailedError, KeyConflictError
-from retinue.mesh.idempotency import OutcomeCache
+from retinue.mesh.idempotency import OutcomeCache, StoredOutcome
 from tests.mesh.scripted import make_call
 
 
@@ -31,6 +31,20 @@ class Skill:
         if self._failures:
             raise self._failures.pop(0)
         return Answer(value=self.ran)
+
+
+class Shelf:
+    """Outcomes that outlive the cache, as those in a file outlive a process."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[bytes, StoredOutcome] = {}
+
+    async def find(self, key: bytes) -> StoredOutcome | None:
+        return self.outcomes.get(key)
+
+    async def keep(self, key: bytes, outcome: StoredOutcome) -> None:
+        await asyncio.sleep(0)
+        self.outcomes[key] = outcome
 
 
 def ask(arguments: Any = None, key: str | None = "k") -> Any:
@@ -153,9 +167,14 @@ async def test_outcomes_are_bounded_in_time_number_and_bytes() -> None:
     now = 0.0
     outcomes, skill = OutcomeCache(kept_s=10, count=2, size_bytes=1000, clock=lambda: now), Skill()
 
-    async def ran(key: str, **arguments: Any) -> bool:
+    async def ran(key: str, bytes_of_answer: int = 0) -> bool:
         before = skill.ran
-        await outcomes.run_once("a", ask(arguments, key=key), skill)
+
+        async def run() -> Answer:
+            await skill()
+            return Answer("x" * bytes_of_answer)
+
+        await outcomes.run_once("a", ask(key=key), run)
         return skill.ran > before
 
     assert [await ran(key) for key in ("1", "2", "3", "3", "2", "1")] == [
@@ -168,8 +187,7 @@ async def test_outcomes_are_bounded_in_time_number_and_bytes() -> None:
     ]
     now = 11.0
     assert await ran("1")
-    big = "x" * 600
-    assert [await ran(key, big=big) for key in ("4", "5", "5", "4")] == [True, True, False, True]
+    assert [await ran(key, 600) for key in ("4", "5", "5", "4")] == [True, True, False, True]
 
 
 async def test_an_agent_answers_a_repeated_request_with_its_first_outcome() -> None:
@@ -222,3 +240,69 @@ async def test_a_skill_with_a_key_is_cut_off_at_its_own_limit() -> None:
     outcome = await local_dispatcher(agent).dispatch(make_call("work", {}, idempotency_key="k"))
     assert isinstance(outcome.error, CallTimedOutError)
     await asyncio.wait_for(stopped.wait(), 30)
+
+
+async def test_a_repeated_key_gets_the_first_answer_after_a_restart_with_all_that_belongs_to_it() -> None:
+    shelf = Shelf()
+    first = Answer(
+        value={"n": [1, 2.5, None]},
+        parts=(Part.text("a"), Part.image(b"png"), Part.resource("x:1", "b")),
+        usage={"tokens": 3},
+        warnings=("old",),
+        meta={"k": "v"},
+    )
+
+    async def run() -> Answer:
+        return first
+
+    await OutcomeCache(stored=shelf).run_once("a", ask({"x": 1}), run)
+    restarted, skill = OutcomeCache(stored=shelf), Skill()
+    assert [await restarted.run_once("a", ask({"x": 1}), skill) for _ in range(2)] == [first, first]
+    assert skill.ran == 0
+
+
+async def test_an_outcome_is_found_after_a_restart_by_its_caller_agent_and_key_only() -> None:
+    shelf, skill = Shelf(), Skill()
+    await OutcomeCache(stored=shelf).run_once("a", ask({"x": 1}), skill)
+    restarted = OutcomeCache(stored=shelf)
+    ada = make_call("work", {"x": 1}, idempotency_key="k", principal=Principal("ada", "token"))
+    assert (await restarted.run_once("a", ada, skill)).value == 2
+    assert (await restarted.run_once("b", ask({"x": 1}), skill)).value == 3
+    assert (await restarted.run_once("a", ask({"x": 1}, key="other"), skill)).value == 4
+    with pytest.raises(KeyConflictError):
+        await restarted.run_once("a", ask({"x": 2}), skill)
+    assert (await restarted.run_once("a", ask({"x": 1}), skill)).value == 1
+
+
+async def test_failures_of_the_skill_are_found_after_a_restart_and_refusals_are_not() -> None:
+    shelf = Shelf()
+    before = OutcomeCache(stored=shelf)
+    failing = Skill(ValueError("declined\nfor a reason"), BusyError("full", 1))
+    for key in "kl":
+        with pytest.raises((ExecutionFailedError, BusyError)):
+            await before.run_once("a", ask(key=key), failing)
+    restarted = OutcomeCache(stored=shelf)
+    with pytest.raises(ExecutionFailedError) as failure:
+        await restarted.run_once("a", ask(), failing)
+    assert failure.value.message == "declined"
+    assert failure.value.data == {"exception": "ValueError", "detail": "for a reason", "skill": "work"}
+    assert (await restarted.run_once("a", ask(key="l"), failing)).value == 3
+
+
+async def test_an_execution_that_is_given_up_while_its_outcome_is_stored_keeps_it() -> None:
+    shelf, storing, given_up = Shelf(), asyncio.Event(), asyncio.Event()
+
+    async def hang(key: bytes, outcome: StoredOutcome) -> None:
+        storing.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+
+    shelf.keep = hang  # type: ignore[method-assign]
+    outcomes, skill = OutcomeCache(stored=shelf, after_disconnect_s=0.01), Skill()
+    first = asyncio.create_task(outcomes.run_once("a", ask(), skill))
+    await storing.wait()
+    first.cancel()
+    await asyncio.wait_for(given_up.wait(), 30)
+    assert (await outcomes.run_once("a", ask(), skill)).value == 1

@@ -73,3 +73,16 @@ def test_when_the_clock_was_set_new_messages_count_at_once(clock: FakeClock, ste
     sent_at_ms = now_ms(clock) + int(step_s * 1000)
     assert window.verify("new", sent_at_ms) is None
     assert window.verify("new", sent_at_ms) == "it was sent before"
+
+
+def test_signatures_are_forgotten_when_they_are_too_old_to_count(clock: FakeClock) -> None:
+    """At 100 messages a second for ten minutes: as many are remembered as come in two windows, at most."""
+    window = ReplayWindow(clock=clock, monotonic=clock)
+    most = 0
+    for number in range(60_000):
+        assert window.verify(f"m{number}", now_ms(clock)) is None
+        clock.pass_time(0.01)
+        most = max(most, window.remembered_signatures)
+    assert most <= 2 * 60 * 100 + 1
+    clock.pass_time(61)
+    assert window.verify("m59999", now_ms(clock) - 61_000) == "it is too old"

@@ -323,16 +323,17 @@ class OwnSkillsFirst:
 def local_dispatcher(*agents: Offering, mesh: Calls | None = None, **settings: Any) -> Dispatcher:
     """A dispatcher of agents of this process; the first one is its default agent.
 
-    ``mesh`` takes calls of skills that none of them offers, ``servers`` connects them to MCP servers;
-    ``settings`` are further fields of Dispatcher.
+    ``mesh`` takes calls of skills that none of them offers, ``servers`` connects them to MCP servers,
+    ``outcomes`` keeps those of calls with an idempotency key; ``settings`` are further fields of Dispatcher.
     """
     named = {agent.name: agent for agent in agents}
     lookup = LocalLookup(named, settings.pop("url", None))
     timeouts: TimeoutSettings = settings.setdefault("timeouts", TimeoutSettings())
     servers: Servers | None = settings.pop("servers", None)
+    outcomes: OutcomeCache | None = settings.pop("outcomes", None)
     dispatcher = Dispatcher(agent=agents[0].name, lookup=lookup, invoker_of=lambda _: invoker, **settings)
     own_first = OwnSkillsFirst(lookup, dispatcher, mesh or NoMesh())
-    invoker = LocalInvoker(named, own_first, timeouts, servers=servers)
+    invoker = LocalInvoker(named, own_first, timeouts, outcomes, servers)
     return dispatcher
 
 

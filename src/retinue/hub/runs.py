@@ -23,6 +23,7 @@ from retinue.core.errors import (
 )
 from retinue.hub.orchestration.results import sum_usage
 from retinue.hub.run_access import RunAccess
+from retinue.hub.run_plan import list_plan
 from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.definition import Step
 from retinue.workflows.definitions.run_forms import parse_form
@@ -90,7 +91,8 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
         steps = draw_tree(events, recorded, ended=ended)
         if usage := sum_usage(recorded):
             shown["usage"] = usage
-        return shown | {"steps": steps, "effects": list_effects(events)}
+        plan = list_plan(record.request.definition)
+        return shown | {"steps": steps, "plan": plan, "effects": list_effects(events)}
 
     @agent.skill(read_only=True)
     async def follow_run(run: str, ctx: Context, after: int = 0, wait_s: float = 20.0) -> Json:

@@ -8,20 +8,25 @@ awaited. So a call with a key is run in a task of its own, which outlives the re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from hashlib import blake2b
+from typing import Any, Protocol
 
 import orjson
 
-from retinue.core.call import Answer, Call
+from retinue.core.call import Answer, Call, Part
 from retinue.core.errors import ExecutionFailedError, KeyConflictError, RetinueError
 
 KEPT_S = 3600.0
 KEPT_COUNT = 10_000
 KEPT_BYTES = 64 * 1024 * 1024
+STORED_COUNT = 1_000
+STORED_BYTES = 8 * 1024 * 1024
+"""The bounds in memory where outcomes are stored as well."""
 
 Run = Callable[[], Awaitable[Answer]]
 
@@ -42,9 +47,30 @@ Key = tuple[str, str, str, str]
 """Principal, agent, skill and idempotency key."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredOutcome:
+    """An outcome to be stored: the digest of the arguments, and the answer or failure as JSON."""
+
+    arguments: bytes
+    body: bytes
+
+
+class StoredOutcomes(Protocol):
+    """Stores outcomes by the digest of their `Key`; its failures do not reach the calls."""
+
+    async def find(self, key: bytes) -> StoredOutcome | None:
+        """The outcome of a key that is still kept, also of an earlier process."""
+
+    async def keep(self, key: bytes, outcome: StoredOutcome) -> None:
+        """Store the outcome of a key."""
+
+
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """An execution or its outcome; ``waiting`` is the number of its callers."""
+    """An execution or its outcome; ``waiting`` is the number of its callers.
+
+    ``arguments`` is their digest.
+    """
 
     arguments: bytes
     execution: asyncio.Task[Answer] | None = None
@@ -60,21 +86,28 @@ class OutcomeCache:
     Bounded in time, number and bytes; the oldest outcomes go first. It keeps answers and failures of skills
     that ran to their end. A call that was cancelled, rejected or timed out is run again. An execution without
     callers goes on for ``after_time_out_s`` or ``after_disconnect_s``, in which a repetition joins it.
+
+    With ``stored`` an outcome is stored before it is answered, and is found again after a restart.
     """
 
     def __init__(
         self,
         *,
+        stored: StoredOutcomes | None = None,
         kept_s: float = KEPT_S,
-        count: int = KEPT_COUNT,
-        size_bytes: int = KEPT_BYTES,
+        count: int | None = None,
+        size_bytes: int | None = None,
         clock: Callable[[], float] = time.monotonic,
         after_time_out_s: float = AFTER_TIME_OUT_S,
         after_disconnect_s: float = AFTER_DISCONNECT_S,
     ) -> None:
+        default_count, default_bytes = (
+            (KEPT_COUNT, KEPT_BYTES) if stored is None else (STORED_COUNT, STORED_BYTES)
+        )
+        self._stored = stored
         self._kept_s = kept_s
-        self._count = count
-        self._limit_bytes = size_bytes
+        self._count = default_count if count is None else count
+        self._limit_bytes = default_bytes if size_bytes is None else size_bytes
         self._clock = clock
         self._after_time_out_s = after_time_out_s
         self._after_disconnect_s = after_disconnect_s
@@ -90,7 +123,7 @@ class OutcomeCache:
         if call.idempotency_key is None:
             return await run()
         key = (call.principal.id, agent, call.skill, call.idempotency_key)
-        arguments = _encode(call.arguments)
+        arguments = _digest(call.arguments)
         while True:
             self._drop_old()
             entry = self._entries.get(key)
@@ -128,10 +161,15 @@ class OutcomeCache:
                 entry.given_up = loop.call_later(left_s, execution.cancel)
 
     async def _execute(self, key: Key, entry: _Entry, run: Run) -> Answer:
+        stored: StoredOutcome | None = None
         try:
-            answer = await run()
+            if self._stored is not None:
+                stored = await self._stored.find(_digest(key))
+            answer = await run() if stored is None else _read_outcome(stored, entry.arguments, key[3])
         except RetinueError as error:
             self._end_failed(key, entry, error)
+            if stored is None and _is_outcome(error):
+                await self._store(key, entry, error)
             raise
         except GeneratorExit:
             self._forget(key, entry)
@@ -142,18 +180,33 @@ class OutcomeCache:
                 raise
             failure = ExecutionFailedError.from_exception(error, key[2])
             self._end_failed(key, entry, failure)
+            await self._store(key, entry, failure)
             raise failure from error
         finally:
             if entry.given_up is not None:
                 entry.given_up.cancel()
         self._keep(key, entry, len(_encode([answer.value, [part.value for part in answer.parts]])))
+        if stored is None:
+            await self._store(key, entry, answer)
         return answer
+
+    async def _store(self, key: Key, entry: _Entry, outcome: Answer | RetinueError) -> None:
+        """Store an outcome, if it is JSON."""
+        if self._stored is None:
+            return
+        try:
+            body = _render_outcome(outcome)
+        except TypeError:
+            return
+        # a cancellation comes too late: the execution has ended, and its outcome stands
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._stored.keep(_digest(key), StoredOutcome(entry.arguments, body))
 
     def _end_failed(self, key: Key, entry: _Entry, error: RetinueError) -> None:
         execution = entry.execution
         if execution is not None:
             execution.add_done_callback(_retrieve)  # perhaps no caller reads it
-        if isinstance(error, ExecutionFailedError) and not isinstance(error.__cause__, RetinueError):
+        if _is_outcome(error):
             self._keep(key, entry, len(error.message))
         else:
             self._forget(key, entry)
@@ -204,6 +257,42 @@ def _is_cancelled() -> bool:
 def _retrieve(execution: asyncio.Task[Answer]) -> None:
     if not execution.cancelled():
         execution.exception()
+
+
+def _is_outcome(error: RetinueError) -> bool:
+    """Whether the skill itself failed, so that a repetition gets the same failure."""
+    return isinstance(error, ExecutionFailedError) and not isinstance(error.__cause__, RetinueError)
+
+
+def _render_outcome(outcome: Answer | RetinueError) -> bytes:
+    """The outcome as JSON; raises TypeError."""
+    if isinstance(outcome, RetinueError):
+        return orjson.dumps(
+            {"failure": {"message": outcome.message, "remedy": outcome.remedy, **outcome.data}}
+        )
+    return orjson.dumps({"answer": outcome}, default=_as_dict)
+
+
+def _as_dict(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _read_outcome(stored: StoredOutcome, arguments: bytes, key: str) -> Answer:
+    """The stored answer; raises the stored failure, and KeyConflictError for other arguments."""
+    if stored.arguments != arguments:
+        raise KeyConflictError(key)
+    outcome = orjson.loads(stored.body)
+    if "failure" in outcome:
+        raise ExecutionFailedError(**outcome["failure"])
+    answer = outcome["answer"]
+    parts = tuple(Part(**part) for part in answer.pop("parts"))
+    return Answer(**answer | {"parts": parts, "warnings": tuple(answer["warnings"])})
+
+
+def _digest(value: Any) -> bytes:
+    return blake2b(_encode(value), digest_size=16).digest()
 
 
 def _encode(value: Any) -> bytes:

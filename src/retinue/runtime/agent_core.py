@@ -10,6 +10,7 @@ from retinue.authoring.local import local_dispatcher
 from retinue.mesh.admission import Admission, ProcessLimits
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import TraceGuard, TraceSigner
+from retinue.mesh.idempotency import OutcomeCache
 from retinue.mesh.observing.events import EventBus, log_lines
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.oci.layout.folder_registry import LayoutRegistry
@@ -28,6 +29,7 @@ from retinue.runtime.launch import Start
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.observing.telemetry import span_opener
 from retinue.settings import Settings, environment
+from retinue.storage.outcome_store import OutcomeStore
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 
@@ -43,7 +45,9 @@ async def open_agent(kind: Kind, target: Target, hub_url: str | None, start: Sta
         mesh = await stack.enter_async_context(JoinedMesh.open(settings, state, http, sources, hub_url))
         rule = agent_rule(settings, agent.name, target.access)
         allowed = mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send, mesh)
-        dispatcher = _make_dispatcher(agent, settings, allowed, mesh.peers.signer, start.url, rule)
+        stored = OutcomeStore(state, agent.name)
+        stack.callback(stored.close)
+        dispatcher = _make_dispatcher(agent, start, allowed, mesh.peers.signer, rule, stored)
         stack.callback(dispatcher.admission.events.flush)
         shown = OwnAgent(agent, dispatcher.access, start.url)
         process = start.make_process(kind, agent, dispatcher, shown, mesh.peers, mesh.lookup)
@@ -53,13 +57,14 @@ async def open_agent(kind: Kind, target: Target, hub_url: str | None, start: Sta
 
 def _make_dispatcher(
     agent: Agent,
-    settings: Settings,
+    start: Start,
     allowed: JoinedMesh | LimitedCalls,
     signer: TraceSigner,
-    url: str | None,
     rule: AccessRule,
+    stored: OutcomeStore,
 ) -> Dispatcher:
     """The dispatcher of one agent's process; ``rule`` holds the allowed callers."""
+    settings = start.settings
     events = EventBus()
     events.subscribe_batches(log_lines)
     guard = TraceGuard(guard_settings(settings.trace), signer=signer)
@@ -68,7 +73,8 @@ def _make_dispatcher(
         mesh=allowed,
         servers=allowed,
         access=Access({agent.name: rule}),
-        url=url,
+        url=start.url,
+        outcomes=OutcomeCache(stored=stored),
         admission=Admission(guard, ProcessLimits(limit_settings(settings.limits)), events),
         timeouts=timeout_settings(settings.timeouts),
         open_span=span_opener(agent.name, environment()),

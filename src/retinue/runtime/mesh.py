@@ -25,6 +25,7 @@ from retinue.mesh.directory.routing import make_strategy
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.mesh.idempotency import OutcomeCache
 from retinue.mesh.observing.call_figures import CallFigures, TrackRecord
 from retinue.mesh.observing.events import EventBus
 from retinue.mesh.permissions import Access
@@ -50,6 +51,7 @@ from retinue.runtime.observing.telemetry import span_opener
 from retinue.runtime.peers import Peers, make_peers
 from retinue.runtime.shelves import open_shelves
 from retinue.settings import Settings, environment
+from retinue.storage.outcome_store import OutcomeStore
 from retinue.storage.run_store import RunStore
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
@@ -187,7 +189,10 @@ async def open_mesh(
         agent = hub.agent
         if RunStore(settings.database, state.runs).exists():
             hub.tools.note_run()
-        local = LocalInvoker({agent.name: agent}, dispatcher, dispatcher.timeouts)
+        stored = OutcomeStore(state, agent.name)
+        stack.callback(stored.close)
+        outcomes = OutcomeCache(stored=stored)
+        local = LocalInvoker({agent.name: agent}, dispatcher, dispatcher.timeouts, outcomes)
         lookup.add(LocalLookup({agent.name: agent}, url), local)
         registries = Registries(home, named, notifications)
         yield Mesh(hub, dispatcher, lookup, directory, search, registries, figures, peers)

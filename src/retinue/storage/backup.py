@@ -18,9 +18,9 @@ from retinue.core.errors import InvalidSettingError, StateDamagedError, StateErr
 from retinue.storage.files import TEMPORARY_SUFFIX, is_for_want_of_room, storage_errors
 from retinue.storage.runs_file import TABLE as MARK_TABLE
 from retinue.storage.runs_file import new_mark
-from retinue.storage.state import State
+from retinue.storage.state import OUTCOMES, State
 
-_LEFT_OUT = frozenset({"browser-sessions.json", "home", "hub.json", "hub.lock", "nodes"})
+_LEFT_OUT = frozenset({"browser-sessions.json", "home", "hub.json", "hub.lock", "nodes", OUTCOMES})
 """Files of the running processes of this state, sessions of browsers, and caches.
 
 A copy is a state with processes of its own.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from retinue.core.errors import HubRunningError, InvalidSettingError, StateError
 from retinue.storage.backup import back_up
-from retinue.storage.state import State
+from retinue.storage.state import OUTCOMES, State
 
 CURRENT = ("keys", "imports.toml", "imported-tools.json", "moved-servers")
 """Entries that are taken from the replaced state, unless the caller wants those of the backup."""
@@ -57,6 +57,8 @@ def restore(backup: Path, state: State, *, replace: bool = False, keys_of_backup
     try:
         names = back_up(State(backup), state.root)
         current = () if former is None or keys_of_backup else _take_over(former, state.root)
+        if former is not None and not keys_of_backup:
+            _take_outcomes(former, state.root)
     except BaseException:
         if former is not None:
             shutil.rmtree(state.root, ignore_errors=True)
@@ -102,6 +104,13 @@ def _take_over(former: Path, root: Path) -> tuple[str, ...]:
         else:
             _copy_private(former / name, root / name)
     return tuple(present)
+
+
+def _take_outcomes(former: Path, root: Path) -> None:
+    """Keep the outcomes of calls: steps that ran after the backup run again, under the same keys."""
+    for outcomes in former.glob(OUTCOMES):
+        shutil.copytree(outcomes, root / OUTCOMES, copy_function=_copy_private)
+        (root / OUTCOMES).chmod(0o700)
 
 
 def _copy_private(source: str | Path, target: str | Path) -> str:

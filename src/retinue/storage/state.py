@@ -27,6 +27,9 @@ FOLDER = ".retinue"
 HUB_VARIABLE = "RETINUE_HUB"
 _LOCK = "hub.lock"
 
+OUTCOMES = "outcomes"
+"""The folder of the stored outcomes."""
+
 _OWN = (
     "registry",
     "retinue.db*",
@@ -37,6 +40,7 @@ _OWN = (
     "workflows",
     "sessions",
     "tasks",
+    OUTCOMES,
     "hub.json",
     "hub.lock",
     "hub.log*",
@@ -138,6 +142,10 @@ class State:
         # "~" is in no name of an agent
         suffix = f"~{kind}" if kind else ""
         return self.tasks / f"{_UNSAFE.sub('_', agent)[:_MAX_STEM]}{suffix}-{number}.db"
+
+    def outcomes_file(self, agent: str) -> Path:
+        """The outcomes of an agent's calls by idempotency key."""
+        return self.root / OUTCOMES / f"{_UNSAFE.sub('_', agent)[:_MAX_STEM]}.db"
 
     @property
     def spending(self) -> Path:

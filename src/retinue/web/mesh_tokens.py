@@ -33,6 +33,9 @@ STEP_S = 1.0
 WINDOW_S = 60.0
 """Accepted age of a signed message: clock difference of two machines plus time in transit."""
 
+_FORGETS_FROM = 1_000
+"""So many signatures are remembered before any is dropped."""
+
 MESH_MEMBER = Principal("mesh", "mesh", frozenset({"exposed", "mesh", "runs_code"}))
 """The sender of a valid token of the mesh."""
 
@@ -67,8 +70,8 @@ def is_hub_of(state: State, url: str) -> bool:
 class ReplayWindow:
     """Stores the signatures of the last and next ``window_s`` seconds, at most ``keep`` of them.
 
-    When the clock was set back, the raised age limit is set back as well: otherwise it would reject all
-    messages until the old time is reached again.
+    Expired ones are dropped each time that their number has doubled. When the clock was set back, the raised
+    age limit is set back as well: otherwise it would reject all messages until the old time is reached again.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class ReplayWindow:
         self._clock = clock
         self._monotonic = monotonic
         self._seen: dict[str, int] = {}
+        self._forgets_at = min(keep, _FORGETS_FROM)
         self._forgotten_ms = 0.0
         self._offset_s = clock() - monotonic()
 
@@ -109,18 +113,19 @@ class ReplayWindow:
             return "it was sent in the future: do the clocks differ?"
         if mac in self._seen:
             return "it was sent before"
-        if len(self._seen) >= self._keep:
+        if len(self._seen) >= self._forgets_at:
             self._forget(now_ms - self._window_ms)
         self._seen[mac] = sent_at_ms
         return None
 
     def _forget(self, too_old_ms: float) -> None:
-        """Drop signatures that are too old; when that frees too little, also the older half of the rest."""
+        """Drop signatures that are too old; near the limit also the older half of the others."""
         kept = {mac: at for mac, at in self._seen.items() if at > too_old_ms}
-        if len(kept) > self._keep // 2:
+        if len(self._seen) >= self._keep and len(kept) > self._keep // 2:
             self._forgotten_ms = sorted(kept.values())[len(kept) // 2]
             kept = {mac: at for mac, at in kept.items() if at > self._forgotten_ms}
         self._seen = kept
+        self._forgets_at = min(self._keep, max(2 * len(kept), _FORGETS_FROM))
 
 
 class MeshSigner:

@@ -46,6 +46,9 @@ def test_a_token_that_was_revoked_after_the_backup_stays_revoked(
     retinue("token", "revoke", list_tokens(retinue_home)["join:laptop"].id)
     (retinue_home / "keys" / "mesh.key").write_text("another key")
     (retinue_home / "keys" / "imports" / "docs.json").unlink()
+    outcomes = State(retinue_home).outcomes_file("shop")
+    outcomes.parent.mkdir()
+    outcomes.write_text("outcomes of steps after the backup")
     restored = retinue("restore", str(backup), "--replace")
     assert restored.exit_code == 0, restored.stderr
     assert "not restored, but kept as they were: keys, imports.toml" in restored.stderr
@@ -54,6 +57,7 @@ def test_a_token_that_was_revoked_after_the_backup_stays_revoked(
     assert list_cards(retinue_home) == ["agents/plan"]
     assert (retinue_home / "keys" / "mesh.key").read_text() == "another key"
     assert not (retinue_home / "keys" / "imports" / "docs.json").exists()
+    assert outcomes.read_text() == "outcomes of steps after the backup"
     (former,) = retinue_home.parent.glob(f"{retinue_home.name}.before-*")
     assert (former / "registry").is_dir()
     files = [path for path in retinue_home.rglob("*") if path.is_file()]

@@ -27,6 +27,7 @@ from retinue.a2a.codec.exchange import (
     without_waiting,
 )
 from retinue.core.call import Answer, TraceContext
+from retinue.core.durations import render_duration
 from retinue.core.errors import (
     AgentUnreachableError,
     ExecutionFailedError,
@@ -53,12 +54,19 @@ CANCEL_S = 5.0
 LATE_CANCEL_S = 30.0
 """How long a cancelled call waits in the background for the id of the task that it began."""
 
+QUIET_S = 60.0
+"""How long the task of a broken stream may show no change."""
+
+ABANDONED_S = 2.0
+"""The same where the agent says that nothing executes the task."""
+
 MAX_QUESTIONS = 50
 """Questions of one task; one more ends the call."""
 
 _UNBOUNDED_S = 3600.0
 _STREAM = "text/event-stream"
 _UNSUPPORTED = frozenset({-32004, -32601})
+_TASK_NOT_FOUND = -32001
 _STRUCT = "type.googleapis.com/google.protobuf.Struct"
 _ERROR_KEY = "error"
 """Key in the metadata of the last message of a failed task, where the agent is one of Retinue."""
@@ -77,9 +85,22 @@ class AgentPlace:
 
 
 class A2aClient:
-    """Calls the skills of one agent. ``http`` holds the URL guard and the limits."""
+    """Calls the skills of one agent. ``http`` holds the URL guard and the limits.
 
-    def __init__(self, http: HttpClient, place: AgentPlace) -> None:
+    A task whose stream broke is given up if it shows no change for ``quiet_s``, or ``abandoned_s`` where the
+    agent lets nobody follow it.
+    """
+
+    def __init__(
+        self,
+        http: HttpClient,
+        place: AgentPlace,
+        *,
+        quiet_s: float = QUIET_S,
+        abandoned_s: float = ABANDONED_S,
+    ) -> None:
+        self._quiet_s = quiet_s
+        self._abandoned_s = abandoned_s
         self._http = http
         self._place = place
         self._late = set[asyncio.Task[None]]()
@@ -139,6 +160,7 @@ class A2aClient:
     ) -> None:
         """Send a message, and return when its task has ended or waits for its client."""
         task.state = ""
+        quiet_s: float | None = None
         if self._place.streams:
             try:
                 await self._follow("SendStreamingMessage", params, headers, task, channel)
@@ -151,16 +173,44 @@ class A2aClient:
                     raise
                 # some agents end the task of a broken stream without a word, so the wait needs a reason
                 await channel.progress(None, f"the stream of {self._place.name} broke: asking for its task")
+                quiet_s = await self._follow_again(headers, task, channel)
         else:
             await self._begin(params, headers, task)
-        wait_s = FIRST_POLL_S
+        await self._poll(headers, task, channel, quiet_s)
+
+    async def _follow_again(self, headers: Mapping[str, str], task: TaskState, channel: Channel) -> float:
+        """Follow a task whose stream broke; returns how long it may show no change afterwards."""
+        try:
+            await self._follow("SubscribeToTask", {"id": task.id}, headers, task, channel)
+        except AgentUnreachableError:
+            return self._quiet_s  # asking for the task shows whether the agent is back
+        except RemoteFaultError as error:
+            return self._abandoned_s if error.code == _TASK_NOT_FOUND else self._quiet_s
+        return self._quiet_s
+
+    async def _poll(
+        self, headers: Mapping[str, str], task: TaskState, channel: Channel, quiet_s: float | None
+    ) -> None:
+        """Ask for a task until it has ended or waits for its client.
+
+        Raises AgentUnreachableError if it shows no change for ``quiet_s``; None = it may.
+        """
+        place, now = self._place, asyncio.get_running_loop().time
+        wait_s, changed_at, last = FIRST_POLL_S, now(), None
         while not task.has_ended and not task.is_waiting:
             if task.id is None:
-                raise RemoteFaultError(self._place.name, -32006, f"agent {self._place.name} sent no result")
+                raise RemoteFaultError(place.name, -32006, f"agent {place.name} sent no result")
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 1.5, LAST_POLL_S)
             before = task.text
-            task.take(await self._ask("GetTask", {"id": task.id}, headers), self._place.name)
+            reply = await self._ask("GetTask", {"id": task.id}, headers)
+            task.take(reply, place.name)
+            if reply != last:
+                changed_at, last = now(), reply
+            elif quiet_s is not None and now() - changed_at >= quiet_s:
+                await self._cancel(task, headers)
+                cause = f"its stream broke, and task {task.id} shows no change for {render_duration(quiet_s)}"
+                raise AgentUnreachableError(place.name, place.url, cause, sent=True)
             if task.text != before and not task.has_ended:
                 await channel.progress(None, task.text)
 

@@ -44,7 +44,7 @@ _GRAM_CHARS = 4
 _HEAD, _TAIL = 3, 4
 """Similar stems share their first 3 or last 4 characters; other pairs are not worth the time to compare."""
 
-_CACHED_STEMS = 65_536
+_CACHED_STEMS = 8_192
 
 
 @dataclass(frozen=True, slots=True)

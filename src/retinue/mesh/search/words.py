@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain
 
-_CACHED_WORDS = 65_536
+_CACHED_WORDS = 8_192
 
 _LONGEST = 40
 """Longer runs of letters are not English words and are returned unchanged, to save time."""
@@ -137,7 +137,7 @@ MAX_TEXT_CHARS = 20_000
 
 MAX_WORD_CHARS = 64
 
-_CACHED_CHUNKS = 65_536
+_CACHED_CHUNKS = 8_192
 
 
 _ASKING = """
