@@ -98,6 +98,8 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
         stored = (await access.get(run, ctx.principal)).id
         events = await _next_events(runs, stored, after, min(wait_s, _LONGEST_WAIT_S))
         record = await runs.get(stored)
+        if not events and record.status != "running":
+            events = list(await runs.list_events(stored, after=after))
         # done only together with the last event, so that the caller misses none
         last = events[-1] if events else None
         is_complete = last is None or (last.kind == "run_finished" and last.run_id == stored)
@@ -190,9 +192,11 @@ def _add_signals(agent: Agent, runs: Runs, access: RunAccess) -> None:
 
 async def _next_events(runs: Runs, run: str, after: int, wait_s: float) -> list[RunEvent]:
     """The events after ``after``; without any, wait for the next one."""
-    events = list(await runs.list_events(run, after=after))
-    if events or (await runs.get(run)).status != "running":
+    if events := list(await runs.list_events(run, after=after)):
         return events
+    if (await runs.get(run)).status != "running":
+        # it may have ended, and told its last steps, since its events were read
+        return list(await runs.list_events(run, after=after))
     stream = runs.follow(run, after=after)
     try:
         async with asyncio.timeout(wait_s):
