@@ -53,6 +53,7 @@ _RELAYED_S = 86_400.0
 
 SKILLS = (
     "call_skill",
+    "call_read_only_skill",
     "show_agent",
     "map_agents",
     "refresh_agents",

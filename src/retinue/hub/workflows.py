@@ -193,7 +193,7 @@ def add_start_skill(agent: Agent, starter: RunStarter) -> None:
             Json | None, Field(description="agents and timeouts (ms) by step id or position")
         ] = None,
     ) -> Json:
-        """Starts a workflow and returns at once; the run id is an idempotency key."""
+        """Starts a workflow and returns at once."""
         with ctx.entrust() as outgoing:
             outgoing.record_usage(0)
             reject_limited(ctx.principal)
