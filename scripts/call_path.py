@@ -35,8 +35,8 @@ CONTROL = "CALL_PATH_CONTROL"
 WARM_CALLS = 20
 COUNTED_CALLS = 5
 START_S = 60.0
-CALL_S = 1.0
-"""Longer than a call with the recorder takes."""
+OBSERVED_AFTER_S = 3600.0
+"""Longer than all counted calls take."""
 MODERN = "2026-07-28"
 HANDSHAKE = "2025-11-25"
 WORKFLOW: Json = {"name": "one-step", "steps": [{"id": "say", "skill": "echo"}]}
@@ -100,8 +100,8 @@ def run_traced(arguments: list[str]) -> None:
     from retinue.mesh.observing import events
 
     # Observers get the events of a call some ms after its beginning: a call is counted without them on a fast
-    # machine and with them on a slow one. So they wait here until the call is over.
-    events.BATCH_S = CALL_S
+    # machine and with them on a slow one. So they wait here until the hub stops.
+    events.BATCH_S = OBSERVED_AFTER_S
     main()
 
 

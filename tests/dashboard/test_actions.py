@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -225,3 +226,16 @@ async def test_a_refused_card_of_20000_skills_is_on_no_page_and_breaks_none(reti
         assert b'href="/ui/agents/huge-agent' not in (await site.read("/ui/agents", system.token)).body
         assert hub.mesh.directory.find("small-agent") is not None
         assert hub.mesh.directory.find("huge-agent") is None
+
+
+async def test_the_mesh_page_shows_who_calls_whom_as_a_drawing_and_as_a_table(site: Site) -> None:
+    await site.submit(ORDER, {}, site.token("mesh", name="ada"), **OWN)
+    async with asyncio.timeout(30):
+        # the row of the call is written a moment after its answer
+        while "token:ada to shop-agent: 1 call," not in (
+            page := (await site.read("/ui/mesh", site.system.token)).body.decode()
+        ):
+            await asyncio.sleep(0.01)
+    assert '<td data-label="Caller">token:ada</td><td data-label="Agent">shop-agent</td>' in page
+    narrow = (await site.read("/ui/mesh", site.token("exposed", name="bob"))).body.decode()
+    assert "Who calls whom" not in narrow

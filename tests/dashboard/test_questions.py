@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from retinue.dashboard.questions import make_question, read_answer
@@ -81,7 +82,7 @@ def test_an_answer_that_is_missing_or_cannot_be_read_is_named() -> None:
     assert [field.problem for field in question.fields] == ["", "'many' is no whole number"]
 
 
-APPROVAL = {
+APPROVAL: dict[str, Any] = {
     "name": "approval",
     "steps": [
         {
@@ -140,6 +141,35 @@ async def test_a_run_that_waits_for_an_answer_says_so(site: Site) -> None:
     for path in ("/ui/runs", "/"):
         listed = (await site.read(path, site.system.token)).body.decode()
         assert '<span class="status s-waiting">waiting</span> <span class="muted">go</span>' in listed, path
+
+
+async def test_a_page_gives_its_data_as_json_with_the_same_rights(site: Site) -> None:
+    after = {"id": "after", "wait_for": "later"}
+    page = await start_waiting(site, {**APPROVAL, "steps": [*APPROVAL["steps"], after]}, "r-4")
+    assert "s-to-come" in page
+    assert "Time line" in page
+    token, url = site.system.token, site.hub.url
+    reply = await site.wire.get(f"{url}/ui/runs/r-4?format=json", authorization=token, accept="text/html")
+    run = orjson.loads(reply.body)
+    assert (run["run"], run["steps"][0]["status"]) == ("r-4", "waiting")
+    assert [planned["id"] for planned in run["plan"]] == ["ask", "after"]
+    for path in (
+        "/",
+        "/ui/agents",
+        "/ui/calls",
+        "/ui/runs",
+        "/ui/workflows",
+        "/ui/mesh",
+        "/ui/agents/retinue",
+    ):
+        reply = await site.wire.get(f"{url}{path}", authorization=token, accept="application/json")
+        assert reply.headers["content-type"] == "application/json", path
+        assert isinstance(orjson.loads(reply.body), dict)
+    narrow = site.token("exposed", name="bob")
+    for path in ("/ui/runs/r-4", "/ui/calls", "/ui/runs"):
+        reply = await site.wire.get(f"{url}{path}?format=json", authorization=narrow)
+        assert reply.status == 403, path
+        assert "the scope mesh" in orjson.loads(reply.body)["error"]
 
 
 async def test_an_answer_that_does_not_fit_is_shown_again_with_its_entries(site: Site) -> None:

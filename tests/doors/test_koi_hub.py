@@ -339,6 +339,24 @@ async def test_a_name_is_told_once_its_holder_is_dead_without_any_change(tmp_pat
         ]
 
 
+async def test_a_member_that_does_not_answer_is_marked_at_the_hub_and_evicted(
+    system: System, tmp_path: Path
+) -> None:
+    now_s = 0.0
+    koi = KoiHub(look_every_s=0.01, clock=lambda: now_s)
+    hub = await system.start_hub(koi=koi)
+    async with AsyncExitStack() as alive:
+        agent = await Net(tmp_path, alive).agent("helper", f"{hub.url}/koi-net", keep_on_stop=True)
+        await until(lambda: "helper" in names(hub))
+        await until(lambda: len(koi.list_links()) == 2)
+    await until(lambda: koi.presence is not None and koi.presence.is_silent(agent.node.rid))
+    [row] = [entry for entry in hub.mesh.directory.list_entries() if entry.name == "helper"]
+    assert (row.health, row.last_error) == ("unreachable", "the node does not answer")
+    assert {link.status for link in koi.list_links()} == {"silent"}
+    now_s = 3600.0
+    await until(lambda: "helper" not in names(hub))
+
+
 def tools_of(koi: KoiHub) -> list[str]:
     return [tool["name"] for tool in koi.adapter.get_all_tools()]
 

@@ -49,6 +49,12 @@ async def test_the_programs_of_coordinator_and_agent_join_and_end_with_ctrl_c(tm
                 assert texts(called) == ["5.0"]
             assert await asyncio.to_thread(agent.end, signal.SIGINT) == 0
             assert "stopping: SIGINT" in agent.output
+        assert get(f"{coordinator_url}/tools/list")[1] == {"tools": []}
+        kept = home | joining | {"RETINUE_KOI__KEEP_ON_STOP": "true"}
+        with program(script="koi-mcp-agent", cwd=tmp_path, environment=kept) as agent:
+            await asyncio.to_thread(agent.wait_for, "tools: calculate")
+            assert await asyncio.to_thread(agent.end, signal.SIGINT) == 0
+        assert len(get(f"{coordinator_url}/tools/list")[1]["tools"]) == 1
         assert await asyncio.to_thread(coordinator.end, signal.SIGINT) == 0
     assert all(map(is_free, ports))
 

@@ -36,10 +36,14 @@ _ALL: frozenset[str] = frozenset({"mesh", "exposed"})
 
 @dataclass(frozen=True, slots=True)
 class ShownPersonality:
-    """The profile of one agent as one caller sees it; ``content`` is its JSON object."""
+    """The profile of one agent as one caller sees it; ``content`` is its JSON object.
+
+    An agent that ``is_away`` is marked as unavailable in lists of agents.
+    """
 
     name: str
     content: Mapping[str, Any]
+    is_away: bool = False
 
     def find_trait(self, name: str) -> Mapping[str, Any] | None:
         """The first trait of this name, or None."""
@@ -47,12 +51,13 @@ class ShownPersonality:
 
     def render_resource(self) -> dict[str, Any]:
         """The agent as a resource of a list of agents."""
-        return {
+        resource = {
             "id": f"agent:{self.name}",
             "type": RESOURCE_TYPE,
             "description": f"Agent {self.name} personality profile",
             "url": self.content["mcp_url"],
         }
+        return {**resource, "status": "unavailable"} if self.is_away else resource
 
     def render_content(self) -> dict[str, Any]:
         """The agent as the answer to ``/resources/read/agent:<name>``."""

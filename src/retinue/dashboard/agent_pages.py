@@ -67,7 +67,9 @@ class AgentPages:
             "skills": skills,
             "q": query,
         }
-        return self._frame.render("agents.html", request, context, "agents")
+        return self._frame.render(
+            "agents.html", request, context, "agents", data=listing | {"skills": skills}
+        )
 
     async def _agent(self, request: Request, principal: Principal) -> Response:
         name = request.path_params["agent"]
@@ -84,7 +86,7 @@ class AgentPages:
             "next": first + SKILLS if first + SKILLS < len(skills) else None,
             "origin": _ORIGINS.get(shown["listing"].get("source", ""), "registry"),
         }
-        return self._frame.render("agent.html", request, context, "agents")
+        return self._frame.render("agent.html", request, context, "agents", data=shown | calls)
 
     async def _skill(self, request: Request, principal: Principal) -> Response:
         name, skill_id = request.path_params["agent"], request.path_params["skill"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,8 @@ MAX_NODES = 120
 """Nodes of one drawing; the rest is left out."""
 
 _SWEEPS = 6
+_FRAME, _TITLE = 12, 26
+"""Pixels between a frame and its boxes, and above them."""
 _PADDING = 20
 _LABEL_PX, _DETAIL_PX = 7.4, 6.2
 """Pixels of a character on average, in the two sizes of text that a box has."""
@@ -35,6 +37,17 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame around boxes, with a line of text above them; lengths in pixels."""
+
+    label: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """Placed nodes, each `node_width` wide, and the paths of the lines between them; lengths in pixels."""
 
@@ -44,6 +57,9 @@ class Graph:
     height: float
     node_width: int = NODE_WIDTH
     node_height: int = NODE_HEIGHT
+    frames: Sequence[Frame] = ()
+    offset: tuple[int, int] = (0, 0)
+    """By how much the lines are to be moved."""
 
     @property
     def label_limit(self) -> int:
@@ -76,6 +92,33 @@ def place_layers(
     width = len(layers) * (node_width + GAP_X) - GAP_X + 8 if layers else 0
     height = tallest * (NODE_HEIGHT + GAP_Y) - GAP_Y + 8
     return Graph(list(placed.values()), lines, width, height, node_width)
+
+
+def add_frames(graph: Graph, groups: Iterable[tuple[str, Collection[str]]]) -> Graph:
+    """The graph with a frame around the boxes of each group (text, ids); the boxes move down for the text."""
+    by_id = {node.id: node for node in graph.nodes}
+    frames = []
+    for label, names in groups:
+        boxes = [by_id[name] for name in names if name in by_id]
+        if boxes:
+            left, top = min(box.x for box in boxes), min(box.y for box in boxes)
+            right = max(box.x for box in boxes) + graph.node_width
+            bottom = max(box.y for box in boxes) + graph.node_height
+            frames.append(
+                Frame(label, left - _FRAME, top, right - left + 2 * _FRAME, bottom - top + _TITLE + _FRAME)
+            )
+    if not frames:
+        return graph
+    nodes = [replace(node, x=node.x + _FRAME, y=node.y + _TITLE) for node in graph.nodes]
+    frames = [replace(frame, x=frame.x + _FRAME) for frame in frames]
+    return replace(
+        graph,
+        nodes=nodes,
+        frames=frames,
+        offset=(_FRAME, _TITLE),
+        width=graph.width + 2 * _FRAME,
+        height=graph.height + _TITLE + _FRAME,
+    )
 
 
 def _make_layers(names: Sequence[str], links: Sequence[tuple[str, str]]) -> list[list[str]]:

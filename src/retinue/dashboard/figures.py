@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
 from retinue.dashboard.asking import Json
-from retinue.dashboard.drawings import Box, Graph, draw_sparkline, place_layers
+from retinue.dashboard.drawings import Box, Graph, add_frames, draw_sparkline, place_layers
 from retinue.dashboard.step_levels import ShownStep, unfold, write_counts
 
 RECENT_CALLS = 1_000
@@ -17,6 +19,7 @@ RECENT_S = 300.0
 CANCELLED = "cancelled"
 """The error of a call that its caller ended, which is no failure."""
 
+_SEQUENCES = ("loop", "switch", "steps")
 _KINDS = ("parallel", "loop", "switch", "wait_for", "wait", "foreach", "steps")
 
 
@@ -27,9 +30,7 @@ def measure(calls: list[Json], now: float) -> Json:
     buckets = [0.0] * 60
     for call in calls:
         buckets[59 - min(59, int((now - call["ended_at"]) / RECENT_S * 60))] += 1
-    seconds = RECENT_S
-    if len(calls) >= RECENT_CALLS * 0.9:
-        seconds = max(1.0, now - min(call["ended_at"] for call in calls))
+    seconds = measure_period(calls, now)
     return {
         "count": len(calls),
         "per_second": len(calls) / seconds,
@@ -39,6 +40,13 @@ def measure(calls: list[Json], now: float) -> Json:
         "period_ms": seconds * 1000,
         "line": draw_sparkline(buckets),
     }
+
+
+def measure_period(calls: Sequence[Json], now: float) -> float:
+    """The seconds that recent calls cover: on a busy hub fewer than `RECENT_S`, because rows are bounded."""
+    if len(calls) < RECENT_CALLS * 0.9:
+        return RECENT_S
+    return max(1.0, now - float(min(call["ended_at"] for call in calls)))
 
 
 def find_waiting(steps: list[Json]) -> list[Json]:
@@ -54,20 +62,33 @@ def flatten(steps: list[Json], depth: int = 0) -> Iterator[tuple[Json, int]]:
 
 
 def draw_steps(steps: Sequence[ShownStep]) -> Graph:
-    """The steps of a page from left to right; the steps inside a step are a separate column."""
+    """The steps of a page from left to right, each step with the steps inside it in a frame.
+
+    Iterations of a loop follow each other; branches, and the items of a foreach, are beside each other.
+    """
     nodes: list[Box] = []
     edges: list[tuple[str, str]] = []
+    groups: list[tuple[str, list[str]]] = []
     before: list[str] = []
     for step in steps:
         nodes.append(_step_node(step))
-        # the items of a foreach and the branches of a step run at the same time
+        # the items of a foreach and the branches of a step run beside each other
         if step.path[-1:].isdigit() and "#" in step.path.rpartition("/")[2]:
             before = []
         edges += [(name, step.path) for name in before]
         nodes += map(_step_node, step.below)
-        edges += [(step.path, one.path) for one in step.below]
-        before = [one.path for one in step.below] or [step.path]
-    return place_layers(nodes, edges)
+        below = [one.path for one in step.below]
+        if step.facts.get("kind") in _SEQUENCES:
+            edges += pairwise([step.path, *below])
+            before = below[-1:] or [step.path]
+        else:
+            edges += [(step.path, path) for path in below]
+            before = below or [step.path]
+        if below and any(one.status for one in step.below):
+            counts = Counter(one.status for one in step.below if one.status)
+            total = f"{step.facts['kind']}: " if step.facts.get("kind") not in (None, "", "group") else ""
+            groups.append((f"{total}{write_counts(counts)}", [step.path, *below]))
+    return add_frames(place_layers(nodes, edges), groups)
 
 
 def _step_node(step: ShownStep) -> Box:

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError, NotAllowedError, RetinueError
-from retinue.dashboard.rendering import render_page
+from retinue.dashboard.rendering import render_data, render_page
 from retinue.dashboard.sessions import ROOT, is_own_page, read_state
 from retinue.web.disconnect import read_body
 from retinue.web.error_table import rest_fault
@@ -33,9 +33,21 @@ class PageFrame:
         self._version = version
 
     def render(
-        self, template: str, request: Request, context: Mapping[str, Any], section: str, status: int = 200
+        self,
+        template: str,
+        request: Request,
+        context: Mapping[str, Any],
+        section: str,
+        status: int = 200,
+        *,
+        data: Mapping[str, Any] | None = None,
     ) -> Response:
-        """A page as a response; ``section`` is the entry of the navigation that it belongs to."""
+        """A page as a response; ``section`` is the entry of the navigation that it belongs to.
+
+        A request for JSON gets ``data``, if the page has any.
+        """
+        if data is not None and wants_json(request):
+            return render_data(data, status)
         identity, prefix = identity_of(request.scope), quote(prefix_of(request.scope))
         shared = {
             "section": section,
@@ -44,6 +56,7 @@ class PageFrame:
             "has_session_ended": read_state(request.scope) == "ended",
             "version": self._version,
             "query": dict(request.query_params),
+            "has_data": data is not None,
             "home": prefix + "/",
             "root": prefix + ROOT,
         }
@@ -61,9 +74,16 @@ class PageFrame:
             except RetinueError as error:
                 fault = rest_fault(error)
                 context = {"error": error.message, "remedy": error.remedy}
-                return self.render("failure.html", request, context, "", fault.status)
+                return self.render("failure.html", request, context, "", fault.status, data=context)
 
         return answer
+
+
+def wants_json(request: Request) -> bool:
+    """Whether a request asks for the data of a page: by ``?format=json``, or by its header ``Accept``."""
+    accept = request.headers.get("accept", "")
+    by_header = "application/json" in accept and "text/html" not in accept
+    return request.method == "GET" and (request.query_params.get("format") == "json" or by_header)
 
 
 def read_number(request: Request, name: str) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
@@ -17,8 +19,11 @@ from retinue.dashboard.drawings import (
     place_layers,
     place_spiral,
 )
+from retinue.dashboard.figures import RECENT_S, measure_period
 from retinue.dashboard.frame import PageFrame
+from retinue.dashboard.recent_calls import RecentCalls
 from retinue.dashboard.step_levels import write_counts
+from retinue.dashboard.traffic_map import count_flows, draw_traffic
 
 MAX_BOXES = 12
 """Boxes of one kind in the picture; the tables have more."""
@@ -38,17 +43,24 @@ _HEALTHY = ("available", "unknown")
 class MeshPage:
     """The page ``/ui/mesh``. Who is no user of the mesh sees the agents only."""
 
-    def __init__(self, hub: HubSkills, frame: PageFrame) -> None:
+    def __init__(self, hub: HubSkills, frame: PageFrame, recent: RecentCalls) -> None:
         self._hub = hub
+        self._recent = recent
         self._frame = frame
 
     async def show(self, request: Request, principal: Principal) -> Response:
         """The page as a response."""
         agents = list((await self._hub.read(principal, "map_agents"))["agents"])
-        mesh, imports = None, list[Json]()
+        mesh, imports, traffic, period_s = None, list[Json](), None, RECENT_S
         if "mesh" in principal.scopes:
             mesh = await self._hub.read(principal, "show_mesh")
             imports = (await self._hub.read(principal, "list_imports"))["imports"]
+            async with self._recent.lock:
+                calls = await self._recent.read(principal)
+                period_s = measure_period(calls, time.time())
+                flows = count_flows(calls)
+                del calls
+            traffic = draw_traffic(flows, agents, request.query_params.get("source"), period_s)
         context = {
             "agents": len(agents),
             "groups": _group(agents),
@@ -59,10 +71,17 @@ class MeshPage:
                 "nodes": 0 if mesh is None else max(0, len(mesh["nodes"]) - MAX_ROWS),
                 "koi": 0 if mesh is None else max(0, len(mesh["koi"]) - MAX_ROWS),
             },
-            "graph": None if mesh is None else draw_mesh(mesh, imports),
+            "graph": None if mesh is None else draw_mesh(mesh, list(filter(_needs_a_look, imports))),
+            "traffic": traffic,
+            "period_s": period_s,
+            # a small mesh has a box for each agent on the map
+            "has_dots": traffic is None or bool(traffic.sources),
+            "opened": request.query_params.get("source"),
             "max_rows": MAX_ROWS,
         }
-        return self._frame.render("mesh.html", request, context, "mesh")
+        flow_rows = [] if traffic is None else [asdict(flow) for flow in traffic.rows]
+        data = {"agents": agents, "mesh": mesh, "imports": imports, "calls": flow_rows, "period_s": period_s}
+        return self._frame.render("mesh.html", request, context, "mesh", data=data)
 
 
 def draw_mesh(mesh: Json, imports: Sequence[Json]) -> Graph:
@@ -84,6 +103,11 @@ def draw_mesh(mesh: Json, imports: Sequence[Json]) -> Graph:
         (f"source {row['via']}" if row.get("via") else hub.id, row["id"]) for row in _targets(right)
     ]
     return place_layers([*left, hub, *right], edges, BOX_WIDTH)
+
+
+def _needs_a_look(one: Json) -> bool:
+    """Whether an import is drawn around the hub; the map of calls has the others."""
+    return not one["connected"] or bool(one.get("waiting"))
 
 
 def _is_used(source: Json) -> bool:

@@ -42,6 +42,13 @@ def render_page(template: str, context: Mapping[str, Any], status: int = 200) ->
     return Response(text, status, HEADERS, media_type="text/html")
 
 
+def render_data(data: Mapping[str, Any], status: int = 200) -> Response:
+    """The data of a page as JSON, with the headers that every page has."""
+    return Response(
+        json.dumps(data, ensure_ascii=False, default=str), status, HEADERS, media_type="application/json"
+    )
+
+
 def read_static(name: str) -> Response | None:
     """A file of the folder ``static``; None where there is none."""
     content = _static_files().get(name)

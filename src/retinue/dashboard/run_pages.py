@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidParametersError, InvalidRequestError
 from retinue.dashboard.asking import HubSkills, Json
+from retinue.dashboard.coming_steps import NOT_RUN, TO_COME, add_steps_to_come
 from retinue.dashboard.drawings import draw_tiles
 from retinue.dashboard.figures import draw_steps, find_waiting
 from retinue.dashboard.frame import (
@@ -27,6 +29,7 @@ from retinue.dashboard.questions import Question, make_question, read_answer
 from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.sessions import ROOT
 from retinue.dashboard.step_levels import make_level
+from retinue.dashboard.timeline import place_steps
 
 ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run")
 """The actions on a run; each is a skill of the hub."""
@@ -71,7 +74,9 @@ class RunPages:
         entries = {key: value for key, value in request.query_params.items() if value.strip()}
         filters = {key: entries[key] for key in ("status", "workflow") if key in entries}
         runs = await self.list_runs(principal, **filters, limit=PAGE)
-        return self._frame.render("runs.html", request, {"runs": runs, "wanted": filters}, "runs")
+        return self._frame.render(
+            "runs.html", request, {"runs": runs, "wanted": filters}, "runs", data={"runs": runs}
+        )
 
     async def _run(self, request: Request, principal: Principal) -> Response:
         return await self._show(request, principal, {})
@@ -84,7 +89,8 @@ class RunPages:
         entries = request.query_params
         path = entries.get("step", "")
         only_failed = entries.get("failed") == "1"
-        level = make_level(run["steps"], path, read_number(request, "from"), failed=only_failed)
+        steps = add_steps_to_come(run["steps"], run.get("plan", ()), ended=run["status"] != "running")
+        level = make_level(steps, path, read_number(request, "from"), failed=only_failed)
         if level is None:
             raise InvalidRequestError(f"The run has no step {path[:200]!r}", remedy="open the run again")
         waiting = find_waiting(run["steps"])
@@ -102,12 +108,14 @@ class RunPages:
                 for step in waiting[:MAX_QUESTIONS]
             },
             "is_answered": bool(answered),
+            "timeline": place_steps(level.rows, run["started_at"], run.get("finished_at") or time.time()),
+            "not_begun": (TO_COME, NOT_RUN),
             "more_waiting": max(0, len(waiting) - MAX_QUESTIONS),
             "row_limit": MAX_ROW_CHARACTERS,
             "run_limit": MAX_VALUE_CHARACTERS,
             "value_limit": MAX_VALUE_CHARACTERS,
         }
-        return self._frame.render("run.html", request, context, "runs")
+        return self._frame.render("run.html", request, context, "runs", data=run)
 
     async def _change_run(self, request: Request, principal: Principal) -> Response:
         entries = await read_entries(request)

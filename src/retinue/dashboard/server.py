@@ -6,10 +6,10 @@ requests of this server's own pages; they are calls like all others, with an aud
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -17,17 +17,17 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from retinue.core.call import Principal
-from retinue.core.record import HUB_NAME
 from retinue.dashboard import result_files
 from retinue.dashboard.agent_pages import AgentPages
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.attention import find_attention
 from retinue.dashboard.drawings import place_bars
-from retinue.dashboard.figures import RECENT_CALLS, RECENT_S, measure
+from retinue.dashboard.figures import measure
 from retinue.dashboard.frame import PAGE, Page, PageFrame, read_number
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.mesh_page import MeshPage
 from retinue.dashboard.open_calls import OpenCalls
+from retinue.dashboard.recent_calls import RecentCalls
 from retinue.dashboard.rendering import read_static
 from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.run_pages import RunPages
@@ -65,14 +65,13 @@ class Dashboard:
         self._hub = hub
         self._live = live
         self._read_limits = read_limits
-        # RECENT_CALLS records take megabytes until they are counted: one overview at a time reads them
-        self._reads_recent = asyncio.Lock()
+        self._recent = RecentCalls(hub)
         self._frame = PageFrame(url, version)
         self._files = ResultFiles()
         self._agents = AgentPages(hub, self._frame, self._files, open_calls)
         self._runs = RunPages(hub, self._frame, self._files, has_runs)
         self._workflows = WorkflowPages(hub, self._frame)
-        self._mesh = MeshPage(hub, self._frame)
+        self._mesh = MeshPage(hub, self._frame, self._recent)
         self._sign_in = SignInPages(sessions, self._frame, verify, note_access)
 
     def routes(self) -> list[Route]:
@@ -117,28 +116,23 @@ class Dashboard:
         figures = measure(calls, time.time())
         running: list[Json] = []
         if is_member := "mesh" in principal.scopes:
-            async with self._reads_recent:
-                calls, figures = await self._read_recent(principal)
+            async with self._recent.lock:
+                recent = await self._recent.read(principal)
+                calls, figures = recent[:NEWEST], measure(recent, time.time())
+                del recent
             running = await self._runs.list_runs(principal, status="running", limit=PAGE)
-        context = {
+        attention = await find_attention(self._hub, principal, agents, running)
+        context: Json = {
             "is_member": is_member,
             "health": Counter(agent["status"] for agent in agents),
             "agents": len(agents),
-            "attention": await find_attention(self._hub, principal, agents, running),
+            "attention": attention,
             "calls": calls,
             "figures": figures,
             "running": running,
         }
-        return self._frame.render("overview.html", request, context, "overview")
-
-    async def _read_recent(self, principal: Principal) -> tuple[list[Json], Json]:
-        """The newest calls of agents, and the figures of all that were recorded lately."""
-        listing = await self._hub.read(principal, "list_calls", {"limit": RECENT_CALLS})
-        now = time.time()
-        recent = (call for call in listing["calls"] if now - call["ended_at"] <= RECENT_S)
-        # the hub's own skills say little, and those that follow a run take as long as they are let
-        calls = [call for call in recent if call["agent"] != HUB_NAME]
-        return calls[:NEWEST], measure(calls, now)
+        data = {**context, "attention": asdict(attention) if attention else {}}
+        return self._frame.render("overview.html", request, context, "overview", data=data)
 
     async def _map_agents(self, principal: Principal) -> list[Json]:
         return list((await self._hub.read(principal, "map_agents"))["agents"])
@@ -155,7 +149,7 @@ class Dashboard:
             filters["before"] = before
         listing = await self._hub.read(principal, "list_calls", filters)
         context = {"calls": listing["calls"], "next": listing.get("next"), "wanted": filters}
-        return self._frame.render("calls.html", request, context, "calls")
+        return self._frame.render("calls.html", request, context, "calls", data=listing)
 
     async def _trace(self, request: Request, principal: Principal) -> Response:
         trace = request.path_params["trace"]
@@ -179,7 +173,7 @@ class Dashboard:
             "previous": max(0, start - BARS) if start else None,
             "length_ms": length_ms,
         }
-        return self._frame.render("trace.html", request, context, "calls")
+        return self._frame.render("trace.html", request, context, "calls", data=listing)
 
 
 class _Stream:

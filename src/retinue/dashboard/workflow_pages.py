@@ -47,7 +47,9 @@ class WorkflowPages:
 
     async def _workflows(self, request: Request, principal: Principal) -> Response:
         listing = await self._hub.read(principal, "list_workflows", {})
-        return self._frame.render("workflows.html", request, {"workflows": listing["workflows"]}, "workflows")
+        schedules = await self._hub.read(principal, "list_schedules", {})
+        rows = {"workflows": listing["workflows"], "schedules": schedules["schedules"]}
+        return self._frame.render("workflows.html", request, rows, "workflows", data=rows)
 
     async def _workflow(self, request: Request, principal: Principal) -> Response:
         name = request.path_params["workflow"]
@@ -67,7 +69,7 @@ class WorkflowPages:
             "form": form,
             "graph": draw_definition(definition.get("steps", [])),
         }
-        return self._frame.render("workflow.html", request, context, "workflows")
+        return self._frame.render("workflow.html", request, context, "workflows", data=workflow)
 
     async def _draft(self, request: Request, principal: Principal) -> Response:
         """A draft: checked at each request, and by the script of the page while a person types."""

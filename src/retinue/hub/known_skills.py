@@ -1,4 +1,4 @@
-"""What the mesh knows of the skills of a workflow, for the checks before its run."""
+"""The known skills of the mesh, for the checks of a workflow before its run."""
 
 from __future__ import annotations
 

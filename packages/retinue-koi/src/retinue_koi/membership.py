@@ -8,9 +8,11 @@ the hub's own, so that nothing echoes between hubs; a loop of calls is stopped b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from urllib.parse import quote
 
 import structlog
@@ -34,8 +36,9 @@ from retinue_koi.codec.profile_records import render_profile
 from retinue_koi.node import KoiNode, personality_node
 from retinue_koi.peers import FirstContact, parse_contact
 from retinue_koi.personality_handlers import fill_adapter, register_personality_handlers
+from retinue_koi.presence import EVICT_AFTER_S, LOOK_EVERY_S, Presence
 from retinue_koi.server import PREFIX, routes
-from retinue_koi.source import KOI_SOURCE, PersonalitySource
+from retinue_koi.source import KOI_SOURCE, PersonalitySource, mark_members
 from retinue_koi.table import KoiTable
 
 _log = structlog.get_logger("retinue.koi")
@@ -45,8 +48,6 @@ _SETTLE_S = 0.2
 
 _LOOK_AGAIN_S = 60.0
 """How often the holders of names are asked whether they are alive, while agents wait for their names."""
-
-_LEAVE_S = 2.0
 
 
 def make_node(
@@ -73,12 +74,16 @@ def make_node(
 
 
 class KoiMember:
-    """The node of one agent of this process, whose personality follows its record."""
+    """The node of one agent of this process, whose personality follows its record.
 
-    def __init__(self, agent: Agent, url: str, node: KoiNode) -> None:
+    With ``keep_on_stop`` the personality stays on the network when the agent stops.
+    """
+
+    def __init__(self, agent: Agent, url: str, node: KoiNode, *, keep_on_stop: bool = False) -> None:
         self.node = node
         self._agent = agent
         self._url = url
+        self._keep_on_stop = keep_on_stop
         self._told: AgentPersonality | None = None
         self._changed = asyncio.Event()
         register_personality_handlers(
@@ -92,7 +97,7 @@ class KoiMember:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Be on the network while inside; leaving takes the personality from it.
+        """Be on the network while inside; leaving takes the personality from it, unless it is to be kept.
 
         Raises InvalidSettingError for an agent whose name or version no RID can hold.
         """
@@ -127,18 +132,28 @@ class KoiMember:
         await _publish(self.node, profile)
 
     async def _leave(self) -> None:
-        if self._told is not None:
-            await _forget(self.node, [str(self._told)])
+        if self._told is not None and not self._keep_on_stop:
+            await self.node.forget([str(self._told)])
 
 
 class KoiHub:
     """The node of a hub: it lists its network's personalities, and tells the network of the hub's agents.
 
     An agent that is not told because another node has its name is looked at again every ``look_again_s``.
+    Members are asked every ``look_every_s`` whether they are there; ``clock`` measures their silence.
     """
 
-    def __init__(self, look_again_s: float = _LOOK_AGAIN_S) -> None:
+    def __init__(
+        self,
+        look_again_s: float = _LOOK_AGAIN_S,
+        *,
+        look_every_s: float = LOOK_EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._look_again_s = look_again_s
+        self._look_every_s = look_every_s
+        self._clock = clock
+        self.presence: Presence | None = None
         self.adapter = MCPAdapter()
         self.source = PersonalitySource(self.adapter, self._is_own)
         self.node: KoiNode | None = None
@@ -154,9 +169,10 @@ class KoiHub:
         return routes(node)
 
     @asynccontextmanager
-    async def running(self, process: Process) -> AsyncIterator[None]:
-        """Be on the network while inside. The personalities of the cache are listed at once. Raises
-        StateError.
+    async def running(self, process: Process, *, evict_after_s: float = EVICT_AFTER_S) -> AsyncIterator[None]:
+        """Be on the network while inside. The personalities of the cache are listed at once.
+
+        Members that have not answered for ``evict_after_s`` are evicted; 0 = never. Raises StateError.
         """
         node, directory = self._opened(), process.get(Directory)
         async with AsyncExitStack() as stack:
@@ -168,8 +184,15 @@ class KoiHub:
             stack.callback(directory.subscribe(self._note))
             stack.callback(directory.on_forgotten(self._release))
             self._changed.set()
-            telling = asyncio.create_task(self._tell_all(directory))
-            stack.push_async_callback(_end, telling)
+            self.presence = Presence(
+                node,
+                partial(mark_members, directory),
+                evict_after_s=evict_after_s,
+                look_every_s=self._look_every_s,
+                clock=self._clock,
+            )
+            for work in (self._tell_all(directory), self.presence.run()):
+                stack.push_async_callback(_end, asyncio.create_task(work))
             yield
 
     def describe(self) -> str:
@@ -190,7 +213,9 @@ class KoiHub:
                 profile = graph.find_node(other)
                 url = "" if profile is None else profile.base_url or ""
                 name = KoiNetNode.from_string(other).name
-                found.append(NetworkLink(name, url, direction, edge.status.value.lower()))
+                is_silent = self.presence is not None and self.presence.is_silent(other)
+                status = "silent" if is_silent else edge.status.value.lower()
+                found.append(NetworkLink(name, url, direction, status))
         return sorted(found, key=lambda link: (link.name, link.direction))
 
     def _opened(self) -> KoiNode:
@@ -251,7 +276,7 @@ class KoiHub:
         held = [one.profile for one in self.adapter.list_held() if self._is_own(one.profile)]
         gone = [str(profile.rid) for profile in held if str(profile.rid) not in wanted]
         if gone:
-            await _forget(node, gone)
+            await node.forget(gone)
 
     async def _tell_one(self, node: KoiNode, place: str, listing: Listing, told: set[str]) -> str | None:
         """Announce the agent with the directory name ``place`` on the network; the reason if that is refused.
@@ -298,16 +323,6 @@ async def _publish(node: KoiNode, profile: PersonalityProfile) -> None:
         return
     kind = EventType.NEW if held is None else EventType.UPDATE
     await node.processor.handle(bundle=node.state.generate_bundle(profile.rid, contents), event_type=kind)
-
-
-async def _forget(node: KoiNode, rids: Sequence[str]) -> None:
-    neighbors = node.graph.get_neighbors()
-    for rid in rids:
-        await node.processor.handle(rid=rid, event_type=EventType.FORGET)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_LEAVE_S):
-            for neighbor in neighbors:
-                await node.wire.outbox.flushed(neighbor, _LEAVE_S)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

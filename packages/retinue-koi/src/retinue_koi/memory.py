@@ -60,12 +60,13 @@ class NodeMemory:
         if len(self._heard) > _MAX_HEARD:
             del self._heard[min(self._heard, key=self._heard.__getitem__)]
 
-    def was_seen(self, rid: str) -> bool:
-        """Whether a node was heard within `seen_s`; this one always was."""
+    def was_seen(self, rid: str, *, within_s: float | None = None) -> bool:
+        """Whether a node was heard within this time, by default `seen_s`; this one always was."""
         if rid == self._own_rid:
             return True
         heard = self._heard.get(rid)
-        return heard is not None and time.monotonic() - heard < self.seen_s
+        within_s = self.seen_s if within_s is None else within_s
+        return heard is not None and time.monotonic() - heard < within_s
 
     def has_proved(self, rid: str) -> bool:
         """Whether a node has signed a message, because an unsigned one is not from it."""

@@ -50,6 +50,8 @@ ACKNOWLEDGE_S: Final = 2.0
 """How long a broadcast waits for its events to be processed."""
 
 POLL_INTERVAL_S: Final = 5.0
+LEAVE_S: Final = 2.0
+"""How long a node that leaves waits until its neighbors know."""
 
 log = structlog.get_logger("retinue.koi")
 
@@ -98,6 +100,8 @@ class KoiNode:
         self.processor.identity = state.identity
         self.processor.network = Network(state.graph, peers)
         self._poll_interval_s = poll_interval_s
+        self.is_running = False
+        """Whether the node takes requests of others: between `start` and `stop`."""
         register_node_handlers(self.processor, state, self.wire, self.joining)
 
     @property
@@ -126,6 +130,7 @@ class KoiNode:
         for rid in self.graph.list_nodes():
             self.wire.introductions.recognise_contact(rid)
         self.processor.start()
+        self.is_running = True
         await self._handle_own_profile()
         self.wire.outbox.start()
         self.work.spawn(self.joining.join())
@@ -134,12 +139,20 @@ class KoiNode:
 
     async def stop(self) -> None:
         """End all work and write the cache; unsent events wait for the next start."""
+        self.is_running = False
         await self.work.stop()
         await self.wire.outbox.stop()
         await self.processor.stop()
         await self.cache.close()
         if self._own_http is not None:
             await self._own_http.close()
+
+    async def forget(self, rids: Sequence[str], within_s: float = LEAVE_S) -> None:
+        """Take own objects from the network: tell the neighbors, and wait this long until they know."""
+        neighbors = self.graph.get_neighbors()
+        for rid in rids:
+            await self.processor.handle(rid=rid, event_type=EventType.FORGET)
+        await asyncio.gather(*(self.wire.outbox.flushed(neighbor, within_s) for neighbor in neighbors))
 
     def _handle_own(self, kobj: KnowledgeObject) -> Handled:
         return self.processor.handle(kobj=kobj)

@@ -71,7 +71,7 @@ async def _open_hub(process: Process, hub: KoiHub, node_name: str) -> AsyncItera
 
     @asynccontextmanager
     async def running() -> AsyncIterator[None]:
-        async with hub.running(process):
+        async with hub.running(process, evict_after_s=table.evict_after_s):
             process.echo(hub.describe())
             yield
 
@@ -95,7 +95,7 @@ async def _open_member(process: Process) -> AsyncIterator[Opened]:
     agent, url = process.agent, process.url or ""
     allow_private = process.http.allow_private
     node = make_node(agent.name, url, process.state, table, table.member_join, allow_private=allow_private)
-    member = KoiMember(agent, url, node)
+    member = KoiMember(agent, url, node, keep_on_stop=table.keep_on_stop)
 
     @asynccontextmanager
     async def running() -> AsyncIterator[None]:

@@ -120,18 +120,20 @@ class Questions:
     async def _take_from_owner(self, kobj: KnowledgeObject, owner: str) -> str | None:
         """Replace an object by what its owner has; a text = why it is refused."""
         address = self._peers.find_address(owner)
+        belongs = (kobj.contents or {}).get("node_rid", owner) == owner
+        what = f"it belongs to {owner}" if belongs else f"it was forgotten and comes from {owner}"
         if address is None:
-            return f"it belongs to {owner}, which cannot be asked"
+            return f"{what}, which cannot be asked"
         try:
             bundles = await self._peers.fetch_bundles_at(address, [kobj.rid_text])
         except PeerError as error:
-            return f"it belongs to {owner}, which did not confirm it: {error}"
+            return f"{what}, which did not confirm it: {error}"
         for bundle in bundles:
             if bundle.rid == kobj.rid_text:
                 kobj.manifest, kobj.contents = bundle.manifest, bundle.contents
                 kobj.source_node, kobj.dialect = owner, address.dialect
                 return None
-        return f"it belongs to {owner}, which does not have it"
+        return f"{what}, which does not have it"
 
     async def find_kept(self, node: str, rids: Sequence[str], within_s: float) -> set[str] | None:
         """Which of these RIDs a node has; none if it does not know this node, None without an answer."""

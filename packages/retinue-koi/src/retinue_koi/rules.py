@@ -60,7 +60,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class AskOwner:
-    """Take the object as its owner has it; without an answer it is refused."""
+    """Take the object as its owner, or the node that passes it on, has it; refuse it without an answer."""
 
     owner: str
 
@@ -204,7 +204,11 @@ class Rules:
             if problem := self.refuse_url(contents.get(key)):
                 return Refuse(f"{key}: {problem}")
         gone = self.cache.notes.get(f"{FORGOTTEN}{kobj.rid_text}")
-        if gone is not None and kobj.manifest is not None and kobj.manifest.instant_us <= gone:
+        is_late = gone is not None and kobj.manifest is not None and kobj.manifest.instant_us <= gone
+        if is_late and "owner" not in kobj.asked:
+            if kobj.dialect == "signed" and kobj.source_node in self.relays - {owner}:
+                # the relay may have evicted the owner, and taken it back
+                return AskOwner(kobj.source_node)
             return Refuse("it was forgotten after this state of it: it is replayed or late")
         if verdict := self._judge_sender(kobj, owner):
             return verdict

@@ -85,6 +85,8 @@ class KoiServer:
         return answer
 
     async def answer(self, path: str, request: Request) -> Response:
+        if not self._node.is_running:
+            return _refuse(path, 503, "the node is not running; send the request again later")
         try:
             body = await _read(request)
             return _json(await self._answer(path, body))

@@ -58,6 +58,17 @@ class PersonalitySource(Source):
         return [as_listing(personality) for personality in held if not self._is_own(personality.profile)]
 
 
+def mark_members(directory: Directory, node: str, reason: str | None) -> None:
+    """Mark the personalities of a node as unreachable for this reason, as reachable without one."""
+    for entry in directory.list_entries():
+        if entry.source != KOI_SOURCE or entry.owner != node:
+            continue
+        if reason is None:
+            directory.mark_reachable(entry)
+        else:
+            directory.mark_unreachable(entry, reason)
+
+
 def listing_key(rid: AgentPersonality) -> ListingKey:
     """The id of the listing of a RID."""
     return ListingKey(KOI_SOURCE, f"orn:{AgentPersonality.namespace}:{rid.name}", rid.version)

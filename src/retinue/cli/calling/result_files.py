@@ -1,4 +1,4 @@
-"""Images, sounds and files of a result: written below ``--out``, or told of on standard error."""
+"""Images, sounds and files of a result: written below ``--out``, or named on standard error."""
 
 from __future__ import annotations
 

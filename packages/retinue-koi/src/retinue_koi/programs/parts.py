@@ -17,7 +17,7 @@ from retinue.parts.process import Kind, Process
 from retinue.parts.shown_agents import OwnAgent
 from retinue.runtime.access import behind_proxies
 from retinue.runtime.factories import http_limits
-from retinue.runtime.launch import Start
+from retinue.runtime.launch import Start, tables_of
 from retinue.runtime.peers import make_peers
 from retinue.runtime.serving import Stop, serving
 from retinue.settings_tables import EndpointTable, LimitTable
@@ -27,6 +27,7 @@ from retinue_koi.peers import FirstContact
 from retinue_koi.programs.config import AgentConfig, CoordinatorConfig, load_functions
 from retinue_koi.programs.nodes import CoordinatorAdapterNode, KoiAgentNode
 from retinue_koi.server import list_open_paths
+from retinue_koi.table import KoiTable
 
 COORDINATOR = "koi-coordinator"
 AGENT = "koi-agent"
@@ -110,6 +111,8 @@ class KoiAgentPart(Part):
                 tools = [trait.name for trait in agent.profile.traits if trait.is_callable]
                 place = f"{self._section.name} {self._section.version} at {agent.profile.mcp_url}"
                 process.echo(f"{place}, tools: {', '.join(tools) or 'none'}")
+                # it leaves the network while it still answers
+                stack.push_async_callback(agent.stop)
                 yield
 
         async with server.running():
@@ -130,7 +133,12 @@ async def open_coordinator(section: CoordinatorConfig, start: Start) -> AsyncIte
     """The core of a coordinator's process: its node."""
     base_url, port = place_of(section.base_url, section.mcp_registry_port, start)
     coordinator = CoordinatorAdapterNode(
-        section.name, base_url, port, trust=section.trust, allow_private=start.settings.allow_private_urls
+        section.name,
+        base_url,
+        port,
+        evict_after_s=tables_of(start.settings).get(KoiTable).evict_after_s,
+        trust=section.trust,
+        allow_private=start.settings.allow_private_urls,
     )
     server = coordinator.registry_server
     async with HttpClient(allow_private=start.settings.allow_private_urls) as http:
@@ -159,6 +167,7 @@ async def open_koi_agent(program: AgentProgram, start: Start) -> AsyncIterator[P
         program.first_contact,
         functions=functions,
         mcp_url=section.mcp_url,
+        keep_on_stop=tables_of(start.settings).get(KoiTable).keep_on_stop,
         trust=section.trust,
         allow_private=start.settings.allow_private_urls,
     )

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 
@@ -26,6 +25,7 @@ from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import TransportError
 from retinue_koi.programs.config import CONFIGS, load_config
+from retinue_koi.programs.nodes import host_of
 from retinue_koi.programs.parts import (
     AGENT,
     COORDINATOR,
@@ -182,20 +182,6 @@ def listen_together(first: Sequence[int] = FIRST_PORTS) -> list[socket.socket]:
 def _close(listeners: Sequence[socket.socket]) -> None:
     for listener in listeners:
         listener.close()
-
-
-def host_of(base_url: str, field: str) -> str:
-    """The host of a node's URL, to listen on; raises InvalidSettingError."""
-    try:
-        parts = urlsplit(base_url)
-        host = parts.hostname
-    except ValueError:
-        host = None
-    if not host or parts.scheme not in ("http", "https"):
-        raise InvalidSettingError(
-            field, f"{base_url[:80]!r} is no URL", remedy="write http://127.0.0.1:9000/koi-net"
-        )
-    return "127.0.0.1" if host == "localhost" else host
 
 
 def _bind(host: str, port: int, field: str) -> socket.socket:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.routing import BaseRoute, Router
@@ -60,7 +61,10 @@ class _Server:
         self.mcp: Lazy[McpServer]
         self._guard = guard or SecurityMiddleware
         self._routes: list[BaseRoute] = []
-        self._is_running = False
+        self.is_running = False
+        """Whether ``running()`` is entered, so that a caller serves ``app``."""
+        self.is_guarded = guard is not None
+        """Whether a guard of the caller checks the requests."""
         self._more: list[Callable[[], AbstractAsyncContextManager[Any]]] = []
         self.app: ASGIApp = self._guard(Router(routes=self._routes, lifespan=self._lifespan))
 
@@ -82,20 +86,20 @@ class _Server:
     async def running(self) -> AsyncIterator[None]:
         """Serve while inside; leaving ends every MCP session."""
         async with AsyncExitStack() as stack:
-            self._is_running = True
+            self.is_running = True
             await self._open(stack)
             stack.push_async_callback(self.mcp.aclose)
             try:
                 yield
             finally:
-                self._is_running = False
+                self.is_running = False
 
     async def _open(self, stack: AsyncExitStack) -> None:
         """Open what the server needs besides MCP."""
 
     @asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:
-        if self._is_running:
+        if self.is_running:
             yield
             return
         async with AsyncExitStack() as stack:
@@ -162,6 +166,8 @@ class AgentRegistryServer(_Server):
     ) -> None:
         super().__init__(port, guard)
         self.adapter = adapter
+        self.is_silent: Callable[[str], bool] = lambda rid: False
+        """Whether the node with this RID does not answer; the list of agents marks its agents."""
         self._http = HttpClient(allow_private=allow_private)
         self._source = PersonalitySource(adapter)
         directory = self.directory = Directory(MemoryListings(), [self._source])
@@ -185,7 +191,13 @@ class AgentRegistryServer(_Server):
         async def list_personalities(caller: Principal) -> Sequence[ShownPersonality]:
             view = dispatcher.access.view_of(caller)
             seen = [profile for name, profile in adapter.agents.items() if is_seen(view, name)]
-            return [shown_personality(show_profile(profile, caller.scopes)) for profile in seen]
+            return [
+                replace(
+                    shown_personality(show_profile(profile, caller.scopes)),
+                    is_away=self.is_silent(str(profile.node_rid)),
+                )
+                for profile in seen
+            ]
 
         prefixes = dict.fromkeys((*PREFIXES, *([root_path.rstrip("/")] if root_path else ())))
         self.add_routes(
