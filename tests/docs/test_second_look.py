@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -30,8 +29,8 @@ NAME = re.compile(r"\btest_\w+(?!\w|\.py)")
 def test_a_finding_has_one_row_with_tests_that_exist(finding: str) -> None:
     (row,) = [row for row in ROWS if row[0] == finding]
     assert len(row) == 4, row
-    files = [Path(ROOT / name) for name in FILE.findall(row[3])]
-    names = [name for name in NAME.findall(FILE.sub("", row[3]))]
+    files = [ROOT / name for name in FILE.findall(row[3])]
+    names = NAME.findall(FILE.sub("", row[3]))
     assert files or names, f"{finding} names no test"
     assert [file for file in files if not file.exists()] == []
     assert [name for name in names if name not in list_names()] == []
