@@ -30,6 +30,7 @@ from retinue.runtime.agent_process import ServeOptions, agent_parts
 from retinue.runtime.hub_process import HubOptions, hub_parts
 from retinue.runtime.imports.connections import Imports
 from retinue.runtime.launch import Start
+from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.mesh import Mesh, open_mesh
@@ -43,6 +44,8 @@ from retinue.storage.audit_store import SqliteAudit
 from retinue.storage.listing_store import SqliteListings
 from retinue.storage.state import State
 from retinue.testing.memory_runs import MemoryRuns
+from retinue.workflows.runs.ports import RunContext
+from retinue.workflows.runs.records import RunRequest
 from retinue_koi.membership import KoiHub
 from retinue_koi.part import KoiPart
 from retinue_koi.table import KoiTable
@@ -68,6 +71,10 @@ NOT_OPENED = frozenset(
     }
 )
 """The parts that start processes, and those that do in the background what a test does when it wants it."""
+
+
+async def _run_nothing(context: RunContext, request: RunRequest) -> None:
+    """The body of no run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +204,10 @@ class System:
         process.add(MeshParts, map_of_mesh)
         process.add(NetworkLinks, map_of_mesh.links)
         process.add(SqliteAudit, audit)
+        # runs are in memory here, schedules in the state folder
+        stored = LazyRuns(settings, self.state)
+        await self.stack.enter_async_context(stored.open(_run_nothing))
+        process.add(LazyRuns, stored)
         own = {"koi": KoiPart(koi, hub_id), "imports": ImportsPart(make_imports)}
         parts = [own.get(part.name, part) for part in hub_parts(HubOptions(), settings)]
         left_out = NOT_OPENED if dashboard else NOT_OPENED | {"dashboard"}

@@ -43,6 +43,7 @@ class HubTable(_Table):
     bare: bool = False
     listing: Literal["all", "search", "auto"] = "auto"
     expose: tuple[str, ...] = ()
+    listed: tuple[str, ...] = ()
     identity: Literal["retinue", "lexical"] = "retinue"
     models: tuple[str, ...] | None = None
 

@@ -656,3 +656,16 @@ def test_a_skill_behind_the_hook_may_ask() -> None:
         return "x"
 
     assert all(skill.channel for skill in agent.skills)
+
+
+@pytest.mark.parametrize("skill_id", ["count words", "", "tab\there"])
+def test_an_id_with_spaces_is_refused_with_the_id_to_write(skill_id: str) -> None:
+    agent = Agent("a")
+    with pytest.raises(InvalidSettingError, match="no spaces") as refused:
+
+        @agent.skill(skill_id)
+        def count(text: str) -> int:
+            """Counts."""
+            return len(text)
+
+    assert refused.value.remedy == f"write '{'_'.join(skill_id.split()) or 'my_skill'}'"

@@ -359,7 +359,7 @@ def test_arguments_that_pass_the_schema_but_not_the_type_name_their_place() -> N
         read_signature(skill, "s").bind({"at": "soon", "plan": {"plan": 5}, "count": 1}, None)
     assert [problem.path for problem in caught.value.problems] == ["at", "plan.plan", "count"]
     assert caught.value.message.startswith("field 'at' must be a date and time such as ")
-    assert caught.value.message.endswith("; 'count': Value error, this count is taken")
+    assert caught.value.message.endswith("; 'count': Value error, this count is taken; it is an integer")
     assert "soon" not in caught.value.message
 
 
@@ -508,3 +508,33 @@ def test_a_result_that_refers_to_itself_is_refused() -> None:
         encode_result("s", loop)
     with pytest.raises(OutputInvalidError):
         typed_result(list[Any], loop)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "problem", "remedy"),
+    [
+        (int, "3", "the default of count is a string of 1 character, not int", "declare the type of '3'"),
+        (str, None, "the default of count is null, not str", "write count: str | None = None"),
+        (list[str], "a", "the default of count is a string of 1 character, not list", "give a default"),
+    ],
+)
+def test_a_default_of_the_wrong_type_is_refused(
+    annotation: Any, default: Any, problem: str, remedy: str
+) -> None:
+    def function(count: Any = default) -> None: ...
+
+    function.__annotations__["count"] = annotation
+    with pytest.raises(InvalidSettingError) as refused:
+        read_signature(function, "f")
+    assert problem in refused.value.message
+    assert remedy in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default"), [(float, 1), (int | None, None), (Any, object()), (list[int], [])]
+)
+def test_a_default_of_the_declared_type_is_taken(annotation: Any, default: Any) -> None:
+    def function(count: Any = default) -> None: ...
+
+    function.__annotations__["count"] = annotation
+    assert read_signature(function, "f").names

@@ -25,6 +25,7 @@ from tests.system import WAIT_S, Hub, System, open_system
 
 FIXED = [
     "call_skill",
+    "call_read_only_skill",
     "orchestrate",
     "orchestrate_workflow",
     "orchestrate_parallel",
@@ -107,6 +108,72 @@ async def test_the_directory_tools_answer_with_the_view_of_who_asks(system: Syst
         assert [row["skill"] for row in orjson.loads(texts(found)[0])["skills"]] == ["say"]
         (row,) = orjson.loads(texts(await client.call_tool("list_agents", {"detailed": True}))[0])["agents"]
         assert (row["name"], row["skills"]) == ("one", ["say"])
+
+
+async def test_the_read_only_caller_calls_what_is_marked_read_only(system: System) -> None:
+    """It is annotated as read-only and refuses all else with the remedy; hidden skills do not exist."""
+
+    def make(name: str, *, read_only: bool) -> Agent:
+        agent = Agent(name, version="1.0.0")
+
+        @agent.skill("look", expose=True, read_only=read_only)
+        async def look(text: str = "") -> str:
+            """Looks at things."""
+            return f"{name} looks {text}".strip()
+
+        return agent
+
+    reader = make("reader", read_only=True)
+
+    @reader.skill(expose=True)
+    async def change() -> str:
+        """Changes things."""
+        return "changed"
+
+    @reader.skill(read_only=True)
+    async def inner() -> str:
+        """Seen by the mesh only."""
+        return "inner"
+
+    await system.start_agent(reader)
+    hub = await system.start_hub()
+    async with connect(f"{hub.url}/mcp") as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        annotations = tools["call_read_only_skill"].annotations
+        assert annotations is not None
+        assert annotations.read_only_hint is True
+        assert tools["call_skill"].annotations is None
+
+        async def call(**arguments: Any) -> str:
+            return texts(await client.call_tool("call_read_only_skill", arguments))[0]
+
+        assert await call(skill="look", arguments={"text": "on"}) == "reader looks on"
+        assert "skill change of agent reader is not marked read-only — call it with call_skill" in await call(
+            skill="change"
+        )
+        assert "Unknown skill: inner" in await call(skill="inner")
+        await system.start_agent(make("writer", read_only=False))
+        await hub.mesh.directory.refresh()
+        refused = await call(skill="look")
+        assert (
+            "skill look of agent writer is not marked read-only — name one of these agents: reader" in refused
+        )
+        assert await call(skill="look", agent="reader") == "reader looks"
+
+
+async def test_pinned_tools_stay_in_the_short_list(retinue_home: Path) -> None:
+    """``hub.listed``: globs over the names of tools; the others are counted and found."""
+    listed = {"listed": ["big__skill_1?", "none__*"]}
+    async with open_system(State(retinue_home), hub=listed) as system:
+        await system.start_agent(_agent("big", *(f"skill_{number}" for number in range(45))))
+        hub = await system.start_hub()
+        async with connect(f"{hub.url}/mcp") as client:
+            tools = (await client.list_tools()).tools
+            assert [tool.name for tool in tools] == [*FIXED, *(f"big__skill_{n}" for n in range(10, 20))]
+            (finder,) = [tool for tool in tools if tool.name == "find_skills"]
+            assert "35 more tools of 1 agent are not in this list" in (finder.description or "")
+            for name in ("big__skill_12", "big__skill_40"):
+                assert not (await client.call_tool(name)).is_error
 
 
 async def test_a_search_costs_a_model_at_most_six_kilobytes(system: System) -> None:

@@ -43,7 +43,7 @@ async def open_durable(body: Body, **more: Any) -> AsyncIterator[Runs]:
     from retinue.workflows.durable.runs import DurableOptions, DurableRuns
 
     with tempfile.TemporaryDirectory(prefix="runs-") as folder:
-        shutil.copy(await _make_database(), f"{folder}/runs.db")
+        shutil.copy(await make_database(), f"{folder}/runs.db")
         options = DurableOptions(poll_s=0.05, **more)
         runs = DurableRuns(
             body, url=f"sqlite:///{folder}/runs.db", nodes=Path(folder) / "nodes", options=options
@@ -57,7 +57,7 @@ async def open_durable(body: Body, **more: Any) -> AsyncIterator[Runs]:
 _made: list[Path] = []
 
 
-async def _make_database() -> Path:
+async def make_database() -> Path:
     """An empty database with its tables, made once: that takes longer than most tests."""
     from retinue.workflows.durable.database import RunDatabase
 

@@ -283,6 +283,7 @@ class Agent(Offering):
 
         def add(function: F) -> F:
             skill_id = name_of(function, "skill") if id_ is None or id_ is function else id_
+            _check_skill_id(skill_id)
             signature = read_signature(function, skill_id)
             if timeout_s is not None and timeout_s <= 0:
                 raise InvalidSettingError(
@@ -419,6 +420,14 @@ def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         name = type(error).__name__
         reason = str(error).partition("\n")[0]
         raise ExecutionFailedError(f"{name}: {reason}".removesuffix(": "), exception=name) from error
+
+
+def _check_skill_id(skill_id: str) -> None:
+    if not skill_id or any(c.isspace() or not c.isprintable() for c in skill_id):
+        near = "_".join(skill_id.split()) or "my_skill"
+        raise InvalidSettingError(
+            f"skill {skill_id!r}", "an id has at least one character and no spaces", remedy=f"write {near!r}"
+        )
 
 
 def _check_version(version: str | None) -> str | None:

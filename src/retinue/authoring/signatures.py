@@ -21,10 +21,12 @@ from pydantic.errors import PydanticSchemaGenerationError
 
 from retinue.authoring.context import Context
 from retinue.authoring.forms import PlainSchema
+from retinue.authoring.json_bytes import with_base64
 from retinue.authoring.results import encode_result, gives_parts, has_parts
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
 from retinue.core.record import Schema
 from retinue.mesh.schema.checks import compile_schema
+from retinue.mesh.schema.messages import describe_shape
 
 
 def _without_class_titles(schema: dict[str, Any], class_name: str) -> dict[str, Any]:
@@ -74,8 +76,11 @@ class Signature:
         check = compile_schema(self.input_schema, f"input of {self.where}")
         texts = {problem.path: problem for problem in check.explain(arguments, self.input_schema)}
         problems = [
-            Problem(".".join(map(str, fault["loc"])), f"{_dotted(fault['loc'])}{fault['msg']}")
-            for fault in error.errors(include_input=False, include_url=False)
+            Problem(
+                ".".join(map(str, fault["loc"])),
+                f"{_dotted(fault['loc'])}{fault['msg']}; it is {describe_shape(fault['input'])}",
+            )
+            for fault in error.errors(include_url=False)
         ]
         return [texts.get(problem.path, problem) for problem in problems]
 
@@ -143,7 +148,9 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
             # A field must not start with "_" or shadow an attribute of the model; the alias is the real name.
             field = f"p_{parameter.name}"
             names[field] = parameter.name
-            parameters[field] = (annotation, _field(default, parameter.name))
+            if default is not ...:
+                _check_default(where, parameter.name, annotation, default)
+            parameters[field] = (with_base64(annotation), _field(default, parameter.name))
     shape = _OpenArguments if is_open else _Arguments
     try:
         arguments = create_model("Arguments", __base__=shape, **parameters)
@@ -152,7 +159,8 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
             # a misspelt argument is refused; what fits an author's own schema is not refused by the model
             input_schema["additionalProperties"] = False
         returned = hints.get("return", Any) if reads_result else Any
-        result = None if returned is Any or gives_parts(returned) else TypeAdapter(returned)
+        is_plain = returned is Any or gives_parts(returned)
+        result = None if is_plain else TypeAdapter(with_base64(returned))
         output_schema = (
             None
             if result is None
@@ -180,6 +188,28 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
         is_async=inspect.iscoroutinefunction(function),
         names=names,
     )
+
+
+def _check_default(where: str, name: str, annotation: Any, default: Any) -> None:
+    """Refuse a default that is not of the declared type: the function would get it as it is."""
+    if annotation is Any or not isinstance(default, str | int | float | list | dict | tuple | None):
+        return  # another object, such as a mark for "not given", is the author's own
+    try:
+        TypeAdapter(annotation).validate_python(default, strict=True)
+    except ValidationError:
+        shown = getattr(annotation, "__qualname__", None) or str(annotation).replace("typing.", "")
+        remedy = (
+            f"write {name}: {shown} | None = None"
+            if default is None
+            else f"give a default of that type, or declare the type of {default!r:.50}"
+        )
+        raise InvalidSettingError(
+            f"skill {where}",
+            f"the default of {name} is {describe_shape(default)}, not {shown}",
+            remedy=remedy,
+        ) from None
+    except Exception:  # noqa: BLE001 - a type that pydantic cannot read is refused with the others
+        return
 
 
 def _check_kind(function: Callable[..., Any], where: str, returned: Any) -> None:

@@ -79,6 +79,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "worker": ("serving.serve:worker", "Run workflows in an additional process."),
         "workflows": ("calling.workflows:workflows", "List the workflows, or check files."),
         "runs": ("calling.runs:runs", "List runs, or show one as a tree of its steps."),
+        "schedules": (
+            "calling.schedules:schedules",
+            "List the schedules of workflows, add, pause, resume, remove and run them.",
+        ),
         "resume": ("calling.runs:resume", "Resume a run."),
         "cancel": ("calling.runs:cancel", "Cancel a run, its branches and the calls in flight."),
         "rerun": ("calling.runs:rerun", "Run again from a step, as a new run."),

@@ -17,6 +17,7 @@ RetinueError
 │   │   └── SkillNotOfferedError  no agent in the directory offers it
 │   ├── UnknownAgentError
 │   ├── UnknownRunError
+│   ├── UnknownScheduleError
 │   ├── UnknownStepError      a run or definition has no such step
 │   ├── UnknownWorkflowError  no workflow of this name
 │   ├── UnknownTokenError     no token of this id
@@ -132,6 +133,7 @@ from retinue.core.error_kinds.lookups import (
     UnknownResourceError,
     UnknownRoleError,
     UnknownRunError,
+    UnknownScheduleError,
     UnknownSkillError,
     UnknownStepError,
     UnknownTokenError,
@@ -247,6 +249,7 @@ __all__ = [
     "UnknownResourceError",
     "UnknownRoleError",
     "UnknownRunError",
+    "UnknownScheduleError",
     "UnknownSkillError",
     "UnknownStepError",
     "UnknownTokenError",

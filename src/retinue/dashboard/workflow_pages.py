@@ -47,9 +47,9 @@ class WorkflowPages:
 
     async def _workflows(self, request: Request, principal: Principal) -> Response:
         listing = await self._hub.read(principal, "list_workflows", {})
-        return self._frame.render(
-            "workflows.html", request, {"workflows": listing["workflows"]}, "workflows", data=listing
-        )
+        schedules = await self._hub.read(principal, "list_schedules", {})
+        rows = {"workflows": listing["workflows"], "schedules": schedules["schedules"]}
+        return self._frame.render("workflows.html", request, rows, "workflows", data=rows)
 
     async def _workflow(self, request: Request, principal: Principal) -> Response:
         name = request.path_params["workflow"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -10,41 +10,83 @@ from pydantic import Field
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.rows import render_version, status_of
-from retinue.core.call import Answer
-from retinue.core.errors import NotAllowedError
+from retinue.core.call import Answer, Outcome
+from retinue.core.errors import InvalidParametersError, NotAllowedError, Problem
 from retinue.core.record import Listing, Stats
 from retinue.hub.resources import render_agent
 from retinue.hub.search import list_missing
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.entry import Entry
 from retinue.mesh.permissions import Access, is_mesh_itself, is_seen
 
 Json = dict[str, Any]
+
+_MAX_NAMED = 5
 
 _RELAYED_S = 86_400.0
 """Longer than any limit of the skill that ``call_skill`` calls: that one ends it, and its error says so."""
 
 
+def _answer_of(outcome: Outcome) -> Any:
+    """The result of a relayed call with everything that came with it; raises its error."""
+    value = outcome.get()
+    if outcome.parts or outcome.warnings or outcome.usage is not None:
+        return Answer(value, outcome.parts, warnings=outcome.warnings, usage=outcome.usage)
+    return value
+
+
+def _check_read_only(directory: Directory, skill: str, candidates: Sequence[Entry]) -> None:
+    """Raise InvalidParametersError unless each agent that may get the call marks the skill as read-only."""
+    readers: list[str] = []
+    writers: list[str] = []
+    for candidate in candidates:
+        offer = directory.find_skill(candidate, skill)
+        if offer is not None:
+            (readers if offer.hints.read_only else writers).append(directory.name_of(candidate))
+    if not writers:
+        return
+    error = InvalidParametersError(
+        [Problem("skill", f"skill {skill} of agent {writers[0]} is not marked read-only")]
+    )
+    others = [name for name in dict.fromkeys(readers) if name not in writers][:_MAX_NAMED]
+    error.remedy = f"name one of these agents: {', '.join(others)}" if others else "call it with call_skill"
+    raise error
+
+
 def add_agent_skills(
     agent: Agent, directory: Directory, access: Access, stats_of: Callable[[Listing], Stats]
 ) -> None:
-    """Add ``call_skill``, ``show_agent``, ``map_agents`` and ``refresh_agents``."""
+    """Add ``call_skill``, ``call_read_only_skill``, ``show_agent``, ``map_agents`` and ``refresh_agents``."""
 
     @agent.skill(expose=True, timeout_s=_RELAYED_S)
     async def call_skill(
-        skill: Annotated[str, Field(description="The skill's id")],
+        skill: Annotated[str, Field(description="Its id")],
         ctx: Context,
-        arguments: Annotated[
-            Json | None, Field(description="Arguments that match the skill's input schema")
-        ] = None,
+        arguments: Annotated[Json | None, Field(description="As its schema says")] = None,
         agent: Annotated[str | None, Field(description="Only this agent")] = None,
-        version: Annotated[str | None, Field(description="Only versions such as >=1.2,<2")] = None,
+        version: Annotated[str | None, Field(description="Such as >=1.2,<2")] = None,
     ) -> Any:
-        """Calls a skill of the mesh, found by its id, with the caller's own rights."""
-        outcome = await ctx.relay(skill, arguments or {}, agent=agent, version=version)
-        value = outcome.get()
-        if outcome.parts or outcome.warnings or outcome.usage is not None:
-            return Answer(value, outcome.parts, warnings=outcome.warnings, usage=outcome.usage)
-        return value
+        """Calls a skill of the mesh with the caller's own rights."""
+        return _answer_of(await ctx.relay(skill, arguments or {}, agent=agent, version=version))
+
+    @agent.skill(expose=True, read_only=True, timeout_s=_RELAYED_S)
+    async def call_read_only_skill(
+        skill: str,
+        ctx: Context,
+        arguments: Json = {},  # noqa: B006 - it is not changed, and its schema is short
+        agent: str = "",
+        version: str = "",
+    ) -> Any:
+        """As call_skill, for skills marked read_only only."""
+        candidates = await directory.resolve_skill(
+            skill,
+            ctx.principal.scopes,
+            version_range=version or None,
+            agent=agent or None,
+            view=access.view_of(ctx.principal),
+        )
+        _check_read_only(directory, skill, candidates)
+        return _answer_of(await ctx.relay(skill, arguments, agent=agent or None, version=version or None))
 
     @agent.skill(read_only=True)
     async def show_agent(name: str, ctx: Context) -> Json:

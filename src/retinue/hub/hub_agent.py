@@ -53,6 +53,7 @@ _RELAYED_S = 86_400.0
 
 SKILLS = (
     "call_skill",
+    "call_read_only_skill",
     "show_agent",
     "map_agents",
     "refresh_agents",
@@ -81,6 +82,9 @@ SKILLS = (
     "resume_run",
     "rerun_run",
     "signal_run",
+    "list_schedules",
+    "add_schedule",
+    "change_schedule",
     "send_message",
 )
 """The order of the skills on cards and in lists; skills of other distributions follow."""
@@ -88,11 +92,12 @@ SKILLS = (
 
 @dataclass(frozen=True, slots=True)
 class HubAgent:
-    """The hub's agent, its prompts for stored workflows, and the list of its tools."""
+    """The hub's agent, its prompts for stored workflows, the list of its tools, and what starts its runs."""
 
     agent: Agent
     prompts: WorkflowPrompts
     tools: ToolList
+    starter: RunStarter
 
 
 class _HubsAgent(Agent):
@@ -186,4 +191,4 @@ def hub_agent(
     prompts = WorkflowPrompts(agent, library)
     tools = ToolList(directory, prompts.list_custom, lambda: agent.changes.notify(Change("tools")))
     starter.on_first_start(tools.note_run)
-    return HubAgent(agent, prompts, tools)
+    return HubAgent(agent, prompts, tools, starter)

@@ -47,10 +47,14 @@ class RunAccess:
     def may_access(self, principal: Principal, record: RunRecord) -> bool:
         """Whether the caller has every scope that the run has, and sees every agent that its starter sees."""
         origin = record.request.origin
-        if not covers(principal.scopes, origin.scopes - _PROCESS_SCOPES):
+        return self.may_act_for(principal, origin.caller, origin.scopes)
+
+    def may_act_for(self, principal: Principal, caller: str, scopes: frozenset[str]) -> bool:
+        """Whether a principal has all scopes, and sees all agents, that a caller with these scopes does."""
+        if not covers(principal.scopes, scopes - _PROCESS_SCOPES):
             return False
         hidden = self._hidden_from(principal)
-        return hidden <= self._hidden_from(Principal(origin.caller, "run", origin.scopes))
+        return hidden <= self._hidden_from(Principal(caller, "run", scopes))
 
     def filter(self, principal: Principal) -> Callable[[RunRecord], bool]:
         """A predicate for the runs that the caller may access; raises NotAllowedError if there are none."""
@@ -64,10 +68,7 @@ class RunAccess:
         """
         reject_limited(principal)
         root, slash, below = run_id.partition("/")
-        ids = [self.stored_id(root, principal), root]
-        if RUN_ID_MARK not in root:
-            ids += [f"{root}{RUN_ID_MARK}{mark}" for mark in _MARKS]
-        for stored in dict.fromkeys(ids):
+        for stored in self.list_stored_ids(root, principal):
             try:
                 record = await self._runs.get(f"{stored}{slash}{below}")
             except UnknownRunError:
@@ -75,6 +76,13 @@ class RunAccess:
             if self.may_access(principal, record):
                 return record
         raise UnknownRunError(run_id)
+
+    def list_stored_ids(self, run_id: str, principal: Principal) -> tuple[str, ...]:
+        """The ids under which something is stored that the caller may name so, its own first."""
+        ids = [self.stored_id(run_id, principal), run_id]
+        if RUN_ID_MARK not in run_id:
+            ids += [f"{run_id}{RUN_ID_MARK}{mark}" for mark in _MARKS]
+        return tuple(dict.fromkeys(ids))
 
     def stored_id(self, run_id: str, principal: Principal) -> str:
         """The id under which a run is stored that the caller names so."""

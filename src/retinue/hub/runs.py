@@ -58,12 +58,10 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
         ctx: Context,
         status: Annotated[
             Literal["running", "done", "failed", "cancelled"] | None,
-            Field(description="Only runs with this status"),
+            Field(description="Only these"),
         ] = None,
-        workflow: Annotated[str | None, Field(description="Only runs of this workflow")] = None,
-        limit: Annotated[
-            int, Field(description="Maximum number of runs, newest first", ge=1, le=1000)
-        ] = _LISTED,
+        workflow: Annotated[str | None, Field(description="Only its runs")] = None,
+        limit: Annotated[int, Field(description="Newest first", ge=1, le=1000)] = _LISTED,
     ) -> Json:
         """Lists the runs, newest first."""
         accept = access.filter(ctx.principal)
@@ -100,6 +98,8 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
         stored = (await access.get(run, ctx.principal)).id
         events = await _next_events(runs, stored, after, min(wait_s, _LONGEST_WAIT_S))
         record = await runs.get(stored)
+        if not events and record.status != "running":
+            events = list(await runs.list_events(stored, after=after))
         # done only together with the last event, so that the caller misses none
         last = events[-1] if events else None
         is_complete = last is None or (last.kind == "run_finished" and last.run_id == stored)
@@ -122,7 +122,7 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
 def _add_run_changes(agent: Agent, runs: Runs, access: RunAccess) -> None:
     @agent.skill
     async def cancel_run(run: str, ctx: Context) -> Json:
-        """Cancels a run, its branches and the calls in flight; lists the effects that already happened."""
+        """Cancels a run with its calls in flight; lists the effects that already happened."""
         record = await runs.cancel((await access.get(run, ctx.principal)).id)
         effects = list_effects(await runs.list_events(record.id))
         return {"run": run, "status": record.status, "effects": effects}
@@ -139,10 +139,10 @@ def _add_run_changes(agent: Agent, runs: Runs, access: RunAccess) -> None:
     async def rerun_run(
         run: str,
         ctx: Context,
-        from_step: Annotated[str, Field(description="First step to run again; results before it are kept")],
+        from_step: Annotated[str, Field(description="First step to run again")],
         new_run: Annotated[str | None, Field(description="Id of the new run")] = None,
     ) -> Json:
-        """Runs again from a step, as a new run that keeps the results recorded before the step."""
+        """Runs again from a step, as a new run with the results before it."""
         old = await access.get(run, ctx.principal)
         if new_run is None:
             stored = uuid.uuid4().hex
@@ -162,8 +162,8 @@ def _add_signals(agent: Agent, runs: Runs, access: RunAccess) -> None:
         run: str,
         topic: str,
         ctx: Context,
-        value: Annotated[Any, Field(description="The output of the waiting step")] = None,
-        step: Annotated[str | None, Field(description="The waiting step, if several wait")] = None,
+        value: Annotated[Any, Field(description="Output of the step")] = None,
+        step: Annotated[str | None, Field(description="If several wait")] = None,
     ) -> Json:
         """Answers a step that waits for a signal, such as a person's approval."""
         record = await access.get(run, ctx.principal)
@@ -192,9 +192,11 @@ def _add_signals(agent: Agent, runs: Runs, access: RunAccess) -> None:
 
 async def _next_events(runs: Runs, run: str, after: int, wait_s: float) -> list[RunEvent]:
     """The events after ``after``; without any, wait for the next one."""
-    events = list(await runs.list_events(run, after=after))
-    if events or (await runs.get(run)).status != "running":
+    if events := list(await runs.list_events(run, after=after)):
         return events
+    if (await runs.get(run)).status != "running":
+        # it may have ended, and told its last steps, since its events were read
+        return list(await runs.list_events(run, after=after))
     stream = runs.follow(run, after=after)
     try:
         async with asyncio.timeout(wait_s):

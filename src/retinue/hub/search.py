@@ -50,18 +50,12 @@ def add_search_skills(agent: Agent, directory: Directory, search: SkillSearch, a
     @agent.skill(expose=True, read_only=True)
     async def find_skills(
         ctx: Context,
-        query: Annotated[str, Field(description="What the skill should do, in words; empty for all")] = "",
-        skill: Annotated[str | None, Field(description="Only the skill with this id")] = None,
-        agent: Annotated[str | None, Field(description="Only skills of this agent")] = None,
-        version: Annotated[
-            str | None, Field(description="Only agents in this version range, such as >=1.2,<2")
-        ] = None,
-        labels: Annotated[
-            dict[str, str] | None, Field(description="Only agents with all of these labels; * = any value")
-        ] = None,
-        why: Annotated[
-            str | None, Field(description="Explain the rank of this agent, or why it is not listed")
-        ] = None,
+        query: Annotated[str, Field(description="In words; empty for all")] = "",
+        skill: Annotated[str | None, Field(description="Its id")] = None,
+        agent: Annotated[str | None, Field(description="Only this agent")] = None,
+        version: Annotated[str | None, Field(description="Such as >=1.2,<2")] = None,
+        labels: Annotated[dict[str, str] | None, Field(description="All of these; * = any value")] = None,
+        why: Annotated[str | None, Field(description="Explain the place of this agent")] = None,
         limit: Annotated[int, Field(ge=1, le=1000)] = 5,
         detailed: Annotated[bool, Field(description="With schemas")] = False,
     ) -> Json:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.core.call import TraceContext
+from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import (
     DefinitionError,
     InvalidParametersError,
@@ -80,8 +80,8 @@ class RunStarter:
         self, orchestrator: Orchestrator, library: Library, access: RunAccess, known_skills: KnownSkills
     ) -> None:
         self._orchestrator = orchestrator
-        self._library = library
-        self._access = access
+        self.library = library
+        self.access = access
         self._known_skills = known_skills
         self._observers: list[Callable[[], None]] = []
         self._inline: LRUCache[bytes, Loaded] = LRUCache(_REMEMBERED)
@@ -103,7 +103,7 @@ class RunStarter:
                 problem = f"field 'workflow' is neither a name nor a JSON object: {error}"
                 raise InvalidParametersError([Problem("workflow", problem)]) from None
         if isinstance(workflow, str):
-            return await self._library.get(workflow)
+            return await self.library.get(workflow)
         return self._load_inline(workflow)
 
     def _load_inline(self, workflow: Json) -> Loaded:
@@ -123,7 +123,7 @@ class RunStarter:
         loaded: Loaded,
         definition: Definition,
         given: Any,
-        ctx: Context,
+        principal: Principal,
         trace: TraceContext,
         *,
         run: str | None = None,
@@ -134,10 +134,9 @@ class RunStarter:
 
         Raises DefinitionError for what would surely fail; a run that was started before is not checked again.
         """
-        caller = ctx.principal
-        reject_limited(caller)
-        bundled = await bundle(self._library, loaded)
-        origin = Origin(caller.scopes, caller.id, trace, loaded.digest)
+        reject_limited(principal)
+        bundled = await bundle(self.library, loaded)
+        origin = Origin(principal.scopes, principal.id, trace, loaded.digest)
         if is_run_as_mesh(loaded):
             if overrides and "agents" in overrides and not covers(origin.scopes, MESH_SCOPES):
                 # its owner chose the agents that a caller without these rights reaches through it
@@ -149,35 +148,35 @@ class RunStarter:
         if overrides:
             definition = _override(definition, overrides)
         checked = replace(loaded, definition=definition)
-        findings = await self._known_skills.inspect(bundled, checked, caller, origin.scopes, given=given)
+        findings = await self._known_skills.inspect(bundled, checked, principal, origin.scopes, given=given)
         faults = [one.fault for one in findings if one.blocks]
-        if faults and (run is None or await self.find(run, ctx) is None):
+        if faults and (run is None or await self.find(run, principal) is None):
             raise faults[0]
         try:
             record = await self._orchestrator.start(
                 definition,
                 given,
-                run_id=None if run is None else self._access.stored_id(check_run_id(run), caller),
+                run_id=None if run is None else self.access.stored_id(check_run_id(run), principal),
                 origin=origin,
                 nested=bundled.nested,
             )
         except RunConflictError as error:
             raise error.named(run or "") from None
-        if not self._access.may_access(replace(caller, scopes=origin.scopes), record):
+        if not self.access.may_access(replace(principal, scopes=origin.scopes), record):
             # the id belongs to a run that the caller may not access, such as one of an earlier release
             raise RunConflictError(run or record.id)
         while self._observers:
             self._observers.pop()()
         warnings = tuple(one.fault for one in findings if not one.blocks)
-        return StartedRun(record, self._access.shown_id(record.id, caller), choice, loaded, warnings)
+        return StartedRun(record, self.access.shown_id(record.id, principal), choice, loaded, warnings)
 
-    async def find(self, run: str, ctx: Context) -> StartedRun | None:
+    async def find(self, run: str, principal: Principal) -> StartedRun | None:
         """The run that this caller started under this id; None if there is none."""
         try:
-            record = await self._access.get(run, ctx.principal)
+            record = await self.access.get(run, principal)
         except UnknownRunError:
             return None
-        is_own = record.id == self._access.stored_id(run, ctx.principal)
+        is_own = record.id == self.access.stored_id(run, principal)
         return StartedRun(record, run) if is_own else None
 
 
@@ -194,7 +193,7 @@ def add_start_skill(agent: Agent, starter: RunStarter) -> None:
             Json | None, Field(description="agents and timeouts (ms) by step id or position")
         ] = None,
     ) -> Json:
-        """Starts a workflow and returns at once; the run id is an idempotency key."""
+        """Starts a workflow and returns at once."""
         with ctx.entrust() as outgoing:
             outgoing.record_usage(0)
             reject_limited(ctx.principal)
@@ -204,7 +203,7 @@ def add_start_skill(agent: Agent, starter: RunStarter) -> None:
                 loaded,
                 loaded.definition,
                 input,
-                ctx,
+                ctx.principal,
                 outgoing.trace,
                 run=run,
                 overrides=overrides,

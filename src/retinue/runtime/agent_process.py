@@ -15,6 +15,7 @@ from retinue.runtime.agent_core import attach_model, open_agent
 from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.parts.agent_publication import AgentLinesPart, ListWatchPart, PublicationPart
+from retinue.runtime.parts.author_hints import AuthorHintsPart
 from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.mcp import AgentMcpPart
 from retinue.runtime.parts.messages import MessagesPart
@@ -90,6 +91,7 @@ def agent_parts(target: Target, options: ServeOptions, settings: Settings) -> Se
     publication = [PublicationPart(options.registry, options.tag, options.hub_url)] if options.publish else []
     return [
         AgentLinesPart(),
+        AuthorHintsPart(),
         ExecutePart(),
         AgentMcpPart(),
         MessagesPart(),

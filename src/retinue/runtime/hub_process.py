@@ -28,6 +28,7 @@ from retinue.runtime.parts.imports import ImportsPart
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.protocols import A2aPart, CardPart, ExecutePart, ProbesPart, RestPart
 from retinue.runtime.parts.runs import RunsPart
+from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.parts.storage import StoragePart
 from retinue.runtime.parts.upkeep import MeshMapPart, UpkeepPart
 from retinue.runtime.run_process import own_state, run_process
@@ -104,6 +105,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         LogsPart(),
         SupervisorPart(bare=bare),
         RunsPart(starts_early=not bare),
+        SchedulesPart(),
         CallsPart(),
     ]
 

@@ -23,6 +23,7 @@ from retinue.workflows.runs.records import RunEvent, RunRecord, RunRequest
 if TYPE_CHECKING:
     from retinue.workflows.durable.database_watch import RunFigures
     from retinue.workflows.durable.runs import DurableRuns
+    from retinue.workflows.durable.schedule_table import ScheduleTable
 
 _log = structlog.get_logger("retinue.runs")
 
@@ -123,6 +124,10 @@ class LazyRuns:
         return [
             RunNode(node.executor, node.running, node.executor == figures.own_node) for node in figures.nodes
         ]
+
+    async def open_schedules(self) -> ScheduleTable:
+        """The schedules, which are stored with the runs."""
+        return (await self._open()).schedules
 
     async def leave(self) -> None:
         """Stop executing runs; another process resumes them."""

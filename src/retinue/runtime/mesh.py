@@ -104,6 +104,7 @@ class Mesh:
             self.registries,
             self.hub.prompts,
             self.hub.tools,
+            self.hub.starter,
             self.figures,
             self.peers.mcp_client,
         ):

@@ -18,6 +18,7 @@ from retinue.runtime.parts.hub_moments import FirstReadingPart
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.protocols import ProbesPart
 from retinue.runtime.parts.runs import RunsPart
+from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.parts.storage import StoragePart
 from retinue.runtime.parts.upkeep import UpkeepPart
 from retinue.runtime.run_process import run_process
@@ -64,6 +65,7 @@ def worker_parts(settings: Settings) -> Sequence[Part]:
         FirstReadingPart(),
         UpkeepPart(),
         RunsPart(),
+        SchedulesPart(),
     ]
 
 

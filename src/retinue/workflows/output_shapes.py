@@ -1,10 +1,12 @@
-"""Finds keys that a JSON Schema does not have, as far as the schema says so."""
+"""What a JSON Schema says of a value: keys that it does not have, and its form for a person to write."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import orjson
 
 from retinue.core.record import Schema
 
@@ -58,6 +60,43 @@ def literal_shape(value: Any) -> Schema | None:
         return None
     properties = {key: literal_shape(inner) or {} for key, inner in value.items()}
     return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def describe_form(schema: Schema | None) -> str:
+    """The form of a value as a person writes it, such as ``{"ok": true|false, "why": TEXT}``; "" for any."""
+    if not schema:
+        return ""
+    here = resolve_reference(schema, schema)
+    if "const" in here:
+        return orjson.dumps(here["const"]).decode()
+    if isinstance(here.get("enum"), list):
+        return "|".join(orjson.dumps(one).decode() for one in here["enum"])[:_FORM_CHARACTERS]
+    properties = here.get("properties")
+    if isinstance(properties, Mapping) and properties:
+        required = here.get("required", ())
+        parts = [
+            f'"{key}": {_describe_part(inner)}' + ("" if key in required else "?")
+            for key, inner in properties.items()
+        ]
+        return f"{{{', '.join(parts)}}}"[:_FORM_CHARACTERS]
+    return _FORMS.get(str(here.get("type", "")), "")
+
+
+def _describe_part(schema: Any) -> str:
+    return (describe_form(schema) if isinstance(schema, Mapping) else "") or "…"
+
+
+_FORM_CHARACTERS = 300
+
+_FORMS: Mapping[str, str] = {
+    "boolean": "true|false",
+    "string": "TEXT",
+    "integer": "NUMBER",
+    "number": "NUMBER",
+    "array": "[…]",
+    "object": "{…}",
+    "null": "null",
+}
 
 
 def resolve_reference(schema: Schema, root: Schema) -> Schema:

@@ -159,7 +159,7 @@ def test_a_dollar_before_a_template_stays_a_dollar() -> None:
         (PARALLEL.replace("step_type: parallel", "step_type: paralel"), 6, "unknown step_type"),
         (PARALLEL.replace("steps:\n        -", "stepz:\n        -"), 8, "unknown key 'stepz'"),
         (PARALLEL.replace("id: b, skill", "id: a, skill"), 10, "used twice"),
-        (CONDITIONAL.replace("== 'big'", "=== 'big'"), 8, "Syntax error"),
+        (CONDITIONAL.replace("== 'big'", "=== 'big'"), 8, "= is no operator"),
         (
             CONDITIONAL.replace("    condition: \"{{ steps.look.outputs.kind }} == 'big'\"\n", ""),
             5,

@@ -228,7 +228,9 @@ def _draw_step(node: Mapping[str, Any], depth: int) -> Iterator[str]:
         yield f"{inner}until {clean(node['until'])}"
     elif node["status"] == "waiting":
         asked = f": {clean(node['message'])}" if node.get("message") else ""
-        yield f"{inner}waits for {clean(node.get('topic'))}{asked}"
+        from retinue.runtime.commands.client import describe_value
+
+        yield f"{inner}waits for {clean(node.get('topic'))}{asked}{describe_value(node.get('schema'))}"
     if node.get("warning"):
         yield f"{inner}warning: {clean(node['warning'])}"
     if "error" in node:

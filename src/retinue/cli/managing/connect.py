@@ -189,6 +189,11 @@ def _replace(
             named = "" if name == DEFAULT_NAME else f" --name {name}"
             click.echo(f"put everything back with: retinue connect {client.name} --remove{named}")
             click.echo(f"then: {client.next_step}")
+            note(
+                "with more than 40 tools the list shows the hub's own only: a permission of the client for "
+                "call_read_only_skill is for every skill marked read-only, one for call_skill for every "
+                "skill; keep tools in the list with hub.listed in retinue.toml"
+            )
             return False
 
     if run_command(work()):

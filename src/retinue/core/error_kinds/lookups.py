@@ -77,6 +77,16 @@ class UnknownRunError(LookupFailedError):
         self.run_id = run_id
 
 
+class UnknownScheduleError(LookupFailedError):
+    """No schedule has this name."""
+
+    type = "unknown_schedule"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Unknown schedule: {name[:80]}", remedy="list them: retinue schedules")
+        self.name = name
+
+
 class UnknownStepError(LookupFailedError):
     """A run or its definition has no step of this path."""
 

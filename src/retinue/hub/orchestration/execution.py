@@ -314,7 +314,7 @@ class Orchestration:
 
     async def _run_with_id(self, plan: _Plan, run: str, ctx: Context) -> OrchestrationResult:
         """Start the run of this id, or follow it; it continues when the caller disconnects."""
-        earlier = await self._starter.find(run, ctx)
+        earlier = await self._starter.find(run, ctx.principal)
         with ctx.entrust() as outgoing:
             outgoing.record_usage(0)
             if earlier is None:
@@ -381,7 +381,7 @@ class Orchestration:
             plan.loaded,
             plan.definition,
             plan.given,
-            ctx,
+            ctx.principal,
             trace,
             run=run,
             overrides=plan.request.overrides,

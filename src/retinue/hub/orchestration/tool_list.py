@@ -27,10 +27,13 @@ RUN_TOOLS = frozenset(
 
 _NEVER = frozenset(
     {
+        "add_schedule",
+        "change_schedule",
         "check_workflow",
         "clear_cache",
         "list_calls",
         "list_imports",
+        "list_schedules",
         "refresh_agents",
         "show_mesh",
         "show_trace",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from cachetools import LRUCache
@@ -36,6 +37,9 @@ ListingMode = Literal["all", "search", "auto"]
 
 MANY = 40
 """With more skills of agents than this, ``auto`` lists only the hub's own tools."""
+
+MAX_PINNED = 200
+"""Skills of agents in the list of a hub that lists only its own tools otherwise."""
 
 TOO_MANY = 1_000
 """With more than this, it does so even in a session that began with the long list."""
@@ -72,7 +76,8 @@ class HubOffer:
 
     ``access`` says which agents a caller sees. ``imported`` are the servers whose resources and prompts are
     listed; the ones of other agents are at their own endpoints. ``shape`` selects the listed ones of the
-    hub's own skills; ``identity`` is another name and version for clients.
+    hub's own skills, and ``listed``, globs over ``<agent>__<skill>``, those of agents that stay in the short
+    list; ``identity`` is another name and version for clients.
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class HubOffer:
         access: Access,
         *,
         listing: ListingMode = "auto",
+        listed: Sequence[str] = (),
         names: Names = "safe",
         instructions: str | None = None,
         shape: Shape | None = None,
@@ -93,6 +99,7 @@ class HubOffer:
         self._directory = directory
         self._access = access
         self._listing = listing
+        self._listed = tuple(listed)
         self._names = names
         self._instructions = instructions
         self._shape = shape
@@ -211,7 +218,8 @@ class HubOffer:
         if self._shape is not None:
             own = self._shape(own, key.scopes, key.view)
         if short:
-            return SearchOnlyCatalog(own, self._directory, key, self._names, lambda: self._count(key))
+            pinned = self._list_pinned(key)
+            return SearchOnlyCatalog(own, self._directory, key, self._names, lambda: self._count(key), pinned)
         entries = self._survey(key).entries
         names = {entry.id: self._directory.name_of(entry) for entry in entries}
         others: list[tuple[str | None, Skill]] = [
@@ -221,6 +229,22 @@ class HubOffer:
             if is_visible(skill.visibility, key.scopes)
         ]
         return ToolCatalog([*((None, skill) for skill in own), *others], names=self._names)
+
+    def _list_pinned(self, key: VisibilityKey) -> list[tuple[str, Skill]]:
+        """The skills of agents that stay in the short list, with their agents: at most `MAX_PINNED`."""
+        pinned: list[tuple[str, Skill]] = []
+        for entry in self._directory.list_entries() if self._listed else ():
+            agent = self._directory.name_of(entry)
+            for skill_id in key.list_skills(entry):
+                name = f"{agent}__{skill_id}"
+                if not any(fnmatchcase(name, glob) for glob in self._listed):
+                    continue
+                skill = self._directory.find_skill(entry, skill_id)
+                if skill is not None:
+                    pinned.append((agent, skill))
+                if len(pinned) >= MAX_PINNED:
+                    return pinned
+        return pinned
 
     def _own_changed(self, change: Change) -> None:
         if change.kind != "resource":

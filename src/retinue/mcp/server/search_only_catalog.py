@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ MAX_KNOWN = 5_000
 """Up to this number, unlisted tools are found by any alias; beyond, by aliases with the agent's name."""
 
 CALLER = "call_skill"
+READER = "call_read_only_skill"
 
 _MARKS = (AGENT_MARK, ".")
 
@@ -48,7 +49,8 @@ class VisibilityKey:
 class SearchOnlyCatalog(ToolCatalog):
     """Lists ``own``; every other tool is looked up when it is called.
 
-    ``count`` gives the number of tools that are not listed, and of their agents.
+    ``count`` gives the number of tools of agents, and of their agents. ``pinned`` are skills of agents that
+    are listed all the same.
     """
 
     def __init__(
@@ -58,8 +60,11 @@ class SearchOnlyCatalog(ToolCatalog):
         key: VisibilityKey,
         names: Names,
         count: Callable[[], tuple[int, int]],
+        pinned: Sequence[tuple[str, Skill]] = (),
     ) -> None:
-        super().__init__(((None, skill) for skill in own), names=names)
+        listed: list[tuple[str | None, Skill]] = [(None, skill) for skill in own]
+        super().__init__([*listed, *pinned], names=names)
+        self._pinned = len(pinned)
         self._directory = directory
         self._key = key
         self._count = count
@@ -68,9 +73,10 @@ class SearchOnlyCatalog(ToolCatalog):
     def tools(self) -> list[dict[str, Any]]:
         """The hub's own tools; the description of the finder contains the number of the others."""
         tools, agents = self._count()
+        tools -= self._pinned
         more = (
             f" {tools} more tools of {agents} agent{'s' * (agents != 1)} are not in this list: "
-            f"find them here, call them with {CALLER}."
+            f"find them here, call them with {CALLER}, or {READER} where read_only."
         )
         return [
             {**tool, "description": tool["description"] + more} if tool["name"] == FINDER else tool

@@ -287,7 +287,8 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
     kind = event.get("kind")
     if kind == "wait" and event["event"] == "step_started":
         asked = event.get("message") or f"waits for {event['topic']}"
-        return f"  {event['step']:<18} {asked} — answer: retinue signal {run} {event['topic']} VALUE"
+        form = describe_value(event.get("schema"))
+        return f"  {event['step']:<18} {asked} — answer: retinue signal {run} {event['topic']} VALUE{form}"
     if kind == "timer" and event["event"] == "step_started":
         return f"  {event['step']:<18} waits until {event['until']}"
     if kind in CALL_KINDS and event["event"] == "step_finished":
@@ -299,6 +300,15 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
         called = f"{event.get('skill') or '-':<16} {event.get('agent') or '-':<14}"
         return f"  {event['step']:<18} {called} {end}{warned}"
     return None
+
+
+def describe_value(schema: Mapping[str, Any] | None) -> str:
+    """``, VALUE: FORM`` for the value that a signal wants; "" where any value will do."""
+    # imported here: a run that waits is rare
+    from retinue.workflows.output_shapes import describe_form
+
+    form = describe_form(schema)
+    return f", VALUE: {form}" if form else ""
 
 
 _EFFECTS = {

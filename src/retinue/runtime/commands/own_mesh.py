@@ -12,6 +12,7 @@ from retinue.runtime.launch import Start
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.parts.messages import MessagesPart
+from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.serving import Stop
 from retinue.settings import Settings
 from retinue.storage.state import State
@@ -24,5 +25,6 @@ async def open_own_mesh(settings: Settings, state: State) -> AsyncIterator[Proce
     start = Start(settings, state, lambda line: None, Stop())
     async with open_mesh(settings, state, MemoryListings(), open_runs=runs.open) as mesh:
         process = mesh.as_process("command", start)
-        async with open_parts(process, [MessagesPart()]):
+        process.add(LazyRuns, runs)
+        async with open_parts(process, [MessagesPart(), SchedulesPart()]):
             yield process

@@ -46,8 +46,9 @@ LEXICAL = ("lexical", "2.0.0")
 
 INSTRUCTIONS = (
     "A mesh of agents. Skills of agents are tools named <agent>__<skill>. Where the list does not show what "
-    "you need, ask find_skills, then call_skill with the agent and the skill that it names. The resource "
-    "agent:<name> tells all about one agent. orchestrate hands a whole task to one or several agents."
+    "you need, ask find_skills, then call_skill (or call_read_only_skill for a row that is read_only) with "
+    "the agent and the skill that it names. The resource agent:<name> tells all about one agent. orchestrate "
+    "hands a whole task to one or several agents."
 )
 """The instructions for the client's model."""
 
@@ -66,6 +67,7 @@ async def open_hub_mcp(process: Process, imported: ServersInHub | None) -> Async
         directory,
         dispatcher.access,
         listing=hub.listing,
+        listed=hub.listed,
         names=mcp.names,
         instructions=INSTRUCTIONS,
         shape=process.get(ToolList).shape,

@@ -21,6 +21,7 @@ from retinue.workflows.definitions.definition import (
     Loop,
     Parallel,
     Retry,
+    Schedule,
     Settings,
     Step,
     StrictModel,
@@ -45,6 +46,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "compensate": _list_keys(Compensation),
     "ask": _list_keys(AskFirst),
     "settings": _list_keys(Settings),
+    "schedule": _list_keys(Schedule),
 }
 _SHAPES = {
     "tuple_type": "a list",

@@ -19,8 +19,10 @@ from pydantic import (
     Field,
     StringConstraints,
     WithJsonSchema,
+    model_validator,
 )
 
+from retinue.workflows.cron import CronTimes, RepeatedTimes, Times, read_timezone
 from retinue.workflows.times import parse_time
 
 MAX_DURATION_S = 7 * 24 * 3600.0
@@ -412,6 +414,50 @@ class Step(StrictModel):
 
 RunsAs = Literal["caller", "mesh"]
 
+Missed = Literal["skip", "once", "all"]
+
+Overlap = Literal["skip", "queue", "cancel"]
+
+
+class Schedule(StrictModel):
+    """When a workflow starts by itself, once somebody has added the schedule, and with which input.
+
+    ``cron`` has five fields, read in ``timezone``; ``every`` counts from the time at which the schedule was
+    added. ``missed``: what happens after times at which no node ran; ``overlap``: what happens while the
+    previous run still runs.
+    """
+
+    cron: str | None = None
+    every: TimerDuration | None = None
+    timezone: str = "UTC"
+    input: Any = None
+    missed: Missed = "once"
+    overlap: Overlap = "skip"
+
+    @model_validator(mode="after")
+    def _check(self) -> Schedule:
+        if (self.cron is None) == (self.every is None):
+            raise ValueError("a schedule has one of cron and every")
+        read_timezone(self.timezone)
+        self.make_times(0.0)
+        return self
+
+    def make_times(self, began_at: float) -> Times:
+        """The times of the schedule, which was added at ``began_at``."""
+        if self.cron is not None:
+            return CronTimes(self.cron, self.timezone)
+        every_s = parse_duration(self.every or "", MAX_TIMER_S)
+        if every_s < 1 or every_s % 1:
+            raise ValueError(f"every {self.every} is no number of whole seconds")
+        return RepeatedTimes(every_s, float(int(began_at)))
+
+
+def _expand_schedule(value: Any) -> Any:
+    return {"cron": value} if isinstance(value, str) else value
+
+
+SchedulePart = Annotated[Schedule, BeforeValidator(_expand_schedule)]
+
 
 class Definition(StrictModel):
     """A workflow.
@@ -432,6 +478,7 @@ class Definition(StrictModel):
     steps: Annotated[tuple[Step, ...], Field(strict=False)]
     output: Any = "last"
     output_schema: dict[str, Any] | None = None
+    schedule: SchedulePart | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The canonical form: JSON values, without what equals the default."""

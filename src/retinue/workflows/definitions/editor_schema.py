@@ -33,6 +33,15 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "steps": "The steps, in the order in which they run",
         "output": "last (output of the last step), merged (the objects of all steps), or values with ${{ }}",
         "output_schema": "JSON Schema of the output",
+        "schedule": "When it starts by itself, once added (retinue schedules add): cron text, or an object",
+    },
+    "Schedule": {
+        "cron": "Minute, hour, day of the month, month, day of the week, such as 0 3 * * mon-fri",
+        "every": "Time between two starts, such as 15m, counted from when the schedule was added",
+        "timezone": "Time zone of cron, such as Europe/Berlin",
+        "input": "Input of each run",
+        "missed": "After times at which no node ran: skip them, start once, or start all (at most 100)",
+        "overlap": "While the previous run still runs: skip, queue, or cancel the previous run",
     },
     "Settings": {
         "max_duration": "Time limit of the whole run",
@@ -132,7 +141,7 @@ def editor_schema() -> dict[str, Any]:
     _complete("Definition", root)
     for name, model in models.items():
         _complete(name, model)
-    _write_unions(models)
+    _write_unions({"Definition": root, **models})
     return {"$schema": DRAFT, **root, "$defs": models}
 
 
@@ -196,6 +205,7 @@ def _write_unions(models: dict[str, Any]) -> None:
         ("Step", "ask"): [true_or_false, {"$ref": "#/$defs/AskFirst"}],
         ("Step", "foreach"): [text, {"type": "array"}, {"$ref": "#/$defs/Foreach"}],
         ("Step", "wait_for"): [text, {"$ref": "#/$defs/WaitFor"}],
+        ("Definition", "schedule"): [text, {"$ref": "#/$defs/Schedule"}],
         ("Step", "wait"): [DURATION_SCHEMA, {"$ref": "#/$defs/Timer"}],
         ("Parallel", "agents"): [text, {"type": "array", "items": text, "maxItems": 100}],
     }

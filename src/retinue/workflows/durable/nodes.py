@@ -315,7 +315,7 @@ def take_slot(folder: Path) -> Iterator[Slot]:
     refuse_gone(folder.parent)
     with storage_errors(folder):
         make_folder(folder)
-        host = _read_host(folder)
+        host = read_host(folder)
         number, lock = _lock_lowest(folder)
         free = [other for other in _list_numbers(folder) if other != number and _is_free(folder, other)]
     try:
@@ -350,9 +350,10 @@ def _lock_lowest(folder: Path) -> tuple[int, FileLock]:
     raise OSError(f"all {_MAX_SLOTS} slots are taken")
 
 
-def _read_host(folder: Path) -> str:
+def read_host(folder: Path) -> str:
     """The random name of this state folder among all that share a database, created once."""
     path = folder / "host"
+    make_folder(folder)
     with FileLock(folder / ".lock", mode=0o600):
         if path.exists():
             return path.read_text("ascii").strip()

@@ -33,6 +33,10 @@ CREATE TABLE IF NOT EXISTS {used_ids} (
     id TEXT PRIMARY KEY, request TEXT NOT NULL, ended DOUBLE PRECISION NOT NULL);
 CREATE INDEX IF NOT EXISTS retinue_used_ids_ended ON {used_ids} (ended)
 """,
+    """
+CREATE TABLE IF NOT EXISTS {schedules} (
+    id TEXT PRIMARY KEY, spec TEXT NOT NULL, progress TEXT NOT NULL, revision BIGINT NOT NULL)
+""",
 )
 """One script for each version. Append new ones; never change a released one.
 
@@ -72,6 +76,7 @@ class OwnTables:
         own = "retinue_" if self._is_sqlite else "retinue."
         self.events, self.signals, self.nodes = f"{own}events", f"{own}signals", f"{own}nodes"
         self.used_ids = f"{own}used_ids"
+        self.schedules = f"{own}schedules"
         self._versions = f"{own}schema_version"
 
     def check(self) -> None:
@@ -98,6 +103,7 @@ class OwnTables:
                 "signals": self.signals,
                 "nodes": self.nodes,
                 "used_ids": self.used_ids,
+                "schedules": self.schedules,
                 "serial": serial,
             }
             for script in self._scripts[stored.version :]:

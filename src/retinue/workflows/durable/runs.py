@@ -31,6 +31,7 @@ from retinue.workflows.durable.run_rows import (
     is_outermost,
     stored_args,
 )
+from retinue.workflows.durable.schedule_table import ScheduleTable
 from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.runs.ports import Accept, Body
 from retinue.workflows.runs.records import (
@@ -91,6 +92,7 @@ class DurableRuns:
         self._rows = RunRows(self._database)
         self._events = EventTable(self._database)
         self._signals = SignalTable(self._database)
+        self.schedules = ScheduleTable(self._database, nodes)
         self._retention = Retention(
             self._database,
             self._rows,

@@ -32,6 +32,7 @@ from retinue.workflows.expressions.caps import (
 )
 from retinue.workflows.expressions.isolated import evaluate_isolated
 from retinue.workflows.expressions.lexer import ExpressionReference, iterate_tokens
+from retinue.workflows.expressions.plain_words import say_plainly
 
 if TYPE_CHECKING:
     from cel_expr_python import cel  # type: ignore[import-untyped]  # it ships stubs without a marker
@@ -137,7 +138,8 @@ class Expression:
             return ExpressionError(
                 self.source, "reads a key of something that is no object", remedy="check its type before"
             )
-        return ExpressionError(self.source, _strip_code(message))
+        words = say_plainly(_strip_code(message), self.source)
+        return ExpressionError(self.source, words.problem, remedy=words.remedy)
 
     def _absent(self, key: str) -> ExpressionError:
         return ExpressionError(
@@ -236,10 +238,11 @@ def _compile(source: str) -> cel.Expression:
     try:
         return _open_engine().environment.compile(_rename_loop(source))
     except (RuntimeError, UnicodeEncodeError) as error:
-        problem = _strip_code(str(error)).replace(_LOOP_NAME, "loop")
-        remedy = "expressions are CEL and read input, steps and loop"
-        if "_?_:_" in problem:
-            remedy = "both sides of ? : need one type; wrap one in dyn(…)"
+        message = _strip_code(str(error)).replace(_LOOP_NAME, "loop")
+        problem, remedy = say_plainly(message, source)
+        if "_?_:_" in message:
+            problem = "both sides of ? : need one type"
+            remedy = "wrap one of them in dyn(…)"
         raise ExpressionSyntaxError(f"expression {shorten(source)!r}: {problem}", remedy) from None
 
 

@@ -1,0 +1,171 @@
+"""``retinue schedules``: list the schedules of workflows, add, pause, resume, remove and run them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from retinue.cli.options import json_option
+from retinue.cli.output import note, print_json, print_table
+from retinue.cli.session import open_session, run_command
+
+MISSED = ("skip", "once", "all")
+OVERLAP = ("skip", "queue", "cancel")
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def schedules(ctx: click.Context, as_json: bool) -> None:
+    """List the schedules of workflows, add, pause, resume, remove and run them.
+
+    Without a subcommand, lists each schedule with its next time and what happened last. Schedules fire while
+    a hub or a worker runs.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    reply = run_command(_ask("list_schedules", {}))
+    if as_json:
+        print_json(reply)
+        return
+    rows = reply["schedules"]
+    if not rows:
+        note('no schedules; add one: retinue schedules add WORKFLOW --cron "0 3 * * *"')
+        return
+    print_table(
+        ("SCHEDULE", "WORKFLOW", "WHEN", "STATUS", "NEXT", "LAST"),
+        [
+            (
+                row["schedule"],
+                row["workflow"],
+                _render_rule(row),
+                row["status"],
+                row.get("next", "–"),
+                _render_last(row),
+            )
+            for row in rows
+        ],
+    )
+    _note_reasons(rows)
+
+
+@schedules.command()
+@click.argument("workflow")
+@click.option("--name", metavar="NAME", help="Name of the schedule; default: the workflow's.")
+@click.option("--cron", metavar="TEXT", help="Minute, hour, day, month, weekday, such as '0 3 * * mon-fri'.")
+@click.option("--every", metavar="TIME", help="Time between two starts, such as 15m.")
+@click.option("--timezone", metavar="ZONE", help="Time zone of --cron, such as Europe/Berlin; default: UTC.")
+@click.option("--input", "input_text", metavar="JSON", help="Input of each run.")
+@click.option("--missed", type=click.Choice(MISSED), help="After times at which no node ran; default: once.")
+@click.option("--overlap", type=click.Choice(OVERLAP), help="While a run still runs; default: skip.")
+@json_option
+def add(
+    workflow: str,
+    name: str | None,
+    cron: str | None,
+    every: str | None,
+    timezone: str | None,
+    input_text: str | None,
+    missed: str | None,
+    overlap: str | None,
+    as_json: bool,
+) -> None:
+    """Start a stored workflow at certain times, with the rights of this command.
+
+    The options replace those of the workflow's own "schedule". Adding a schedule of the same name replaces
+    it.
+    """
+    keys = {"cron": cron, "every": every, "timezone": timezone, "missed": missed, "overlap": overlap}
+    schedule: dict[str, Any] = {key: value for key, value in keys.items() if value is not None}
+    if input_text is not None:
+        schedule["input"] = _read_json(input_text)
+    asked: dict[str, Any] = {"workflow": workflow}
+    if name is not None:
+        asked["name"] = name
+    if schedule:
+        asked["schedule"] = schedule
+    _print_changed(run_command(_ask("add_schedule", asked)), as_json)
+
+
+@schedules.command()
+@click.argument("name")
+@json_option
+def pause(name: str, as_json: bool) -> None:
+    """Start no runs until the schedule is resumed."""
+    _change(name, "pause", as_json)
+
+
+@schedules.command()
+@click.argument("name")
+@json_option
+def resume(name: str, as_json: bool) -> None:
+    """Go on with a paused schedule, from its next time on."""
+    _change(name, "resume", as_json)
+
+
+@schedules.command()
+@click.argument("name")
+@json_option
+def remove(name: str, as_json: bool) -> None:
+    """Remove a schedule. Its runs stay."""
+    _change(name, "remove", as_json)
+
+
+@schedules.command("run-now")
+@click.argument("name")
+@json_option
+def run_now(name: str, as_json: bool) -> None:
+    """Start a run of a schedule now, with the rights of its owner."""
+    reply = run_command(_ask("change_schedule", {"schedule": name, "change": "run_now"}))
+    if as_json:
+        print_json(reply)
+    else:
+        note(f"started {reply['run']}; follow it: retinue runs {reply['run']} --follow")
+
+
+def _change(name: str, change: str, as_json: bool) -> None:
+    _print_changed(run_command(_ask("change_schedule", {"schedule": name, "change": change})), as_json)
+
+
+def _print_changed(row: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(row)
+        return
+    following = f", next {row['next']}" if "next" in row else ""
+    click.echo(f"{row['schedule']}: {row['status']}{following}")
+    _note_reasons([row])
+
+
+def _note_reasons(rows: Sequence[Mapping[str, Any]]) -> None:
+    for row in rows:
+        if "reason" in row:
+            note(f"{row['schedule']}: {row['reason']}")
+
+
+def _render_rule(row: Mapping[str, Any]) -> str:
+    return f"{row['cron']} {row['timezone']}" if "cron" in row else f"every {row['every']}"
+
+
+def _render_last(row: Mapping[str, Any]) -> str:
+    last = row.get("last")
+    if last is None:
+        return "–"
+    what = f"{last['status']} {last['scheduled_at']}"
+    return f"{what}: {last['reason']}" if "reason" in last else what
+
+
+def _read_json(text: str) -> Any:
+    import orjson
+
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+async def _ask(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    async with open_session().client() as client:
+        reply: dict[str, Any] = await client.get(skill, arguments)
+        return reply

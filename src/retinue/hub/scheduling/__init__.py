@@ -1,0 +1,1 @@
+"""Schedules: starting workflows at certain times, with the rights of whoever added the schedule."""

@@ -1,0 +1,253 @@
+"""Adds, lists and changes schedules for callers of the hub.
+
+A caller has access to the schedules whose owner has no rights that the caller lacks, as it has to runs.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from retinue.core.call import Principal
+from retinue.core.errors import (
+    InvalidParametersError,
+    InvalidRequestError,
+    NotAllowedError,
+    Problem,
+    RetinueError,
+    UnknownRunError,
+    UnknownScheduleError,
+)
+from retinue.hub.run_access import reject_limited
+from retinue.hub.scheduling.firing import Firing, own
+from retinue.mesh.schema.checks import compile_schema
+from retinue.workflows.cron import read_timezone
+from retinue.workflows.definitions.definition import Definition, Schedule
+from retinue.workflows.schedules import LastFiring, Progress, StoredSchedule
+
+if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
+    from retinue.workflows.durable.schedule_table import ScheduleTable
+
+Json = dict[str, Any]
+
+Change = Literal["pause", "resume", "remove", "run_now"]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class ScheduleBook:
+    """The schedules of a mesh. ``exists`` = whether there may be any, ``wake`` tells the scheduler."""
+
+    def __init__(
+        self,
+        open_table: Callable[[], Awaitable[ScheduleTable]],
+        firing: Firing,
+        *,
+        exists: Callable[[], bool] = lambda: True,
+        wake: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._open_table = open_table
+        self._firing = firing
+        self._access = firing.starter.access
+        self._exists = exists
+        self._wake = wake
+        self._clock = clock
+
+    async def add(
+        self, principal: Principal, workflow: str, name: str | None, given: Json | str | None
+    ) -> Json:
+        """Add a schedule, or replace one of this name; ``given`` replaces keys of the workflow's own one.
+
+        Raises InvalidParametersError, NotAllowedError, UnknownWorkflowError, DefinitionError.
+        """
+        owner = own(principal)
+        loaded = await self._firing.starter.library.get(workflow)
+        name = _check_name(workflow if name is None else name, is_made=name is None)
+        rule = _make_rule(loaded.definition, given)
+        if loaded.definition.input is not None:
+            rule = rule.model_copy(update={"input": {} if rule.input is None else rule.input})
+            _check_input(loaded.definition, rule.input)
+        digest = await self._firing.digest(loaded)
+        table = await self._open_table()
+        now = self._clock()
+        schedule = StoredSchedule(
+            id=self._access.stored_id(name, principal),
+            workflow=workflow,
+            rule=rule,
+            owner=owner,
+            digest=digest,
+            home=await table.read_home(),
+            added_at=now,
+            progress=Progress(seen_until=now),
+        )
+        await table.put(schedule)
+        self._wake()
+        return await self._render(schedule, principal)
+
+    async def list_all(self, principal: Principal) -> list[Json]:
+        """The schedules that a caller has access to, each with its next time and what happened last."""
+        reject_limited(principal)
+        if not self._exists():
+            return []
+        table = await self._open_table()
+        home = await table.read_home()
+        return [
+            await self._render(schedule, principal, home=home)
+            for schedule in await table.list_all()
+            if self._may_access(principal, schedule)
+        ]
+
+    async def change(self, principal: Principal, name: str, change: Change) -> Json:
+        """Pause, resume or remove a schedule, or start its run now; raises UnknownScheduleError."""
+        reject_limited(principal)
+        table = await self._open_table()
+        schedule = await self._get(table, principal, name)
+        if change == "remove":
+            await table.remove(schedule.id)
+            return {"schedule": name, "status": "removed"}
+        now = self._clock()
+        run = None
+        if change == "run_now":
+            self._refuse_ended(schedule)
+            loaded = await self._firing.load(schedule)
+            run = await self._firing.start(schedule, loaded, f"{schedule.name}:now-{uuid4().hex[:8]}")
+            last = LastFiring(now, now, "started", run)
+            progress = replace(schedule.progress, run=run, last=last, broken="")
+        elif change == "pause":
+            progress = replace(schedule.progress, paused=f"paused by {principal.id}", waiting=())
+        else:
+            self._refuse_ended(schedule)
+            await self._firing.load(schedule)
+            progress = replace(schedule.progress, paused="", broken="", seen_until=now)
+        while not await table.change(schedule, progress):
+            # a scheduler was faster; what it has started must not be started again
+            fresh = await self._get(table, principal, name)
+            kept = replace(progress, seen_until=max(progress.seen_until, fresh.progress.seen_until))
+            schedule, progress = fresh, kept
+        self._wake()
+        row = await self._render(replace(schedule, progress=progress), principal)
+        return row if run is None else row | {"run": self._access.shown_id(run, principal)}
+
+    def _refuse_ended(self, schedule: StoredSchedule) -> None:
+        if reason := self._firing.check_owner(schedule.owner):
+            raise NotAllowedError(
+                f"schedule {schedule.name} acts for {schedule.owner.id}: {reason}",
+                remedy=f"add it again, with your own rights: retinue schedules add {schedule.workflow}",
+            )
+
+    async def _get(self, table: ScheduleTable, principal: Principal, name: str) -> StoredSchedule:
+        for stored in self._access.list_stored_ids(name, principal):
+            schedule = await table.find(stored)
+            if schedule is not None and self._may_access(principal, schedule):
+                return schedule
+        raise UnknownScheduleError(name)
+
+    def _may_access(self, principal: Principal, schedule: StoredSchedule) -> bool:
+        return self._access.may_act_for(principal, schedule.owner.id, schedule.owner.scopes)
+
+    async def _render(self, schedule: StoredSchedule, principal: Principal, *, home: str = "") -> Json:
+        rule, progress, now = schedule.rule, schedule.progress, self._clock()
+        problem = progress.broken
+        if not progress.paused and schedule.home == home:
+            problem = await self._find_problem(schedule)
+        row: Json = {
+            "schedule": self._access.shown_id(schedule.id, principal),
+            "workflow": schedule.workflow,
+            "owner": schedule.owner.id,
+            "status": "paused" if progress.paused else "broken" if problem else "active",
+            **rule.model_dump(mode="json", exclude_none=True, exclude={"input"}),
+        }
+        if rule.input is not None:
+            row["input"] = rule.input
+        if reason := progress.paused or problem:
+            row["reason"] = reason
+        if not progress.paused:
+            row["next"] = _render_time(rule, schedule.next_after(now))
+        if progress.waiting:
+            row["waiting"] = len(progress.waiting)
+        if progress.last is not None:
+            row["last"] = await self._render_last(rule, progress.last, principal)
+        return row
+
+    async def _find_problem(self, schedule: StoredSchedule) -> str:
+        try:
+            if reason := self._firing.check_owner(schedule.owner):
+                return reason
+            await self._firing.load(schedule)
+        except RetinueError as error:
+            return f"{error.message} — {error.remedy}" if error.remedy else error.message
+        return ""
+
+    async def _render_last(self, rule: Schedule, last: LastFiring, principal: Principal) -> Json:
+        row: Json = {"scheduled_at": _render_time(rule, last.scheduled_at), "status": last.what}
+        if last.reason:
+            row["reason"] = last.reason
+        if last.run is None:
+            return row
+        row["run"] = self._access.shown_id(last.run, principal)
+        if last.what == "started":
+            try:
+                record = await self._firing.starter.runs.get(last.run)
+            except UnknownRunError:
+                return row | {"status": "deleted"}
+            row["status"] = record.status
+            if record.fault is not None:
+                row["reason"] = record.fault.message
+        return row
+
+
+def _check_name(name: str, *, is_made: bool) -> str:
+    if is_made:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:64]
+    if NAME.fullmatch(name) is None:
+        wanted = "1 to 64 letters, digits, and . _ - after the first"
+        raise InvalidParametersError([Problem("name", f"field 'name' is no name of a schedule: {wanted}")])
+    return name
+
+
+def _make_rule(definition: Definition, given: Json | str | None) -> Schedule:
+    """The schedule of a definition with the keys that were given; raises InvalidParametersError."""
+    keys: Mapping[str, Any] = {"cron": given} if isinstance(given, str) else given or {}
+    own_keys = {} if definition.schedule is None else definition.schedule.model_dump(exclude_defaults=True)
+    for key, other in (("cron", "every"), ("every", "cron")):
+        if key in keys:
+            own_keys.pop(other, None)
+    merged = {**own_keys, **keys}
+    if not merged:
+        raise InvalidRequestError(
+            f"workflow {definition.name} has no schedule",
+            remedy='give it one, as in {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}',
+        )
+    try:
+        return Schedule.model_validate(merged)
+    except ValidationError as error:
+        problems = []
+        for one in error.errors(include_url=False):
+            path = ".".join(["schedule", *map(str, one["loc"])])
+            text = str(one["ctx"]["error"]) if one["type"] == "value_error" else str(one["msg"])
+            problems.append(Problem(path, f"{path}: {text}"))
+        raise InvalidParametersError(problems) from None
+
+
+def _check_input(definition: Definition, given: Any) -> None:
+    schema = compile_schema(definition.input or {}, f"the input of {definition.name}")
+    if problems := schema.problems(given):
+        raise InvalidParametersError(
+            [
+                Problem(f"schedule.input.{one.path}".rstrip("."), f"schedule.input: {one.message}", one.hint)
+                for one in problems
+            ]
+        )
+
+
+def _render_time(rule: Schedule, at: float) -> str:
+    """A time in the zone of a schedule, as in ``2026-12-01T03:00:00+01:00``."""
+    return datetime.fromtimestamp(at, read_timezone(rule.timezone)).isoformat(timespec="seconds")

@@ -1,0 +1,94 @@
+"""Starts the run of a schedule, with the rights of its owner and the definitions that the owner has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from retinue.core.call import Principal, TraceContext
+from retinue.core.errors import (
+    DefinitionError,
+    InvalidRequestError,
+    NotAllowedError,
+    RetinueError,
+    StateError,
+    UnknownRunError,
+    UnknownWorkflowError,
+)
+from retinue.hub.run_access import reject_limited
+from retinue.hub.workflows import RunStarter
+from retinue.mesh.permissions import is_mesh_itself
+from retinue.workflows.definitions.loading import Loaded
+from retinue.workflows.library import bundle
+from retinue.workflows.schedules import ScheduleOwner, StoredSchedule, digest_definitions
+
+TOKEN_CALLER = "token:"  # noqa: S105 - the beginning of an id
+JOIN_CALLER = "join:"
+
+CheckOwner = Callable[[ScheduleOwner], str]
+"""Why the rights of an owner have ended, "" if they have not; raises StateError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """Starts runs of schedules. ``new_trace`` begins a chain."""
+
+    starter: RunStarter
+    check_owner: CheckOwner
+    new_trace: Callable[[], TraceContext]
+
+    async def load(self, schedule: StoredSchedule) -> Loaded:
+        """The workflow of a schedule; raises RetinueError if it or one that it runs is another or gone."""
+        loaded = await self.starter.library.get(schedule.workflow)
+        if await self.digest(loaded) != schedule.digest:
+            raise InvalidRequestError(
+                f"workflow {schedule.workflow} was changed since the schedule was added",
+                remedy=f"read it, then add the schedule again: retinue schedules add {schedule.workflow}",
+            )
+        return loaded
+
+    async def digest(self, loaded: Loaded) -> str:
+        """The digest of a workflow with all that it runs; raises DefinitionError, RegistryError."""
+        bundled = await bundle(self.starter.library, loaded)
+        return digest_definitions(loaded.definition, bundled.nested)
+
+    async def start(self, schedule: StoredSchedule, loaded: Loaded, run: str) -> str:
+        """Start the run of this id, or find it; returns its stored id. Raises RetinueError."""
+        started = await self.starter.start(
+            loaded,
+            loaded.definition,
+            schedule.rule.input,
+            schedule.owner.principal,
+            self.new_trace(),
+            run=run,
+        )
+        return started.record.id
+
+    async def is_running(self, run: str) -> bool:
+        """Whether the run of this stored id still runs."""
+        try:
+            return (await self.starter.runs.get(run)).status == "running"
+        except UnknownRunError:
+            return False
+
+
+def has_issued_token(owner: ScheduleOwner) -> bool:
+    """Whether the rights of an owner are those of an issued token, which only its own state folder knows."""
+    return owner.id.startswith((TOKEN_CALLER, JOIN_CALLER))
+
+
+def own(principal: Principal) -> ScheduleOwner:
+    """The owner that a principal becomes; raises NotAllowedError for one whose rights nothing keeps."""
+    reject_limited(principal)
+    if not is_mesh_itself(principal) and not principal.id.startswith(TOKEN_CALLER):
+        raise NotAllowedError(
+            f"{principal.id} has no lasting rights, with which a schedule could act",
+            remedy="use a token that the hub has issued: retinue token new --scope mesh --name NAME",
+        )
+    return ScheduleOwner(principal.id, principal.kind, principal.scopes)
+
+
+def may_pass(error: RetinueError) -> bool:
+    """Whether the next attempt may succeed, so that the time of a schedule goes on waiting."""
+    lasting = (DefinitionError, UnknownWorkflowError)
+    return not isinstance(error, lasting) and (isinstance(error, StateError) or error.kind.retryable)

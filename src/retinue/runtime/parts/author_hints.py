@@ -1,0 +1,54 @@
+"""What an agent's author should know, as a part: skills without a description, code that blocks others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+
+from retinue.parts.part import Opened, Part
+from retinue.parts.process import Process
+from retinue.runtime.observing.loop_watch import BlockingPlace, LoopWatch
+from retinue.runtime.serving import end_task
+
+_log = structlog.get_logger("retinue.author")
+
+
+class AuthorHintsPart(Part):
+    """Warns of skills without a docstring, and of a function that keeps the event loop from running."""
+
+    name = "author-hints"
+    kinds = frozenset({"agent"})
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        for skill in process.agent.skills:
+            if not skill.description.strip():
+                _log.warning(
+                    "skill without a description: searches and models choose by it",
+                    skill=skill.id,
+                    remedy="write a docstring",
+                )
+
+        @asynccontextmanager
+        async def running() -> AsyncIterator[None]:
+            watching = asyncio.create_task(LoopWatch(_warn_of).run(), name="loop watch")
+            try:
+                yield
+            finally:
+                await end_task(watching)
+
+        yield Opened(running=running)
+
+
+def _warn_of(place: BlockingPlace) -> None:
+    _log.warning(
+        "the event loop stands still, and all other calls wait",
+        function=place.function,
+        at=f"{place.file}:{place.line}",
+        seconds=round(place.seconds, 1),
+        remedy="write the skill with def, which runs in a thread, or call await asyncio.to_thread(…)",
+    )

@@ -1,0 +1,1 @@
+"""Schedules at the hub."""
