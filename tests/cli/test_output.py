@@ -7,6 +7,7 @@ import pty
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from retinue.cli.failures import paint
@@ -19,12 +20,12 @@ def test_cells_are_one_clean_line() -> None:
     assert clean(None) == ""
 
 
-def test_a_table_without_a_terminal_is_as_wide_as_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_without_a_terminal_has_whole_values_between_tabs(capsys: pytest.CaptureFixture[str]) -> None:
     long = "word " * 100
     print_table(("NAME", "TEXT"), [("[bold]a", long)])
     heading, row = capsys.readouterr().out.splitlines()
-    assert heading == "NAME     TEXT"
-    assert row == f"[bold]a  {long.strip()}"
+    assert heading == "NAME\tTEXT"
+    assert row == f"[bold]a\t{long.strip()}"
 
 
 def test_json_is_indented_for_people_and_one_line_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,6 +67,27 @@ def test_only_a_status_is_coloured(monkeypatch: pytest.MonkeyPatch) -> None:
         os.close(main)
     assert "\x1b[31munavailable since noon" in shown
     assert "\nfailed" in shown
+
+
+def test_a_terminal_cuts_the_column_that_may_be_cut_to_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    main, terminal = pty.openpty()
+    try:
+        with os.fdopen(terminal, "w") as stream:
+            monkeypatch.setattr("sys.stdout", stream)
+            monkeypatch.setenv("TERM", "xterm")
+            monkeypatch.setenv("COLUMNS", "60")
+            rows = [("greet", "word " * 100), ("wave", "short")]
+            print_table(("SKILL", "DESCRIPTION"), rows, cut="DESCRIPTION")
+            stream.flush()
+            shown = os.read(main, 4096).decode()
+    finally:
+        os.close(main)
+    heading, greet, wave = (click.unstyle(line).rstrip() for line in shown.splitlines())
+    assert heading.split() == ["SKILL", "DESCRIPTION"]
+    assert greet.startswith("greet  word word")
+    assert greet.endswith("…")
+    assert 50 < len(greet) <= 60
+    assert wave == "wave   short"
 
 
 def test_a_program_far_from_this_folder_is_named_by_its_absolute_path(

@@ -194,7 +194,7 @@ async def test_forget_releases_the_name_of_an_agent_that_no_registry_has(tmp_pat
             await asyncio.to_thread(agent.wait_for, "KOI node at")
             await asyncio.to_thread(hub.wait_for, "personality registered")
             listed = retinue("agents", cwd=tmp_path, environment=state)
-            assert re.search(r"greeter .*koi: greeter\+[0-9a-f]{8}$", listed, re.MULTILINE)
+            assert re.search(r"greeter\t.*koi: greeter\+[0-9a-f]{8}$", listed, re.MULTILINE)
             for code, told in (
                 (0, "greeter: name released on the KOI network"),
                 (3, "agents/greeter is not in"),

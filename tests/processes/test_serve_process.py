@@ -186,7 +186,7 @@ def test_a_killed_agent_is_skipped_and_shown_as_unavailable_since_when_and_why(t
             listing.wait_for("warning: a-agent: ")
             shown = [line for line in listing.lines if "unavailable since" in line]
             assert len(shown) == 1, "told once"
-            assert re.search(r"a-agent .*unavailable since \d+ (s|min) ago", shown[0])
+            assert re.search(r"a-agent\t.*unavailable since \d+ (s|min) ago", shown[0])
 
 
 @requirement("P-26")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -190,15 +191,17 @@ def database_option(command: F) -> F:
 
 
 def read_object(text: str, what: str) -> dict[str, Any]:
-    """Parse the JSON object in ``text``; ``-`` reads standard input.
+    """Parse the JSON object in ``text``; ``-`` and ``@-`` read standard input, ``@FILE`` a file.
 
     Raises InvalidSettingError with the position of the syntax error, or the type of another value.
     """
     import orjson
 
     remedy = """write an object, such as '{"name": "Ada"}'"""
-    if text == "-":
+    if text in ("-", "@-"):
         text = _read_input(what)
+    elif text.startswith("@"):
+        text = _read_file(text[1:], what)
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -210,6 +213,24 @@ def read_object(text: str, what: str) -> dict[str, Any]:
         shape = names.get(type(value), "a number")
         raise InvalidSettingError(what, f"{shape}, not an object", remedy=remedy)
     return value
+
+
+def _read_file(path: str, what: str) -> str:
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(MAX_INPUT_CHARACTERS + 1)
+    except UnicodeDecodeError:
+        raise InvalidSettingError(what, f"{path} is not UTF-8", remedy="store JSON text in it") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidSettingError(what, f"{path} cannot be read: {reason}", remedy="check the path") from None
+    if len(text) > MAX_INPUT_CHARACTERS:
+        raise InvalidSettingError(
+            what,
+            f"{path} is over {MAX_INPUT_CHARACTERS:,} characters",
+            remedy="send less, or pass the path of a file that the skill reads",
+        )
+    return text
 
 
 def _read_input(what: str) -> str:

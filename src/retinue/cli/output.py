@@ -46,29 +46,53 @@ def print_json(value: Any, *, compact: bool = False) -> None:
     click.echo(orjson.dumps(value, option=options))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, err: bool = False) -> None:
-    """Print a table; rows are not wrapped if the output is not a terminal.
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, cut: str | None = None, err: bool = False
+) -> None:
+    """Print a table; if the output is not a terminal, whole values separated by tabs.
 
-    Cells of the column STATUS are coloured by their text.
+    At a terminal the cells of the column ``cut`` are cut so that a row fits into a line. Cells of the column
+    STATUS are coloured by their text.
     """
+    stream = sys.stderr if err else sys.stdout
+    cleaned = [[clean(cell) for cell in row] for row in rows]
+    if not stream.isatty():
+        click.echo("\n".join("\t".join(row) for row in (columns, *cleaned)), err=err)
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    stream = sys.stderr if err else sys.stdout
     console = Console(file=stream, highlight=False, markup=False, emoji=False)
-    if not stream.isatty():
-        console.width = 10_000
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for position, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=position == 0)
-    for row in rows:
-        cells = zip(columns, map(clean, row), strict=True)
-        table.add_row(*(Text(cell, style=_style_of(column, cell)) for column, cell in cells))
+    room = None if cut is None else _find_room(columns, cleaned, cut, console.width)
+    for row in cleaned:
+        cells = [Text(cell, style=_style_of(column, cell)) for column, cell in zip(columns, row, strict=True)]
+        if cut is not None and room is not None:
+            cells[columns.index(cut)].truncate(room, overflow="ellipsis")
+        table.add_row(*cells)
     with console.capture() as capture:
         console.print(table)
     lines = [line.rstrip() for line in capture.get().splitlines()]
     click.echo("\n".join(lines), err=err, color=console.is_terminal or None)
+
+
+_MIN_CUT = 20
+_GAP = 2
+
+
+def _find_room(columns: Sequence[str], rows: Sequence[Sequence[str]], cut: str, width: int) -> int:
+    """The width that the other columns leave to the column ``cut``, at least `_MIN_CUT`."""
+    from rich.cells import cell_len
+
+    taken = sum(
+        max(cell_len(cell) for cell in (column, *(row[place] for row in rows))) + _GAP
+        for place, column in enumerate(columns)
+        if column != cut
+    )
+    return max(_MIN_CUT, width - taken - _GAP)
 
 
 def _style_of(column: str, cell: str) -> str:

@@ -30,6 +30,7 @@ from retinue.runtime.machine_limits import (
     fit_to_open_files,
     raise_open_files,
 )
+from retinue.runtime.port_holder import find_port_holder
 from retinue.web.connection_gate import ConnectionGate, HttpLimits
 from retinue.web.fast.http_protocol import LimitedHttpProtocol
 from retinue.web.rejections import is_upload_path
@@ -65,7 +66,7 @@ def bind(host: str, port: int, *, search: bool = False) -> socket.socket:
             raise InvalidSettingError(
                 "host", f"cannot listen on {host}:{candidate}: {error.strerror}", remedy="choose another"
             ) from error
-    raise PortInUseError(host, port)
+    raise PortInUseError(host, port, holder=find_port_holder(port))
 
 
 def take_listener(host: str, port: int) -> socket.socket | None:

@@ -33,10 +33,22 @@ def test_arguments_that_are_no_json_object_are_refused_with_an_example(
     assert refused.stderr == f"""error: {said} — write an object, such as '{{"name": "Ada"}}'\n"""
 
 
-def test_arguments_come_from_standard_input_on_wish(retinue: Retinue, plan_card: bytes) -> None:
-    refused = retinue("call", "create_plan", "-", stdin='{"rounds": 1}')
+@pytest.mark.parametrize("place", ["-", "@-", "@given.json"])
+def test_arguments_come_from_standard_input_or_a_file_as_with_curl(
+    place: str, retinue: Retinue, plan_card: bytes
+) -> None:
+    Path("given.json").write_text('{"rounds": 1}')
+    refused = retinue("call", "create_plan", place, stdin='{"rounds": 1}')
     assert "missing required field 'requirements'" in refused.stderr
     assert refused.exit_code == 2
+
+
+def test_a_file_of_arguments_that_cannot_be_read_is_named(retinue: Retinue) -> None:
+    assert "arguments: none.json cannot be read: No such file" in retinue("call", "x", "@none.json").stderr
+    Path("latin.json").write_bytes(b'{"a": "\xe9"}')
+    assert "latin.json is not UTF-8" in retinue("call", "x", "@latin.json").stderr
+    Path("large.json").write_text("1" * (MAX_INPUT_CHARACTERS + 1))
+    assert "large.json is over" in retinue("call", "x", "@large.json").stderr
 
 
 @pytest.mark.parametrize(

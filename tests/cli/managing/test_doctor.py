@@ -60,8 +60,7 @@ def test_a_remedy_is_below_what_was_found_so_that_a_piped_table_is_narrow(
     lines = retinue("doctor").stdout.splitlines()
     at = next(number for number, line in enumerate(lines) if line.split()[:3] == ["fail", "local", "token"])
     assert lines[at + 1].strip() == f"→ chmod 600 {retinue_home / 'keys' / 'local.token'}"
-    found_at = lines[0].index("FOUND")
-    assert lines[at + 1].index("→") == found_at
+    assert lines[at + 1].split("\t").index(f"→ chmod 600 {retinue_home / 'keys' / 'local.token'}") == 2
     assert all(line == line.rstrip() for line in lines)
 
 
@@ -226,3 +225,12 @@ def test_a_part_that_is_switched_off_and_not_installed_is_named(
     checks = _examine(retinue)
     assert (checks["part koy"]["status"], checks["part koy"]["remedy"]) == ("warn", "correct parts.off")
     assert "part koi" not in checks
+
+
+def test_missing_programs_that_start_imports_are_named(
+    retinue: Retinue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    checks = {check["check"]: check for check in orjson.loads(retinue("doctor", "--json").stdout)["checks"]}
+    assert checks["uvx"]["found"] == "not installed; imported servers that start with uvx need it"
+    assert checks["npx"]["remedy"] == "install Node.js"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -20,9 +21,10 @@ _NO_AGENTS = "no agents yet; start one: retinue serve agent.py"
 
 @click.command()
 @click.argument("text", required=False, default="")
+@click.option("--skills", "shows_skills", is_flag=True, help="Show the ids of the skills, not their number.")
 @hub_option
 @json_option
-def agents(text: str, hub: str | None, as_json: bool) -> None:
+def agents(text: str, shows_skills: bool, hub: str | None, as_json: bool) -> None:
     """List the agents.
 
     Shows each agent of the registries, whether it is available, and if not, since when and why. With TEXT,
@@ -44,7 +46,7 @@ def agents(text: str, hub: str | None, as_json: bool) -> None:
                     row["name"],
                     row.get("version"),
                     _render_status(row),
-                    _shorten(row.get("skills")),
+                    _render_skills(row.get("skills"), shows_skills),
                     row.get("url"),
                     *((_render_owner(row),) if has_owners else ()),
                     *((row.get("signature"),) if has_doubtful else ()),
@@ -152,9 +154,13 @@ async def _ask(skill: str, arguments: dict[str, Any], hub: str | None) -> Any:
         return await client.get(skill, arguments)
 
 
-def _shorten(skills: Any) -> Any:
-    """The first skills of an agent; the rest as a number."""
-    if not isinstance(skills, list) or len(skills) <= _SHOWN_SKILLS:
+def _render_skills(skills: Any, shows_ids: bool) -> Any:
+    """The number of an agent's skills, or the first ids at a terminal and all elsewhere."""
+    if not isinstance(skills, list):
+        return skills
+    if not shows_ids:
+        return len(skills)
+    if len(skills) <= _SHOWN_SKILLS or not sys.stdout.isatty():
         return skills
     return [*skills[:_SHOWN_SKILLS], f"and {len(skills) - _SHOWN_SKILLS:,} more (retinue show NAME)"]
 

@@ -42,8 +42,9 @@ def run(
     """Run a workflow and show its steps.
 
     FILE is a definition in YAML or JSON, NAME a stored workflow (see: retinue workflows); auto chooses a
-    workflow by the input's prompt. INPUT is a JSON object; - reads it from standard input. Steps are shown
-    on standard error as they end; the output is printed as JSON. STEP is a step's id or position.
+    workflow by the input's prompt. INPUT is a JSON object; @FILE reads it from a file, - from standard
+    input. Steps are shown on standard error as they end; the output is printed as JSON. STEP is a step's id
+    or position.
     """
     loaded = _read_workflow(workflow)
     overrides = {"agents": _read_pairs("--agent", agents), "timeouts": _read_pairs("--timeout", timeouts)}

@@ -78,6 +78,7 @@ def find(
                 (row["skill"], row["agent"], row.get("version"), _render_status(row), row.get("description"))
                 for row in rows
             ],
+            cut="DESCRIPTION",
         )
     else:
         note(f"nothing found for {text!r}; list all: retinue find" if text else "no skills yet")
@@ -163,10 +164,10 @@ def call(
 ) -> None:
     """Call a skill on any agent that offers it.
 
-    JSON is an object that matches the skill's input schema; - reads it from standard input. The result is
-    printed as JSON; --out writes its images, sounds and files. In a terminal, progress and log lines of the
-    skill are printed on standard error, and its questions are asked there; the time limit pauses while you
-    answer.
+    JSON is an object that matches the skill's input schema; @FILE reads it from a file, - from standard
+    input. The result is printed as JSON; --out writes its images, sounds and files. In a terminal, progress
+    and log lines of the skill are printed on standard error, and its questions are asked there; the time
+    limit pauses while you answer.
     """
     given = read_object(arguments, "arguments")
     if is_interactive is None:

@@ -54,6 +54,7 @@ def _print_list(hub: str | None, as_json: bool) -> None:
                 )
                 for row in readable
             ],
+            cut="DESCRIPTION",
         )
     else:
         note("no workflows yet; publish one: retinue publish flow.yaml")

@@ -222,12 +222,15 @@ class HubRunningError(StateError):
 
 
 class PortInUseError(StateError):
-    """Another program listens on the port."""
+    """Another program listens on the port; ``holder`` names it where it is known."""
 
     type = "port_in_use"
 
-    def __init__(self, host: str, port: int, *, remedy: str = "choose another with --port") -> None:
-        super().__init__(f"{host}:{port} is in use", remedy=remedy)
+    def __init__(
+        self, host: str, port: int, *, holder: str | None = None, remedy: str = "choose another with --port"
+    ) -> None:
+        by = f" by {holder}" if holder else ""
+        super().__init__(f"{host}:{port} is in use{by}", remedy=remedy)
         self.port = port
 
 

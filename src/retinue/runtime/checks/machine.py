@@ -16,6 +16,7 @@ from retinue.core.errors import ExecutionFailedError, RetinueError
 from retinue.parts.part import Check
 from retinue.processes.bounds import BOUNDS
 from retinue.processes.limited import ALLOWING_VARIABLE, ProgramLimits, run_command
+from retinue.runtime.port_holder import find_port_holder
 from retinue.runtime.serving import FIRST_AGENT_PORT, bind, check_loopback
 
 LIBRARIES = ("aiohttp", "click", "pydantic", "starlette", "uvicorn")
@@ -111,9 +112,10 @@ def check_hub_port(port: int, hub_url: str | None) -> list[Check]:
         return [Check(name, "ok", "used by the hub")]
     if _is_free(port):
         return [Check(name, "ok", "free for the hub")]
+    holder = find_port_holder(port) or "another program"
     if hub_url is not None:
-        return [Check(name, "ok", f"used by another program; the hub is at {hub_url}")]
-    return [Check(name, "warn", "used by another program", "choose another port: retinue hub --port N")]
+        return [Check(name, "ok", f"used by {holder}; the hub is at {hub_url}")]
+    return [Check(name, "warn", f"used by {holder}", "choose another port: retinue hub --port N")]
 
 
 def check_agent_port() -> Check:
@@ -136,3 +138,12 @@ def check_program(name: str) -> Check:
     """Where an optional program is."""
     place = shutil.which(name)
     return Check(name, "ok", place or "not installed (optional)")
+
+
+def check_starter(name: str, package: str) -> Check:
+    """Where a program is that starts imported servers; ``package`` installs it."""
+    if place := shutil.which(name):
+        return Check(name, "ok", place)
+    return Check(
+        name, "ok", f"not installed; imported servers that start with {name} need it", f"install {package}"
+    )

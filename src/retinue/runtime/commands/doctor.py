@@ -25,6 +25,7 @@ from retinue.runtime.checks.machine import (
     check_program,
     check_programs,
     check_python,
+    check_starter,
     failed,
     guarded,
 )
@@ -98,6 +99,7 @@ async def examine(
         checks += [check_own_network(), *check_hub_port(settings.hub.port, hub_url), check_agent_port()]
         checks += [await _check_registry(url, settings, http) for url in settings.registries]
     checks += [check_program(name) for name in OPTIONAL_PROGRAMS]
+    checks += [check_starter("uvx", "uv"), check_starter("npx", "Node.js")]
     checks.append(await guarded("programs", check_programs))
     checks += check_environment(settings, state, environ)
     checks += _check_parts(settings, state)
