@@ -21,6 +21,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 
 from retinue.authoring.context import Context
 from retinue.authoring.forms import PlainSchema
+from retinue.authoring.json_bytes import with_base64
 from retinue.authoring.results import encode_result, gives_parts, has_parts
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
 from retinue.core.record import Schema
@@ -149,7 +150,7 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
             names[field] = parameter.name
             if default is not ...:
                 _check_default(where, parameter.name, annotation, default)
-            parameters[field] = (annotation, _field(default, parameter.name))
+            parameters[field] = (with_base64(annotation), _field(default, parameter.name))
     shape = _OpenArguments if is_open else _Arguments
     try:
         arguments = create_model("Arguments", __base__=shape, **parameters)
@@ -158,7 +159,8 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
             # a misspelt argument is refused; what fits an author's own schema is not refused by the model
             input_schema["additionalProperties"] = False
         returned = hints.get("return", Any) if reads_result else Any
-        result = None if returned is Any or gives_parts(returned) else TypeAdapter(returned)
+        is_plain = returned is Any or gives_parts(returned)
+        result = None if is_plain else TypeAdapter(with_base64(returned))
         output_schema = (
             None
             if result is None

@@ -25,7 +25,7 @@ LOOK_EVERY_S: Final = 60.0
 EVICT_AFTER_S: Final = 3600.0
 
 _ASKED_AT_ONCE: Final = 8
-_ANSWER_WITHIN_S: Final = 5.0
+ANSWER_WITHIN_S: Final = 5.0
 _LOOKS_OF_EVICTED: Final = 10
 """An evicted member is asked at one look of this many; it is heard at once where it speaks itself."""
 _REFUSED: Final = (403, 507)
@@ -48,7 +48,7 @@ class Presence:
     """Looks at the members of one node every ``look_every_s``.
 
     A member that has not answered for ``evict_after_s`` is evicted: this node forgets its personalities and
-    tells its subscribers; 0 = never. ``clock`` gives seconds.
+    tells its subscribers; 0 = never. A member has ``answer_within_s`` to answer. ``clock`` gives seconds.
     """
 
     def __init__(
@@ -58,12 +58,14 @@ class Presence:
         *,
         evict_after_s: float = EVICT_AFTER_S,
         look_every_s: float = LOOK_EVERY_S,
+        answer_within_s: float = ANSWER_WITHIN_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node = node
         self._mark = mark
         self._evict_after_s = evict_after_s
         self._look_every_s = look_every_s
+        self._answer_within_s = answer_within_s
         self._clock = clock
         self._silent: dict[str, _Silence] = {}
         self._asking = asyncio.Semaphore(_ASKED_AT_ONCE)
@@ -118,7 +120,7 @@ class Presence:
         if address is None:
             return self._node.state.memory.was_seen(rid)
         try:
-            async with asyncio.timeout(_ANSWER_WITHIN_S):
+            async with asyncio.timeout(self._answer_within_s):
                 await peers.request(address, FetchManifests((), (rid,)))
         except TimeoutError:
             return False

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from koi.network import (
     UUID_NODE,
+    WITHIN_S,
     events,
     is_joined,
     post,
@@ -42,6 +43,7 @@ class Watched:
             lambda rid, reason: self.marks.append((rid, reason)),
             evict_after_s=evict_after_s,
             look_every_s=0.0,
+            answer_within_s=WITHIN_S,
             clock=lambda: self.now_s,
         )
 
