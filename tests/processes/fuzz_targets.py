@@ -299,6 +299,7 @@ _PAGES = (
     "/ui/workflows/new/draft?from=fuzz",
     "/ui/workflows/fuzz",
     "/ui/live",
+    "/ui/files/nosuch",
     "/ui/nosuch/page?a=b",
     "/ui/static/style.css",
     "/ui/sign-in?to=/ui/mesh",

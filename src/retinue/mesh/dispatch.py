@@ -25,6 +25,7 @@ from retinue.core.errors import (
 )
 from retinue.core.parts import value_of_parts
 from retinue.core.record import (
+    LOCAL_SOURCE,
     QUERY_CAPABILITIES,
     Candidate,
     Listing,
@@ -111,6 +112,7 @@ class _CallState:
 
     started: float
     view: AgentView | None
+    span: Span | None = None
     listing: Candidate | None = None
     attempts: list[Attempt] = field(default_factory=list)
     admitted: AdmittedCall | None = None
@@ -142,8 +144,8 @@ class Dispatcher:
 
     async def dispatch(self, call: Call, channel: Channel = _NULL_CHANNEL) -> Outcome:
         """Run one call. Every failure is data in the outcome; only cancellation raises."""
-        state = _CallState(time.perf_counter(), self.access.view_of(call.principal))
         span = None if self.open_span is None else self.open_span(call)
+        state = _CallState(time.perf_counter(), self.access.view_of(call.principal), span)
         try:
             admitted = state.admitted = self.admission.enter(call, call.agent or self.agent)
             try:
@@ -221,7 +223,7 @@ class Dispatcher:
             tried_at = time.perf_counter()
             stats.call_started()
             try:
-                answer = await self._attempt(listing, skill, call, admitted, channel)
+                answer = await self._attempt(listing, skill, call, admitted, channel, state.span)
             except RetinueError as error:
                 spent_s = time.perf_counter() - tried_at
                 state.attempts.append(Attempt(listing.record.name, spent_s * 1000, error.message))
@@ -269,7 +271,13 @@ class Dispatcher:
         return moved
 
     async def _attempt(
-        self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
+        self,
+        listing: Listing,
+        skill: Skill,
+        call: Call,
+        admitted: AdmittedCall,
+        channel: Channel,
+        span: Span | None,
     ) -> Answer:
         """One attempt within the time that is left; CallTimedOutError names the limit that ran out."""
         timeout_s, layer, setting = self._time_left(skill, call)
@@ -283,7 +291,15 @@ class Dispatcher:
             with limit:
                 if call.deadline is None and channel is not _NULL_CHANNEL:
                     channel = PausingChannel(channel, limit)
-                return await invoker.invoke(listing, skill, call, admitted, channel)
+                if span is None or listing.source == LOCAL_SOURCE:
+                    return await invoker.invoke(listing, skill, call, admitted, channel)
+                before = admitted.trace
+                with span.attempt(listing.name, before) as admitted.trace:
+                    try:
+                        call = _with_trace(call, admitted)
+                        return await invoker.invoke(listing, skill, call, admitted, channel)
+                    finally:
+                        admitted.trace = before
         except RetinueError:
             raise
         except asyncio.CancelledError as error:

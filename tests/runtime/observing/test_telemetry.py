@@ -11,6 +11,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from retinue.authoring.agent import Agent
+from retinue.authoring.local import local_dispatcher
 from retinue.core.call import Call, Outcome, TraceContext
 from retinue.core.errors import ExecutionFailedError
 from retinue.runtime.observing.telemetry import CallSpans, span_opener
@@ -78,14 +80,18 @@ async def test_a_call_is_a_span_below_its_caller_and_above_the_calls_that_it_mak
 
     dispatcher, _, _ = make_dispatcher(acts={"plan-agent": act}, open_span=collected.spans.open)
     await dispatcher.dispatch(make_call(trace=TraceContext("t", 1, traceparent=PARENT, tracestate="v=1")))
-    inside, span = collected.ended
+    inside, attempt, span = collected.ended
     assert span.parent is not None
     assert inside.parent is not None
     assert format(span.parent.span_id, "016x") == "b" * 16
-    assert seen[0].traceparent == f"00-{'a' * 32}-{span.context.span_id:016x}-01"
+    assert seen[0].traceparent == f"00-{'a' * 32}-{attempt.context.span_id:016x}-01"
     assert seen[0].tracestate == "v=1"
     assert inside.parent.span_id == span.context.span_id
     assert (span.name, span.kind) == ("create_plan", otel.SpanKind.SERVER)
+    assert attempt.parent is not None
+    assert attempt.parent.span_id == span.context.span_id
+    assert (attempt.name, attempt.kind) == ("create_plan", otel.SpanKind.CLIENT)
+    assert (attempt.attributes or {})["retinue.agent"] == "plan-agent"
     attributes = dict(span.attributes or {})
     assert attributes.pop("retinue.call_id")
     assert attributes == {
@@ -110,6 +116,7 @@ async def test_a_failure_and_a_refusal_are_said_in_the_span(collected: Collected
         (dict(span.attributes or {}).get("error.type"), span.status.status_code) for span in collected.ended
     ]
     assert found == [
+        ("execution_error", otel.StatusCode.ERROR),  # of the attempt
         ("execution_error", otel.StatusCode.ERROR),
         ("recursion_limit", otel.StatusCode.ERROR),
     ]
@@ -126,3 +133,15 @@ async def test_without_a_collector_the_callers_span_is_handed_on_as_it_came() ->
     dispatcher, _, _ = make_dispatcher(acts={"plan-agent": act})
     await dispatcher.dispatch(make_call(trace=TraceContext("t", 1, traceparent=PARENT, tracestate="v=1")))
     assert (seen[0].traceparent, seen[0].tracestate) == (PARENT, "v=1")
+
+
+async def test_a_skill_of_the_same_process_has_no_span_of_an_attempt(collected: Collected) -> None:
+    agent = Agent("a", version="1.0.0")
+
+    @agent.skill
+    async def work() -> str:
+        """Works."""
+        return "done"
+
+    await local_dispatcher(agent, open_span=collected.spans.open).dispatch(make_call("work", {}))
+    assert [span.kind for span in collected.ended] == [otel.SpanKind.SERVER]

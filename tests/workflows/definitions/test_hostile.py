@@ -53,7 +53,7 @@ def step(text: str) -> str:
         (
             step("{id: a, switch: 'open(\"/etc/passwd\")', branches: {default: [{id: b, skill: s}]}}"),
             4,
-            "undeclared",
+            "there is no function open",
         ),
         (step("{id: a, wait_for: {topic: t, schema: {$ref: 'https://example.org/x'}}}"), 4, "refused"),
         (step("{id: a, workflow: '${{ input.w }}'}"), 4, "cannot be computed"),

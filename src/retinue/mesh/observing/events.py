@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -338,6 +339,9 @@ class Span(Protocol):
 
     def carry(self, trace: TraceContext) -> TraceContext:
         """The trace for further calls of this call: its ``traceparent`` is this span."""
+
+    def attempt(self, agent: str, trace: TraceContext) -> AbstractContextManager[TraceContext]:
+        """Open the span of one attempt at an agent of another process; gives the trace that it is sent."""
 
     def close(self, outcome: Outcome) -> None:
         """End the span; called in the task that opened it."""

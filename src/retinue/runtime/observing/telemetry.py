@@ -1,4 +1,4 @@
-"""Traces over OpenTelemetry: one span for each call, if a tracer provider is configured.
+"""Traces over OpenTelemetry: a span for each call and for each attempt at an agent of another process.
 
 Only the OpenTelemetry API is a dependency. The SDK comes with ``retinue[otel]`` or with the program that
 configures the process (``opentelemetry-instrument``, the served module). Without a provider no spans are
@@ -7,7 +7,8 @@ created and ``traceparent`` is forwarded unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import Token
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from retinue.core.call import Call, Outcome, TraceContext
+from retinue.core.errors import RetinueError
 from retinue.mesh.observing.events import OpenSpan
 
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -30,16 +32,36 @@ _log = structlog.get_logger("retinue.telemetry")
 class CallSpan:
     """One call as a span, current until it is closed."""
 
-    def __init__(self, span: otel.Span, token: Token[Context]) -> None:
+    def __init__(self, tracer: otel.Tracer, call: Call, span: otel.Span, token: Token[Context]) -> None:
+        self._tracer = tracer
+        self._call = call
         self._span = span
         self._token = token
 
     def carry(self, trace: TraceContext) -> TraceContext:
         """The trace for calls made from inside: its ``traceparent`` is this span."""
-        carrier: dict[str, str] = {}
-        _W3C.inject(carrier, otel.set_span_in_context(self._span))
         self._span.set_attributes({"retinue.trace_id": trace.id, "retinue.depth": trace.depth})
-        return replace(trace, traceparent=carrier.get("traceparent"), tracestate=carrier.get("tracestate"))
+        return _carry(self._span, trace)
+
+    @contextmanager
+    def attempt(self, agent: str, trace: TraceContext) -> Iterator[TraceContext]:
+        """The CLIENT span of one attempt at an agent of another process, below this span."""
+        attributes = {"retinue.skill": self._call.skill, "retinue.agent": agent}
+        attributes |= {"retinue.call_id": self._call.id, "retinue.trace_id": trace.id}
+        parent = otel.set_span_in_context(self._span)
+        span = self._tracer.start_span(self._call.skill, parent, otel.SpanKind.CLIENT, attributes)
+        try:
+            yield _carry(span, trace)
+        except RetinueError as error:
+            span.set_attribute("error.type", error.type)
+            span.set_status(otel.StatusCode.ERROR, error.message)
+            raise
+        except BaseException as error:
+            span.set_attribute("error.type", type(error).__name__)
+            span.set_status(otel.StatusCode.ERROR)
+            raise
+        finally:
+            span.end()
 
     def close(self, outcome: Outcome) -> None:
         """End the span with the outcome's status and error; arguments and results may be secret."""
@@ -51,6 +73,12 @@ class CallSpan:
             self._span.set_status(otel.StatusCode.ERROR, outcome.error.message)
         self._span.end()
         otel_context.detach(self._token)
+
+
+def _carry(span: otel.Span, trace: TraceContext) -> TraceContext:
+    carrier: dict[str, str] = {}
+    _W3C.inject(carrier, otel.set_span_in_context(span))
+    return replace(trace, traceparent=carrier.get("traceparent"), tracestate=carrier.get("tracestate"))
 
 
 class CallSpans:
@@ -74,7 +102,7 @@ class CallSpans:
             "retinue.call_id": call.id,
         }
         span = self._tracer.start_span(call.skill, parent, otel.SpanKind.SERVER, attributes)
-        return CallSpan(span, otel_context.attach(otel.set_span_in_context(span, parent)))
+        return CallSpan(self._tracer, call, span, otel_context.attach(otel.set_span_in_context(span, parent)))
 
 
 def span_opener(service: str, environ: Mapping[str, str]) -> OpenSpan | None:
