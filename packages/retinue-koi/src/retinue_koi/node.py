@@ -69,7 +69,8 @@ class KoiNode:
 
     ``first_contact`` is the node to join, as its url or as ``URL#RID``. Without ``http`` the node has a
     client of its own. A PARTIAL node polls every ``poll_interval_s``. A first contact that has not answered
-    after ``contact_answers_s`` is a warning in the log. Raises InvalidSettingError.
+    after ``contact_answers_s`` is a warning in the log. A broadcast that is not processed within
+    ``acknowledge_s`` is answered with 503. Raises InvalidSettingError.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class KoiNode:
         http: HttpRequester | None = None,
         poll_interval_s: float = POLL_INTERVAL_S,
         contact_answers_s: float = CONTACT_ANSWERS_S,
+        acknowledge_s: float = ACKNOWLEDGE_S,
     ) -> None:
         self.state = state
         self._own_http: HttpClient | None = None
@@ -100,6 +102,7 @@ class KoiNode:
         self.processor.identity = state.identity
         self.processor.network = Network(state.graph, peers)
         self._poll_interval_s = poll_interval_s
+        self._acknowledge_s = acknowledge_s
         self.is_running = False
         """Whether the node takes requests of others: between `start` and `stop`."""
         register_node_handlers(self.processor, state, self.wire, self.joining)
@@ -223,7 +226,7 @@ class KoiNode:
             return
         reset: set[str] = set()
         if dialect == "unsigned":
-            async with asyncio.timeout(ACKNOWLEDGE_S):
+            async with asyncio.timeout(self._acknowledge_s):
                 events, reset = await self.joining.meet_again(events)
         handled = Handled(len(events))
         external = KnowledgeSource.External
@@ -245,7 +248,7 @@ class KoiNode:
             ]
         )
         try:
-            async with asyncio.timeout(ACKNOWLEDGE_S):
+            async with asyncio.timeout(self._acknowledge_s):
                 await handled
         except TimeoutError:
             if not handled.only_asked_left:

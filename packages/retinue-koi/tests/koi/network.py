@@ -41,6 +41,8 @@ def make_node(name: str, **options: Any) -> KoiNode:
 
     types = NodeTypes(**take("event", "state", "interest"))
     state = NodeState.of(name, types, **take("base_url", "folder", "now", "journal_bytes"))
+    # a loaded machine is not a busy node
+    options.setdefault("acknowledge_s", WITHIN_S)
     return KoiNode(state, Acceptance(**take("trust", "known", "relays", "allow_private_urls")), **options)
 
 
