@@ -42,6 +42,7 @@ AT_HUB: dict[str, tuple[str, ...]] = {
     "cancel": ("x",),
     "rerun": ("x", "--from", "a"),
     "signal": ("x", "go"),
+    "schedules": (),
     "forget": ("agents/one",),
     "serve": ("one_agent_1_0_0.py",),
 }
@@ -61,6 +62,7 @@ AT_NEITHER = frozenset(
         "connect",
         "context",
         "demo",
+        "docs",
         "hub",
         "keys",
         "koi",
