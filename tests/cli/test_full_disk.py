@@ -88,6 +88,9 @@ WRITES = {
     "token revoke": ("TOKEN",),
     "keys trust": ("friend", "friend.jwks"),
     "keys forget": ("known",),
+    "context add": ("there", "http://127.0.0.1:1"),
+    "context use": ("team",),
+    "context remove": ("team",),
 }
 """Commands by what they are tried with; a word after the command's name tells two trials apart."""
 
@@ -117,7 +120,8 @@ ELSEWHERE = {
 READS = frozenset(
     {"doctor", "dashboard", "status", "stop", "top", "logs", "agents", "show", "find", "call", "ask"}
     | {"capabilities", "workflows", "runs", "token list", "keys", "imports", "completion", "cache clear"}
-    | {"imports logout"}
+    | {"imports logout", "context list", "docs", "workflows check"}
+    | {"schedules", *(f"schedules {change}" for change in ("add", "pause", "resume", "remove", "run-now"))}
 )
 """Commands that write nothing, remove only, or whose hub writes for itself."""
 
@@ -230,6 +234,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
         run("publish", "plan_card.json", "--tag", "v2")
         run("publish", "flow.yaml")
         run("keys", "trust", "known", "friend.jwks")
+        run("context", "add", "team", "http://127.0.0.1:1")
         token = re.search(r'"id": "(\w+)"', run("token", "new", "--name", "ci", "--json"))
         assert token is not None
         state = State(root / "home")

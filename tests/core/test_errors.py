@@ -33,7 +33,7 @@ SAMPLES: dict[str, Any] = {
     "Mapping[str, Any]": {"a": 1},
     "Any": {"type": "sample"},
     "Sequence[str]": ("one", "two"),
-    "Sequence[Problem]": (Problem("a.b", "is wrong"),),
+    "Sequence[Problem | str]": (Problem("a.b", "is wrong"),),
     "bool": False,
     "ModelReason": "empty",
 }

@@ -10,6 +10,7 @@ from opentelemetry import trace as otel
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
@@ -134,14 +135,16 @@ async def test_the_spans_of_a_chain_hang_together_from_process_to_process(
         return [span.name, *(above(parent) if parent else [format(span.parent.span_id, "016x")])]
 
     chains = sorted(above(span) for span in spans.values() if span.name == "answer")
-    root = ["ask", "b" * 16]
+    hub = ["answer", "ask", "b" * 16], ["answer", "orchestrate_workflow", "ask", "b" * 16]
+    # at the hub the call, and its attempt at the agent; at the agent the call
     assert chains == sorted(
-        [
-            ["answer", *root],
-            ["answer", "answer", *root],
-            ["answer", "orchestrate_workflow", *root],
-            ["answer", "answer", "orchestrate_workflow", *root],
-        ]
+        [*hub, *(["answer", *call] for call in hub), *(["answer", "answer", *call] for call in hub)]
     )
+    kinds = {
+        len(above(span)): span.kind
+        for span in spans.values()
+        if span.name == "answer" and above(span)[-3] != "orchestrate_workflow"
+    }
+    assert kinds == {3: SpanKind.SERVER, 4: SpanKind.CLIENT, 5: SpanKind.SERVER}
     sent = [one.headers for one in system.recording.to("last-agent")]
     assert {headers["baggage"] for headers in sent} == {"tenant=blue"}

@@ -188,7 +188,10 @@ async def test_a_run_that_failed_gives_back_what_it_did_not_use(retinue_home: An
         async def run_failing(ctx: Context) -> list[int]:
             left = []
             for _ in range(10):
-                steps = [work("only", times=1), {"id": "bad", "skill": "work", "with": {"times": "many"}}]
+                steps = [
+                    work("only", times=1),
+                    {"id": "bad", "skill": "work", "with": {"times": "${{ 'many' }}"}},
+                ]
                 asked = {"workflow": {"name": "w", "steps": steps}, "input": {}}
                 outcome = await ctx.ask("orchestrate_workflow", asked)
                 assert isinstance(outcome.error, StepFailedError)

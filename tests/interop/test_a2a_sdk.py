@@ -102,6 +102,7 @@ HUB_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("find_skills", {"query": "louder"}),
     ("show_agent", {"name": "echo"}),
     ("call_skill", {"skill": "shout", "arguments": {"text": "hi"}}),
+    ("call_read_only_skill", {"skill": "shout", "arguments": {"text": "hi"}}),
     ("map_agents", {}),
     ("refresh_agents", {}),
     ("query_capabilities", {"query_type": "summary"}),
@@ -116,6 +117,9 @@ HUB_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("check_workflow", {"text": STORED}),
     ("store_workflow", {"text": STORED}),
     ("list_workflows", {}),
+    ("add_schedule", {"workflow": "stored", "schedule": {"every": "1d"}}),
+    ("list_schedules", {}),
+    ("change_schedule", {"schedule": "stored", "change": "remove"}),
     ("start_run", {"workflow": STEP, "input": {}, "run": "r"}),
     ("follow_run", {"run": "r", "wait_s": 5}),
     ("show_run", {"run": "r"}),
@@ -138,7 +142,7 @@ HUB_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
 async def test_the_sdks_client_calls_every_skill_of_the_hub(system: System, version: str) -> None:
     echo = Agent("echo", version="1.0.0")
 
-    @echo.skill
+    @echo.skill(read_only=True)
     async def shout(text: str) -> str:
         """Says it louder."""
         return text.upper()

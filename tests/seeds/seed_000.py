@@ -74,7 +74,7 @@ def make_jules() -> Agent:
     async def execute(code_to_debug: str, programming_language: str = "python") -> dict[str, Any]:
         return {"fixed_code": code_to_debug.replace("=>", "="), "language": programming_language}
 
-    @jules.skill("Erase Everything", private=True)
+    @jules.skill("ERASE_EVERYTHING", private=True)
     async def erase() -> str:
         """Erases everything."""
         return "gone"

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from koi.network import until
+from koi.network import is_joined, until
 from koi_mcp.koi.node import CoordinatorAdapterNode, KoiAgentNode
 from retinue.core.errors import InvalidSettingError
 from tests.ports import reserve_port
@@ -54,6 +54,8 @@ async def test_nodes_serve_when_they_start_and_an_agent_that_stops_is_not_listed
     await agent.start()
     try:
         await until(lambda: "notes-agent" in coordinator.mcp_adapter.agents)
+        # before, the agent would not answer when the coordinator asks whether it has left
+        await until(lambda: is_joined(coordinator.node, agent.node))
         [tool] = read(await wire.get(f"{base}/tools/list"))["tools"]
         assert read(await wire.post(tool["url"], {"text": "to be or not"})) == {"result": 4}
     finally:

@@ -156,7 +156,7 @@ async def test_action_details_show_the_whole_action(world: World, carry: Carrier
     assert action["description"] == "Receives an MCP TASK_REQUEST..."
     assert action["input_schema"]["required"] == ["code_to_debug"]
     assert payload["capabilities"]["actions"][0] == action
-    for name in ("FLY", "Erase Everything"):
+    for name in ("FLY", "ERASE_EVERYTHING"):
         unknown = await carry(
             world, query({"query_type": "action_details", "query_parameters": {"action_name": name}})
         )

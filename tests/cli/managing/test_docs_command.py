@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from retinue.cli.managing.docs import docs, find_pages
-from retinue.core.errors import InvalidSettingError, StateError
+from retinue.cli.managing.docs import find_pages
+from retinue.cli.program import program
+from retinue.core.errors import StateError
 from scripts.package_docs import list_pages
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_the_pages_are_listed_with_their_titles_and_without_decisions() -> None:
-    rows = json.loads(CliRunner().invoke(docs, ["--json"]).stdout)
+    rows = json.loads(CliRunner().invoke(program, ["docs", "--json"]).stdout)
     titles = {row["page"]: row["title"] for row in rows}
     assert titles["settings"] == "Settings"
     assert "guides/backup" in titles
@@ -27,14 +28,15 @@ def test_the_pages_are_listed_with_their_titles_and_without_decisions() -> None:
 
 @pytest.mark.parametrize("name", ["guides/backup", "backup", "docs/guides/backup.md"])
 def test_a_page_is_printed_as_it_is_where_nobody_reads_it_on_a_terminal(name: str) -> None:
-    assert CliRunner().invoke(docs, [name]).stdout == (ROOT / "docs/guides/backup.md").read_text("utf-8")
+    assert CliRunner().invoke(program, ["docs", name]).stdout == (ROOT / "docs/guides/backup.md").read_text(
+        "utf-8"
+    )
 
 
 def test_a_page_that_does_not_exist_is_refused_with_a_similar_name() -> None:
-    error = CliRunner().invoke(docs, ["setings"]).exception
-    assert isinstance(error, InvalidSettingError)
-    assert "there is no page setings" in str(error)
-    assert error.remedy == "did you mean settings?"
+    result = CliRunner().invoke(program, ["docs", "setings"])
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == ["error: PAGE: there is no page setings — did you mean settings?"]
 
 
 def test_an_installation_without_pages_is_named(tmp_path: Path) -> None:
