@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from retinue.dashboard.coming_steps import add_steps_to_come
+from retinue.dashboard.drawings.coming_steps import add_steps_to_come
+from retinue.dashboard.drawings.step_levels import make_level
+from retinue.dashboard.drawings.timeline import place_steps
 from retinue.dashboard.figures import draw_steps
-from retinue.dashboard.step_levels import make_level
-from retinue.dashboard.timeline import place_steps
 
 PLAN: list[dict[str, Any]] = [
     {"id": "a", "kind": "skill", "name": "plus"},

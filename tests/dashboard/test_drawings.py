@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.dashboard.drawings import (
+from retinue.dashboard.drawings.shapes import (
     MAX_NODES,
     NODE_HEIGHT,
     NODE_WIDTH,

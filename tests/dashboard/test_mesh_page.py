@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from retinue.dashboard.drawings import draw_dots, place_spiral
+from retinue.dashboard.drawings.shapes import draw_dots, place_spiral
 from retinue.dashboard.mesh_page import MAX_BOXES, draw_mesh
 
 Json = dict[str, Any]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from retinue.authoring.agent import Agent
-from retinue.dashboard.step_levels import MAX_ROWS
+from retinue.dashboard.drawings.step_levels import MAX_ROWS
 from retinue.storage.state import State
 from tests.support.large_mesh import AGENTS, LONG_TRACE, STEPS, fill_state
 from tests.system import Wire, open_system, open_wire

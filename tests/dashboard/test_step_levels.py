@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from retinue.dashboard.drawings import draw_tiles
+from retinue.dashboard.drawings.shapes import draw_tiles
+from retinue.dashboard.drawings.step_levels import MAX_ROWS, MAX_UNFOLDED, PAGE, make_level, write_counts
 from retinue.dashboard.figures import draw_steps
-from retinue.dashboard.step_levels import MAX_ROWS, MAX_UNFOLDED, PAGE, make_level, write_counts
 
 Json = dict[str, Any]
 

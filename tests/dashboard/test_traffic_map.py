@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from retinue.dashboard.drawings import NODE_HEIGHT
-from retinue.dashboard.traffic_map import (
+from retinue.dashboard.drawings.shapes import NODE_HEIGHT
+from retinue.dashboard.drawings.traffic_map import (
     BOX_WIDTH,
     MAX_CALLERS,
     MAX_ROWS,

@@ -122,7 +122,7 @@ def test_a_copy_restored_over_its_own_state_is_not_taken_for_lost_runs(
     for file in retinue_home.glob("runs.db-*"):
         file.unlink()
     (tmp_path / "copy" / "runs.db").replace(retinue_home / "runs.db")
-    assert "running" in ask("runs", cwd=tmp_path, home=retinue_home).stdout
+    assert "waiting: go" in ask("runs", cwd=tmp_path, home=retinue_home).stdout
 
 
 def test_a_folder_within_the_state_is_refused(tmp_path: Path, retinue_home: Path) -> None:

@@ -93,7 +93,7 @@ def test_runs_that_were_damaged_or_lost_are_named_by_hub_commands_and_doctor(
         assert "restore runs.db from a backup, or move runs.db* away" in line
     doctor = run_command("doctor", cwd=tmp_path)
     assert doctor.returncode == 1
-    (row,) = (line for line in doctor.stdout.splitlines() if " runs " in line)
+    (row,) = (line for line in doctor.stdout.splitlines() if "\truns\t" in line)
     assert row.startswith("fail")
     assert problem in row
     for file in home.glob("runs.db*"):
@@ -103,7 +103,7 @@ def test_runs_that_were_damaged_or_lost_are_named_by_hub_commands_and_doctor(
 
 def test_runs_with_their_newest_changes_in_the_wal_go_on(home: Path, tmp_path: Path) -> None:
     assert (home / "runs.db-wal").stat().st_size > 0
-    assert " runs " in run_command("doctor", cwd=tmp_path).stdout
+    assert "\truns\t" in run_command("doctor", cwd=tmp_path).stdout
     with program("worker", cwd=tmp_path) as worker:
         worker.wait_for("worker on")
         assert run_command("signal", "r", "go", "7", cwd=tmp_path).returncode == 0

@@ -68,9 +68,10 @@ def test_a_hub_does_not_keep_the_long_urls_of_requests_without_a_token(tmp_path:
         for number in range(2):
             ask(number)
         before = read_rss_mb(pid)
-        for number in range(2, 202):
+        for number in range(2, 802):
             ask(number)
-        assert read_rss_mb(pid) - before < 6
+        # their urls have 48 MB; what the hub still loads after its start is within the limit
+        assert read_rss_mb(pid) - before < 16
 
 
 def test_overviews_asked_for_at_once_need_about_the_memory_of_one(tmp_path: Path, retinue_home: Path) -> None:

@@ -285,6 +285,11 @@ def read_trace_page(page: str) -> list[str]:
     """The rows of the page without their durations: agent, skill, endpoint, outcome, depth."""
     rows = re.findall(r"<tr data-key.*?</tr>", page, re.DOTALL)
     plain = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in rows]
+    # the reason of a refusal holds ids
+    plain = [
+        re.sub(r"(recursion_limit) Call chain too deep: .* (\d)( [\d.]+ m?s)$", r"\1 \2\3", row)
+        for row in plain
+    ]
     return [re.sub(r" [\d.]+ m?s$", "", row) for row in plain]
 
 

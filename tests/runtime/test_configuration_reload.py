@@ -11,8 +11,8 @@ from retinue.core.call import ANONYMOUS
 from retinue.core.errors import InvalidSettingError, NotAuthenticatedError
 from retinue.parts.part import LivePart
 from retinue.parts.process import Tables
-from retinue.runtime.configuration_reload import ConfigurationReload, endpoint_part
 from retinue.runtime.launch import Address, tables_of
+from retinue.runtime.loading.configuration import ConfigurationReload, endpoint_part
 from retinue.settings import Settings
 from retinue.settings_tables import TraceTable
 from retinue.web.security import PathExceptions, SecurityMiddleware

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.runtime.machine_limits import (
+from retinue.runtime.machine.limits import (
     count_free_memory,
     count_open_files,
     fit_to_memory,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import PortInUseError
-from retinue.runtime.port_holder import find_port_holder
+from retinue.runtime.machine.port_holder import find_port_holder
 from retinue.runtime.serving import bind
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows it")

@@ -209,3 +209,9 @@ def test_a_message_that_memory_does_not_suffice_for_may_be_sent_again(
     with pytest.raises(OutOfMemoryError, match="no memory to read a message of 2 bytes") as error:
         parse(b"{}")
     assert error.value.kind.retryable
+
+
+@pytest.mark.parametrize("brackets", [200, 1_000, 5_000])
+def test_open_brackets_are_no_lack_of_memory(brackets: int) -> None:
+    with pytest.raises(ParseError):
+        parse_message(b"[" * brackets)

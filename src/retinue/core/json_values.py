@@ -21,7 +21,8 @@ def decode_json(body: bytes) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        if "memory" in error.msg:
+        # orjson says "failed to allocate memory" of a text with 200 open brackets, which is only malformed
+        if "Not enough memory" in error.msg:
             raise OutOfMemoryError(f"a message of {len(body):,} bytes") from None
         raise
 

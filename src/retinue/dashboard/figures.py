@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from retinue.dashboard.asking import Json
-from retinue.dashboard.drawings import Box, Graph, add_frames, draw_sparkline, place_layers
-from retinue.dashboard.step_levels import ShownStep, unfold, write_counts
+from retinue.dashboard.drawings.shapes import Box, Graph, add_frames, draw_sparkline, place_layers
+from retinue.dashboard.drawings.step_levels import ShownStep, unfold, write_counts
 
 RECENT_CALLS = 1_000
 RECENT_S = 300.0

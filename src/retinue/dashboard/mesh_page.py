@@ -12,18 +12,18 @@ from starlette.responses import Response
 
 from retinue.core.call import Principal
 from retinue.dashboard.asking import HubSkills, Json
-from retinue.dashboard.drawings import (
+from retinue.dashboard.drawings.shapes import (
     Box,
     Graph,
     draw_dots,
     place_layers,
     place_spiral,
 )
+from retinue.dashboard.drawings.step_levels import write_counts
+from retinue.dashboard.drawings.traffic_map import count_flows, draw_traffic
 from retinue.dashboard.figures import RECENT_S, measure_period
 from retinue.dashboard.frame import PageFrame
 from retinue.dashboard.recent_calls import RecentCalls
-from retinue.dashboard.step_levels import write_counts
-from retinue.dashboard.traffic_map import count_flows, draw_traffic
 
 MAX_BOXES = 12
 """Boxes of one kind in the picture; the tables have more."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from retinue.core.parts import without_bytes
-from retinue.dashboard.step_levels import write_counts
+from retinue.dashboard.drawings.step_levels import write_counts
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -13,8 +13,10 @@ from starlette.responses import Response
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidParametersError, InvalidRequestError
 from retinue.dashboard.asking import HubSkills, Json
-from retinue.dashboard.coming_steps import NOT_RUN, TO_COME, add_steps_to_come
-from retinue.dashboard.drawings import draw_tiles
+from retinue.dashboard.drawings.coming_steps import NOT_RUN, TO_COME, add_steps_to_come
+from retinue.dashboard.drawings.shapes import draw_tiles
+from retinue.dashboard.drawings.step_levels import make_level
+from retinue.dashboard.drawings.timeline import place_steps
 from retinue.dashboard.figures import draw_steps, find_waiting
 from retinue.dashboard.frame import (
     PAGE,
@@ -28,8 +30,6 @@ from retinue.dashboard.frame import (
 from retinue.dashboard.questions import Question, make_question, read_answer
 from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.sessions import ROOT
-from retinue.dashboard.step_levels import make_level
-from retinue.dashboard.timeline import place_steps
 
 ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run")
 """The actions on a run; each is a skill of the hub."""

@@ -21,7 +21,7 @@ from retinue.dashboard import result_files
 from retinue.dashboard.agent_pages import AgentPages
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.attention import find_attention
-from retinue.dashboard.drawings import place_bars
+from retinue.dashboard.drawings.shapes import place_bars
 from retinue.dashboard.figures import measure
 from retinue.dashboard.frame import PAGE, Page, PageFrame, read_number
 from retinue.dashboard.live import LiveUpdates

@@ -21,9 +21,9 @@ from retinue.runtime.access import (
     endpoint_checks,
     warn_of_wildcard,
 )
-from retinue.runtime.configuration_reload import ConfigurationReload, dispatcher_parts, endpoint_part
 from retinue.runtime.factories import http_limits
 from retinue.runtime.launch import Address, Launch, Start
+from retinue.runtime.loading.configuration import ConfigurationReload, dispatcher_parts, endpoint_part
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import Stop, bind, end_task, serving, url_of
 from retinue.runtime.supervisor import report_ready

@@ -23,14 +23,14 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from retinue.core.errors import InvalidSettingError, PortInUseError, StateError
-from retinue.runtime.machine_limits import (
+from retinue.runtime.machine.limits import (
     count_free_memory,
     count_open_files,
     fit_to_memory,
     fit_to_open_files,
     raise_open_files,
 )
-from retinue.runtime.port_holder import find_port_holder
+from retinue.runtime.machine.port_holder import find_port_holder
 from retinue.web.connection_gate import ConnectionGate, HttpLimits
 from retinue.web.fast.http_protocol import LimitedHttpProtocol
 from retinue.web.rejections import is_upload_path

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from retinue.cli.options import json_option
+from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import note, print_json, print_table
 from retinue.cli.session import open_session, run_command
 
@@ -16,9 +16,10 @@ OVERLAP = ("skip", "queue", "cancel")
 
 
 @click.group(invoke_without_command=True)
+@hub_option
 @json_option
 @click.pass_context
-def schedules(ctx: click.Context, as_json: bool) -> None:
+def schedules(ctx: click.Context, hub: str | None, as_json: bool) -> None:
     """List the schedules of workflows, add, pause, resume, remove and run them.
 
     Without a subcommand, lists each schedule with its next time and what happened last. Schedules fire while
@@ -26,7 +27,7 @@ def schedules(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    reply = run_command(_ask("list_schedules", {}))
+    reply = run_command(_ask("list_schedules", {}, hub))
     if as_json:
         print_json(reply)
         return
@@ -60,6 +61,7 @@ def schedules(ctx: click.Context, as_json: bool) -> None:
 @click.option("--input", "input_text", metavar="JSON", help="Input of each run.")
 @click.option("--missed", type=click.Choice(MISSED), help="After times at which no node ran; default: once.")
 @click.option("--overlap", type=click.Choice(OVERLAP), help="While a run still runs; default: skip.")
+@hub_option
 @json_option
 def add(
     workflow: str,
@@ -70,6 +72,7 @@ def add(
     input_text: str | None,
     missed: str | None,
     overlap: str | None,
+    hub: str | None,
     as_json: bool,
 ) -> None:
     """Start a stored workflow at certain times, with the rights of this command.
@@ -86,47 +89,52 @@ def add(
         asked["name"] = name
     if schedule:
         asked["schedule"] = schedule
-    _print_changed(run_command(_ask("add_schedule", asked)), as_json)
+    _print_changed(run_command(_ask("add_schedule", asked, hub)), as_json)
 
 
 @schedules.command()
 @click.argument("name")
+@hub_option
 @json_option
-def pause(name: str, as_json: bool) -> None:
+def pause(name: str, hub: str | None, as_json: bool) -> None:
     """Start no runs until the schedule is resumed."""
-    _change(name, "pause", as_json)
+    _change(name, "pause", hub, as_json)
 
 
 @schedules.command()
 @click.argument("name")
+@hub_option
 @json_option
-def resume(name: str, as_json: bool) -> None:
+def resume(name: str, hub: str | None, as_json: bool) -> None:
     """Go on with a paused schedule, from its next time on."""
-    _change(name, "resume", as_json)
+    _change(name, "resume", hub, as_json)
 
 
 @schedules.command()
 @click.argument("name")
+@hub_option
 @json_option
-def remove(name: str, as_json: bool) -> None:
+def remove(name: str, hub: str | None, as_json: bool) -> None:
     """Remove a schedule. Its runs stay."""
-    _change(name, "remove", as_json)
+    _change(name, "remove", hub, as_json)
 
 
 @schedules.command("run-now")
 @click.argument("name")
+@hub_option
 @json_option
-def run_now(name: str, as_json: bool) -> None:
+def run_now(name: str, hub: str | None, as_json: bool) -> None:
     """Start a run of a schedule now, with the rights of its owner."""
-    reply = run_command(_ask("change_schedule", {"schedule": name, "change": "run_now"}))
+    reply = run_command(_ask("change_schedule", {"schedule": name, "change": "run_now"}, hub))
     if as_json:
         print_json(reply)
     else:
         note(f"started {reply['run']}; follow it: retinue runs {reply['run']} --follow")
 
 
-def _change(name: str, change: str, as_json: bool) -> None:
-    _print_changed(run_command(_ask("change_schedule", {"schedule": name, "change": change})), as_json)
+def _change(name: str, change: str, hub: str | None, as_json: bool) -> None:
+    arguments = {"schedule": name, "change": change}
+    _print_changed(run_command(_ask("change_schedule", arguments, hub)), as_json)
 
 
 def _print_changed(row: Mapping[str, Any], as_json: bool) -> None:
@@ -165,7 +173,7 @@ def _read_json(text: str) -> Any:
         return text
 
 
-async def _ask(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    async with open_session().client() as client:
+async def _ask(skill: str, arguments: Mapping[str, Any], hub: str | None) -> dict[str, Any]:
+    async with open_session().hub_client(hub) as client:
         reply: dict[str, Any] = await client.get(skill, arguments)
         return reply

@@ -16,7 +16,7 @@ from retinue.core.errors import ExecutionFailedError, RetinueError
 from retinue.parts.part import Check
 from retinue.processes.bounds import BOUNDS
 from retinue.processes.limited import ALLOWING_VARIABLE, ProgramLimits, run_command
-from retinue.runtime.port_holder import find_port_holder
+from retinue.runtime.machine.port_holder import find_port_holder
 from retinue.runtime.serving import FIRST_AGENT_PORT, bind, check_loopback
 
 LIBRARIES = ("aiohttp", "click", "pydantic", "starlette", "uvicorn")

@@ -1,1 +1,1 @@
-"""Loads the files of commands: agents, cards, and files watched for changes."""
+"""Loads the files of processes: agents, cards, files watched for changes, and settings read again."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from retinue.dashboard.drawings import NODE_HEIGHT
+from retinue.dashboard.drawings.shapes import NODE_HEIGHT
 
 Json = dict[str, Any]
 

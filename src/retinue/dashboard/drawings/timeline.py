@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from retinue.dashboard.step_levels import ShownStep
+from retinue.dashboard.drawings.step_levels import ShownStep
 
 
 @dataclass(frozen=True, slots=True)
