@@ -5,6 +5,7 @@ libfaketime sets the clock of the processes of a test; the monotonic clock goes 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -165,7 +166,7 @@ def can_start(url: str) -> bool:
 
 def ask(url: str, skill: str, **arguments: Any) -> Any:
     reply = execute(url, skill, arguments)
-    assert "error" not in reply, reply["error"]
+    assert "error" not in reply, json.dumps(reply)
     return reply["result"]
 
 

@@ -57,9 +57,18 @@ async def url(agent_clock: AgentClock) -> AsyncIterator[str]:
         yield url
 
 
-async def _call(http: HttpClient, url: str) -> Any:
+async def test_a_call_whose_token_was_made_before_the_clock_was_set_goes_through(url: str) -> None:
+    """The clock of this machine is wrong while the token is made, and right when the agent rejects it."""
+    readings = iter((time.time() - 3600,))
+    bearer = MeshBearer(KEY, {HOME}, clock=lambda: next(readings, time.time()))
+    async with HttpClient() as http:
+        assert await _call(http, url, bearer) == 1
+    assert next(readings, None) is None
+
+
+async def _call(http: HttpClient, url: str, bearer: MeshBearer | None = None) -> Any:
     call = make_call(trace=TraceContext("t", depth=1))
-    invoker = PeerInvoker(http, token_for=MeshBearer(KEY, {HOME}).token_for)
+    invoker = PeerInvoker(http, token_for=(bearer or MeshBearer(KEY, {HOME})).token_for)
     listing = replace(make_listing("plan-agent", url=url), source=HOME)
     admitted = TraceGuard().enter(call, "plan-agent")
     return (await invoker.invoke(listing, make_skill(), call, admitted, NullChannel())).value

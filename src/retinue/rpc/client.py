@@ -91,12 +91,15 @@ class PeerInvoker:
             # Exposed by this hub and not by the agent, so it is called with the mesh scope.
             principal = replace(call.principal, scopes=call.principal.scopes | {"mesh"})
             call = replace(call, principal=principal)
-        target = CallTarget(name, url, name, skill.id, self._token_for(listing.source, url))
         with admitted.forward() as outgoing:
             try:
-                notes = ReplyNotes()
-                value = await execute(self._http, target, call, outgoing, self._signer, notes)
-                return Answer(value, notes.parts, warnings=notes.warnings, usage=notes.usage)
+                try:
+                    return await self._ask(listing, url, skill, call, outgoing)
+                except AgentUnreachableError as error:
+                    if not error.is_token_stale:
+                        raise
+                    # One of the two clocks was set since the token was made: the next one fits.
+                    return await self._ask(listing, url, skill, call, outgoing)
             except (RemoteFaultError, NotAuthenticatedError) as error:
                 # Such an answer may come from another agent that has taken the port of one that is gone.
                 is_suspect = not isinstance(error, RemoteFaultError) or error.code == _NO_SUCH_METHOD
@@ -104,6 +107,15 @@ class PeerInvoker:
                     cause = f"another agent answers there: {other}"
                     raise AgentUnreachableError(name, url, cause) from error
                 raise
+
+    async def _ask(
+        self, listing: Listing, url: str, skill: Skill, call: Call, outgoing: OutgoingCall
+    ) -> Answer:
+        name = listing.record.name
+        target = CallTarget(name, url, name, skill.id, self._token_for(listing.source, url))
+        notes = ReplyNotes()
+        value = await execute(self._http, target, call, outgoing, self._signer, notes)
+        return Answer(value, notes.parts, warnings=notes.warnings, usage=notes.usage)
 
 
 async def _find_other(http: HttpRequester, name: str, url: str) -> str | None:

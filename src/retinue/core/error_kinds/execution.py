@@ -147,6 +147,10 @@ HUB = "hub"
 """The name under which calls of a command or an agent to its hub fail."""
 
 
+CLOCKS_AGREE_S = 5.0
+"""Two clocks agree that differ by less: tokens allow for more."""
+
+
 class AgentUnreachableError(ExecutionError):
     """The connection failed or broke, or the agent is away; ``sent`` = it may have run the call.
 
@@ -170,6 +174,7 @@ class AgentUnreachableError(ExecutionError):
         self.sent = sent
         self.waited_s = 0.0
         self.retry_after_s: float | None = None
+        self.is_token_stale = False
 
     @classmethod
     def away(cls, agent: str, url: str | None = None, away_s: float | None = None) -> Self:
@@ -194,11 +199,15 @@ class AgentUnreachableError(ExecutionError):
 
     @classmethod
     def clocks_differ(cls, agent: str, url: str, ahead_s: float) -> Self:
-        """An agent that accepts no token of this machine, because its clock is ``ahead_s`` ahead of ours."""
+        """An agent that accepts no token of this machine, because its clock is ``ahead_s`` ahead of ours.
+
+        Where the clocks agree now, the token was made before one of them was set: the next one is accepted.
+        """
         side = "ahead of" if ahead_s > 0 else "behind"
         difference = render_duration(abs(ahead_s))
         error = cls(agent, url, f"its clock is {difference} {side} this machine's, so it accepts no token")
         error.remedy = "synchronise the clocks of both machines, for example with NTP"
+        error.is_token_stale = abs(ahead_s) < CLOCKS_AGREE_S
         return error
 
     @property
