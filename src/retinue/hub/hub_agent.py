@@ -7,7 +7,7 @@ next to this one add the skills.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.authoring.agent import Agent
@@ -42,6 +42,7 @@ from retinue.mesh.search.ranking import SkillSearch
 from retinue.workflows.caller import Caller
 from retinue.workflows.library import Library
 from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.run_progress import RunProgress
 
 Json = dict[str, Any]
 
@@ -135,13 +136,14 @@ class MeshView:
 class Workflows:
     """The workflows that the hub's agent lists, stores and runs.
 
-    ``clear_steps`` forgets the cached results of steps and returns their number. ``store`` stores a
-    definition.
+    ``clear_steps`` forgets the cached results of steps and returns their number. ``progress`` holds what the
+    steps of runs report in this process. ``store`` stores a definition.
     """
 
     orchestrator: Orchestrator
     library: Library
     clear_steps: Callable[[], int]
+    progress: RunProgress = field(default_factory=RunProgress)
     store: StoreWorkflow | None = None
 
 
@@ -166,7 +168,7 @@ def hub_agent(
     run_access = RunAccess(orchestrator.runs, access)
     roster = Roster(directory, track, access)
     known_skills = KnownSkills(mesh.lookup, access)
-    starter = RunStarter(orchestrator, library, run_access, known_skills)
+    starter = RunStarter(orchestrator, library, run_access, known_skills, workflows.progress)
     cache = AnswerCache()
     orchestration = Orchestration(
         starter,
@@ -186,7 +188,7 @@ def hub_agent(
     add_query_skill(agent, directory, agent_search, track, access)
     add_draft_skills(agent, library, known_skills, workflows.store)
     add_start_skill(agent, starter)
-    add_run_skills(agent, orchestrator.runs, run_access)
+    add_run_skills(agent, orchestrator.runs, run_access, workflows.progress)
     add_agent_resources(agent, directory, stats_of, access)
     prompts = WorkflowPrompts(agent, library)
     tools = ToolList(directory, prompts.list_custom, lambda: agent.changes.notify(Change("tools")))

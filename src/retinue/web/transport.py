@@ -6,6 +6,7 @@ import os
 import socket
 import ssl
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -57,8 +58,36 @@ class HttpResponse:
     body: bytes
 
 
+class HttpStream(Protocol):
+    """A response that is read as it comes, no faster than the caller reads: of aiohttp, and the plain one."""
+
+    status: int
+    headers: Mapping[str, str]
+
+    async def read_some(self) -> bytes:
+        """Read the next available part of the body, b"" at its end.
+
+        Raises TransportError when it is cut off.
+        """
+        ...
+
+    async def read(self, limit_bytes: int = MAX_RESPONSE_BYTES) -> bytes:
+        """Read the whole body. Raises ResponseTooLargeError and TransportError."""
+        ...
+
+    async def drain(self, timeout_s: float) -> None:
+        """Read the rest of the body, so that the connection can be reused.
+
+        After the time limit it is closed.
+        """
+        ...
+
+
 class HttpRequester(Protocol):
-    """Sends one request and reads the whole response: `HttpClient`, and `PlainHttpClient` for addresses."""
+    """Sends one request, and reads the whole response or gives it as it comes.
+
+    `HttpClient`, and `PlainHttpClient` for addresses.
+    """
 
     async def request(
         self,
@@ -81,28 +110,12 @@ class HttpRequester(Protocol):
         """
         ...
 
+    def stream(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AbstractAsyncContextManager[HttpStream]:
+        """Send one request and give the response, whatever its status, as soon as its headers arrive.
 
-class HttpStream(Protocol):
-    """A response that is read as it comes, no faster than the caller reads: of aiohttp, and the plain one."""
-
-    status: int
-    headers: Mapping[str, str]
-
-    async def read_some(self) -> bytes:
-        """Read the next available part of the body, b"" at its end.
-
-        Raises TransportError when it is cut off.
-        """
-        ...
-
-    async def read(self, limit_bytes: int = MAX_RESPONSE_BYTES) -> bytes:
-        """Read the whole body. Raises ResponseTooLargeError and TransportError."""
-        ...
-
-    async def drain(self, timeout_s: float) -> None:
-        """Read the rest of the body, so that the connection can be reused.
-
-        After the time limit it is closed.
+        Only connecting has a time limit. Raises TransportError and UrlRefusedError.
         """
         ...
 
