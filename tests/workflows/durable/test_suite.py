@@ -12,10 +12,11 @@ from tests.workflows.runs import (
     test_runs,
     test_size,
     test_timers,
+    test_together,
 )
 
 pytestmark = pytest.mark.timeout(1_200)
-MODULES = (test_runs, test_children, test_asking, test_cancelling, test_size, test_timers)
+MODULES = (test_runs, test_children, test_asking, test_cancelling, test_size, test_timers, test_together)
 
 
 @pytest.fixture(scope="module")
