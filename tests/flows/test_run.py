@@ -89,7 +89,6 @@ RESULT = {
 }
 
 
-@requirement("P-22")
 async def test_every_kind_of_step_runs_once_also_if_the_process_dies_after_each() -> None:
     for crashes in (False, True):
         counted.clear()

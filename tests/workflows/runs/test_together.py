@@ -9,7 +9,6 @@ from typing import Any
 from retinue.core.errors import BusyError
 from retinue.workflows.runs.ports import Mark, RunContext, StepCall
 from retinue.workflows.runs.records import RunRequest
-from tests.requirements import requirement
 from tests.workflows.implementations import Open
 from tests.workflows.runs.effects import ask, gives, raises, started, until, waits_for_ever
 
@@ -88,7 +87,6 @@ async def test_no_calls_at_all_give_no_outcomes(open_runs: Open) -> None:
         assert (await runs.finish("r")).get() == [0, 1]
 
 
-@requirement("P-22")
 async def test_a_resumed_run_repeats_only_the_effects_that_had_not_ended(open_runs: Open) -> None:
     begun: Counter[str] = Counter()
     resumed = asyncio.Event()
