@@ -17,7 +17,7 @@ from retinue.workflows.definitions.definition import CodeReference
 from retinue.workflows.definitions.loading import Loaded
 from retinue.workflows.interpreter.frame import Frame, Tools
 from retinue.workflows.interpreter.saga import compensate, finish_undoing
-from retinue.workflows.runs.ports import Body, DurableRuleError, RunContext
+from retinue.workflows.runs.ports import DurableRuleError, RunContext
 from retinue.workflows.runs.records import Fault, RunRequest, as_json
 
 _log = structlog.get_logger("retinue.runs")
@@ -67,12 +67,11 @@ def describe_code(code: CodeReference) -> str:
 
 
 class CodeBody:
-    """The body of all runs: functions execute runs of workflows in Python, ``other`` those in YAML."""
+    """The body of the runs of workflows in Python."""
 
-    def __init__(self, hosted: HostedWorkflows, tools: Tools, other: Body) -> None:
+    def __init__(self, hosted: HostedWorkflows, tools: Tools) -> None:
         self._hosted = hosted
         self._tools = tools
-        self._other = other
 
     async def run(self, context: RunContext, request: RunRequest) -> Any:
         """Execute a run.
@@ -80,8 +79,6 @@ class CodeBody:
         A run whose code this process does not have waits, until the run is cancelled or the process ends:
         other code might make other steps.
         """
-        if CODE not in request.definition:
-            return await self._other(context, request)
         code = CodeReference.model_validate(request.definition[CODE])
         workflow = self._hosted.find(code)
         if workflow is None:

@@ -29,8 +29,8 @@ from retinue.workflows.definitions.definition import (
     DEFAULT_STEP_TIMEOUT_S,
     Compensation,
     Retry,
-    Settings,
     Step,
+    WorkflowSettings,
     render_duration,
 )
 from retinue.workflows.expressions.scope import Scope
@@ -345,7 +345,7 @@ class Run:
         )
 
     def _make_frame(self, context: RunContext, request: RunRequest) -> Frame:
-        return Frame(context, request, self._scope, self._tools, Settings(), {}, _run_no_steps)
+        return Frame(context, request, self._scope, self._tools, WorkflowSettings(), {}, _run_no_steps)
 
     def _take_name(self, wanted: str) -> str:
         name = self._peek_name(wanted)

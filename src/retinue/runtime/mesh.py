@@ -16,6 +16,7 @@ from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import HUB_NAME
 from retinue.flows.body import CodeBody
 from retinue.flows.modules import load_hosted
+from retinue.hub.agents import find_relayed
 from retinue.hub.hub_agent import HubAgent, MeshView, Workflows, hub_agent
 from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.skills import SpendingOf
@@ -107,6 +108,7 @@ class Mesh:
             self.hub.prompts,
             self.hub.tools,
             self.hub.starter,
+            self.hub.text_skills,
             self.figures,
             self.peers.mcp_client,
         ):
@@ -165,8 +167,8 @@ async def open_mesh(
         caller = _make_caller(dispatcher, lookup, directory, track)
         step_cache = MemoryCache()
         hosted, tools = load_hosted(settings.workflows.modules), Tools(caller, step_cache)
-        body = CodeBody(hosted, tools, Interpreter(tools).run)
-        runs = await stack.enter_async_context(open_runs(body.run))
+        interpreter = Interpreter(tools, code=CodeBody(hosted, tools).run)
+        runs = await stack.enter_async_context(open_runs(interpreter.run))
 
         async def store_workflow(name: str, text: bytes) -> str:
             published = await publish_workflow(home, name, text, created=datetime.now(UTC))
@@ -252,4 +254,5 @@ def _make_dispatcher(
         open_span=span_opener(HUB_NAME, environment()),
         access=hub_access(settings),
         queries=PeerQueries(peers.plain, lookup.is_peer),
+        relayed_by=find_relayed,
     )

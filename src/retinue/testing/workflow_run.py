@@ -125,7 +125,7 @@ async def run_workflow(
 
     tools = Tools(caller, clock=clock)
     hosted = HostedWorkflows([definition] if isinstance(definition, CodeWorkflow) else [])
-    body = CodeBody(hosted, tools, Interpreter(tools).run).run
+    body = Interpreter(tools, code=CodeBody(hosted, tools).run).run
     async with MemoryRuns(body, sleep=sleep, clock=clock, interrupts=crash_at_every_step) as runs:
         given = {} if input is None and hosted.list_loaded() else input
         record = await Orchestrator(runs).start(loaded.definition, given, nested=bundled.nested)

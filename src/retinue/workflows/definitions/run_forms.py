@@ -17,9 +17,9 @@ from retinue.workflows.definitions.definition import (
     CodeDefinition,
     CodeReference,
     Definition,
-    Settings,
     Step,
     StrictModel,
+    WorkflowSettings,
 )
 
 _PARSED = 32
@@ -77,7 +77,7 @@ class BranchRun(StrictModel):
 
     steps: Annotated[tuple[Step, ...], Field(alias="branch", strict=False)]
     known: Annotated[tuple[str, ...], Field(strict=False)]
-    settings: Settings
+    settings: WorkflowSettings
     nested: dict[str, BundledWorkflow] = Field(default={})
 
 
