@@ -9,6 +9,7 @@ from tests.workflows.runs import (
     test_asking,
     test_cancelling,
     test_children,
+    test_code,
     test_runs,
     test_size,
     test_timers,
@@ -16,7 +17,25 @@ from tests.workflows.runs import (
 )
 
 pytestmark = pytest.mark.timeout(1_200)
-MODULES = (test_runs, test_children, test_asking, test_cancelling, test_size, test_timers, test_together)
+MODULES = (
+    test_runs,
+    test_children,
+    test_code,
+    test_asking,
+    test_cancelling,
+    test_size,
+    test_timers,
+    test_together,
+)
+    test_runs,
+    test_children,
+    test_code,
+    test_asking,
+    test_cancelling,
+    test_size,
+    test_timers,
+    test_together,
+)
 
 
 @pytest.fixture(scope="module")
