@@ -27,15 +27,6 @@ MODULES = (
     test_timers,
     test_together,
 )
-    test_runs,
-    test_children,
-    test_code,
-    test_asking,
-    test_cancelling,
-    test_size,
-    test_timers,
-    test_together,
-)
 
 
 @pytest.fixture(scope="module")
