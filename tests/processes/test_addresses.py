@@ -80,7 +80,7 @@ def test_a_mesh_with_tokens_works_through_a_proxy_that_terminates_tls_and_rewrit
         assert execute(url, "who")["error"]["code"] == -33001
         with urllib3.PoolManager(ca_certs=str(certificate[0])) as trusting:
             message = {"performative": "QUERY_CAPABILITIES", "payload": {"query_type": "summary"}}
-            headers = {"authorization": f"Bearer {token}"}
+            headers = {"authorization": f"Bearer {token}", "connection": "close"}
             reply = trusting.request("POST", f"{proxy.url}/messages", json=message, headers=headers)
         assert proxy.url.startswith("https://")
         assert reply.json()["performative"] == "INFORM_CAPABILITIES"

@@ -304,12 +304,9 @@ class SecurityMiddleware:
 
         Raises NotAuthenticatedError for an unknown or missing token, and what token readers raise.
         """
-        authorization = headers.get(b"authorization")
-        token = read_token(authorization, path)
-        # a token of the registry is good for nothing else, nor for another token of the registry
-        is_opened = token is not None and is_registry_path(path) and path != TOKEN_PATH
-        if is_opened and self._registry_tokens is not None and is_registry_token(token):
-            token = self._registry_tokens.open(token).token or None
+        token = read_token(headers.get(b"authorization"), path)
+        if token is not None and is_registry_token(token):
+            token = self._unseal(token, path)
         if token is not None:
             return apply_rights(await self._find(token, headers, server), headers)
         is_open = path in self._settings.open_paths or path.startswith(
@@ -320,6 +317,16 @@ class SecurityMiddleware:
         raise NotAuthenticatedError(
             "this server requires a bearer token", remedy="ask its operator for a token"
         )
+
+    def _unseal(self, token: bytes, path: str) -> bytes | None:
+        """The token inside a token of the registry, None for nobody's.
+
+        It is good for nothing else, nor for another token of the registry, and stays as it is there.
+        """
+        tokens = self._registry_tokens
+        if tokens is None or path == TOKEN_PATH or not is_registry_path(path):
+            return token
+        return tokens.open(token).token or None
 
     async def _find(self, token: bytes, headers: Headers, server: Sequence[Any] | None) -> Principal:
         principal = self._tokens.find(token)
