@@ -30,7 +30,7 @@ def test_a_token_returns_the_credentials_and_scopes_until_it_has_expired() -> No
     assert "secret" not in text
     clock.now = made_at + LIFETIME_S - 1
     opened = tokens.open(text.encode())
-    assert (opened.token, opened.scopes) == (b"rtn_secret", {"repository:agents/plan": {"pull"}})
+    assert (opened.token, opened.scopes) == (b"rtn_secret", {"repository:agents/plan": frozenset({"pull"})})
     clock.now = made_at + LIFETIME_S
     with pytest.raises(NotAuthenticatedError, match="has expired"):
         tokens.open(text.encode())
