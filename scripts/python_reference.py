@@ -124,6 +124,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
                     "step",
                     "options",
                     "gather",
+                    "workflow",
                     "sleep",
                     "receive",
                     "elicit",
