@@ -19,6 +19,7 @@ from retinue.workflows.definitions.definition import (
     Definition,
     Foreach,
     Loop,
+    OnWebhook,
     Parallel,
     Retry,
     Schedule,
@@ -26,6 +27,7 @@ from retinue.workflows.definitions.definition import (
     Step,
     StrictModel,
     Timer,
+    Triggers,
     WaitFor,
 )
 from retinue.workflows.definitions.documents import Document, Path
@@ -47,6 +49,8 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "ask": _list_keys(AskFirst),
     "settings": _list_keys(Settings),
     "schedule": _list_keys(Schedule),
+    "on": _list_keys(Triggers),
+    "webhook": _list_keys(OnWebhook),
 }
 _SHAPES = {
     "tuple_type": "a list",
