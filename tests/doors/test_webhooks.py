@@ -1,4 +1,4 @@
-"""``POST /hooks/{hook}`` of a hub: who gets which answer, and what its pages and logs show of the secret."""
+"""``POST /webhooks/{hook}`` of a hub: who gets which answer, and what its pages and logs show of the secret."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def send(
 
 async def test_a_signed_request_without_a_token_starts_one_run(site: Site) -> None:
     added = await ask(site, "add_schedule", workflow="deploy")
-    assert added["url"].startswith(f"{site.hub.url}/hooks/")
+    assert added["url"].startswith(f"{site.hub.url}/webhooks/")
     taken = await send(site, added, "evt_1")
     assert (taken.status, taken.json) == (202, {"run": "deploy:evt_1"})
     again = await send(site, added, "evt_1", age_s=-2)

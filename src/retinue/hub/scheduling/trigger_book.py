@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # with the database libraries, which a process without runs d
 
 Json = dict[str, Any]
 
-HOOKS_PATH = "/hooks"
+HOOKS_PATH = "/webhooks"
 
 NEW_SECRET = "new"  # noqa: S105 - the word that asks for one
 

@@ -1,4 +1,4 @@
-"""``POST /hooks/{hook}``: the endpoint of webhooks that start workflows.
+"""``POST /webhooks/{hook}``: the endpoint of webhooks that start workflows.
 
 It needs no token: the signature of a request proves that its sender knows the secret of this webhook.
 """

@@ -42,7 +42,7 @@ class SchedulesPart(Part):
     needs = (LazyRuns, RunStarter)
     runs_after = (FirstReading, AgentsStarted)
     ready_after = (AgentsStarted,)
-    rank = 95
+    rank = 85
     is_required = True
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
