@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         VersionConflictError,
     )
     from retinue.core.record import AgentRecord, Example, Skill, Trait
+    from retinue.flows.run import Run
+    from retinue.flows.workflow import workflow
     from retinue.mesh.asking.query import Can
     from retinue.mesh.directory.directory import Directory
     from retinue.runtime.discovery import discover_agent, open_directory
@@ -66,6 +68,7 @@ __all__ = [
     "Part",
     "RemoteFaultError",
     "RetinueError",
+    "Run",
     "Skill",
     "SkillNotOfferedError",
     "Trait",
@@ -76,6 +79,7 @@ __all__ = [
     "current_context",
     "discover_agent",
     "open_directory",
+    "workflow",
 ]
 
 _HOMES = {
@@ -104,6 +108,7 @@ _HOMES = {
     "Part": "retinue.core.call",
     "RemoteFaultError": "retinue.core.errors",
     "RetinueError": "retinue.core.errors",
+    "Run": "retinue.flows.run",
     "Skill": "retinue.core.record",
     "SkillNotOfferedError": "retinue.core.errors",
     "Trait": "retinue.core.record",
@@ -114,6 +119,7 @@ _HOMES = {
     "current_context": "retinue.authoring.context",
     "discover_agent": "retinue.runtime.discovery",
     "open_directory": "retinue.runtime.discovery",
+    "workflow": "retinue.flows.workflow",
 }
 
 

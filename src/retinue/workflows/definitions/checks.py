@@ -23,12 +23,12 @@ from retinue.workflows.definitions.definition import (
     Parallel,
     Retry,
     Schedule,
-    Settings,
     Step,
     StrictModel,
     Timer,
     Triggers,
     WaitFor,
+    WorkflowSettings,
 )
 from retinue.workflows.definitions.documents import Document, Path
 from retinue.workflows.definitions.step_checks import StepChecks
@@ -47,7 +47,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "wait": _list_keys(Timer),
     "compensate": _list_keys(Compensation),
     "ask": _list_keys(AskFirst),
-    "settings": _list_keys(Settings),
+    "settings": _list_keys(WorkflowSettings),
     "schedule": _list_keys(Schedule),
     "on": _list_keys(Triggers),
     "webhook": _list_keys(OnWebhook),

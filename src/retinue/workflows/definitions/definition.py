@@ -225,7 +225,7 @@ class Compensation(StrictModel):
     timeout: Duration | None = None
 
 
-class Settings(StrictModel):
+class WorkflowSettings(StrictModel):
     """The settings of the whole workflow.
 
     ``on_error`` and ``retry`` are those of each step that says nothing itself. ``cache``: ``step``
@@ -533,7 +533,7 @@ class Definition(StrictModel):
     version: str | None = None
     tags: Annotated[tuple[str, ...], Field(strict=False)] = ()
     runs_as: RunsAs = "caller"
-    settings: Settings = Settings()
+    settings: WorkflowSettings = WorkflowSettings()
     input: dict[str, Any] | None = None
     steps: Annotated[tuple[Step, ...], Field(strict=False)]
     output: Any = "last"
@@ -549,6 +549,21 @@ class Definition(StrictModel):
     def from_json(cls, value: Any) -> Definition:
         """A definition that `to_json` gave; raises pydantic's ValidationError for another value."""
         return cls.model_validate(value)
+
+
+class CodeReference(StrictModel):
+    """The function in Python that executes a workflow, and the digest of the code that it belongs to."""
+
+    file: str
+    function: str
+    digest: str
+
+
+class CodeDefinition(Definition):
+    """A workflow in Python: its steps are those that its function makes while it runs."""
+
+    steps: Annotated[tuple[Step, ...], Field(strict=False, max_length=0)] = ()
+    code: CodeReference
 
 
 def step_to_json(step: Step) -> dict[str, Any]:
