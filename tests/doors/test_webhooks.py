@@ -1,4 +1,4 @@
-"""``POST /webhooks/{hook}`` of a hub: who gets which answer, and what its pages and logs show of the secret."""
+"""``POST /webhooks/{hook}`` of a hub: who gets which answer, and what its pages and logs show."""
 
 from __future__ import annotations
 
