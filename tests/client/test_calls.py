@@ -358,7 +358,7 @@ async def test_a_call_is_sent_again_where_that_is_safe() -> None:
             raise CutError
         return count
 
-    hub = ScriptedHub(work=lose_twice, list_runs=lambda params: {"runs": [lose_twice(params)]})
+    hub = ScriptedHub(work=lose_twice, list_runs=lambda params: {"runs": [{"run": lose_twice(params)}]})
     async with serve_app(hub) as url, retinue.connect(url) as mesh:
         with pytest.raises(AgentUnreachableError):
             await mesh.call("work")
@@ -367,7 +367,7 @@ async def test_a_call_is_sent_again_where_that_is_safe() -> None:
         assert await mesh.call("work", {}, key="once") == 3
         assert {headers.get("idempotency-key") for headers in hub.headers[1:]} == {"once"}
         count = 0
-        assert await mesh.runs() == [3]
+        assert await mesh.runs() == [{"run": 3}]
 
 
 async def test_a_busy_hub_is_asked_again_after_its_time() -> None:

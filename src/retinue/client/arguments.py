@@ -38,7 +38,9 @@ def check_options(skill: str, used: Sequence[str], rows: Sequence[Mapping[str, A
     for row in rows:
         schema = row.get("input_schema")
         fields = schema.get("properties") if isinstance(schema, Mapping) else None
-        for name in used if isinstance(fields, Mapping) else ():
+        if not isinstance(fields, Mapping):
+            continue
+        for name in used:
             if name in fields:
                 problem = f"{name} is an option of the call and a parameter of {skill}"
                 error = InvalidParametersError([Problem(name, problem)])
