@@ -81,7 +81,8 @@ def test_the_functions_of_the_guide_do_what_it_says(
     assert asyncio.run(names["make_plan"]()).plan == "keywords"
     assert asyncio.run(names["draw"](tmp_path)) == 3
     assert (tmp_path / "sales.png").read_bytes() == b"png"
-    assert asyncio.run(names["plan_or_explain"]()) == "done"
+    assert asyncio.run(names["plan_or_explain"]("tests")) == "done"
+    assert asyncio.run(names["plan_or_explain"](7)) == "wrong: requirements"
     assert asyncio.run(names["watch"]()) == ["reading", "good, says Ada"]
     assert asyncio.run(names["run_flow"]()) is True
     assert asyncio.run(names["look_around"]()) == "plan-agent"
