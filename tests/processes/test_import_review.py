@@ -26,7 +26,7 @@ def hub(tmp_path: Path, port: int) -> Iterator[str]:
 @pytest.mark.usefixtures("hub")
 def test_a_changed_tool_is_read_before_it_is_accepted(run: Run) -> None:
     assert run("import", "mcp-server", "loud", "--", *SERVER).stdout.startswith("loud: 9 skills: ")
-    said = run("import", "mcp-server", "loud", "--", *SERVER[:-1], "changed").stdout
+    said = run("import", "mcp-server", "loud", "--replace", "--", *SERVER[:-1], "changed").stdout
     assert "loud: waits to be accepted: shout; see it: retinue imports accept loud --show" in said
     shown = run("imports", "accept", "loud", "--show").stdout
     assert shown.startswith("shout, changed:\n")
@@ -64,8 +64,9 @@ def test_a_server_that_takes_long_is_named_while_it_starts(run: Run) -> None:
 @pytest.mark.usefixtures("hub")
 def test_a_server_that_does_not_start_in_its_time_is_told_the_setting_and_the_option(run: Run) -> None:
     silent = [sys.executable, "-c", "import sys; sys.stdin.read()"]
-    said = run("import", "mcp-server", "mute", "--start-s", "0.5", "--", *silent).stdout
-    assert "it did not start within 0.5 s (imports.mute.start_s)" in said
+    failed = run("import", "mcp-server", "mute", "--start-s", "0.5", "--", *silent)
+    assert failed.returncode == 7
+    assert "it did not start within 0.5 s (imports.mute.start_s)" in failed.stderr
 
 
 def test_a_command_in_one_word_is_told_apart(run: Run) -> None:
