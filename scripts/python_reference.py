@@ -133,7 +133,28 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
     (
         "Results and workflows",
         "",
-        (Name("Outcome", ("get",)), Name("Workflow", ("to_json", "from_json"))),
+        (
+            Name("Outcome", ("get",)),
+            Name("Workflow", ("to_json", "from_json")),
+            Name("workflow"),
+            Name(
+                "Run",
+                (
+                    "id",
+                    "call",
+                    "step",
+                    "options",
+                    "gather",
+                    "sleep",
+                    "receive",
+                    "elicit",
+                    "now",
+                    "random",
+                    "undo",
+                ),
+                has_constructor=False,
+            ),
+        ),
     ),
     (
         "Test agents and workflows",

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
         VersionConflictError,
     )
     from retinue.core.record import AgentRecord, Example, Skill, Trait
+    from retinue.flows.run import Run
+    from retinue.flows.workflow import workflow
     from retinue.mesh.asking.query import Can
     from retinue.mesh.directory.directory import Directory
     from retinue.runtime.discovery import discover_agent, open_directory
@@ -74,6 +76,7 @@ __all__ = [
     "Part",
     "RemoteFaultError",
     "RetinueError",
+    "Run",
     "RunConflictError",
     "Skill",
     "SkillNotOfferedError",
@@ -89,6 +92,7 @@ __all__ = [
     "current_context",
     "discover_agent",
     "open_directory",
+    "workflow",
 ]
 
 _HOMES = {
@@ -119,6 +123,7 @@ _HOMES = {
     "Part": "retinue.core.call",
     "RemoteFaultError": "retinue.core.errors",
     "RetinueError": "retinue.core.errors",
+    "Run": "retinue.flows.run",
     "RunConflictError": "retinue.core.errors",
     "Skill": "retinue.core.record",
     "SkillNotOfferedError": "retinue.core.errors",
@@ -134,6 +139,7 @@ _HOMES = {
     "current_context": "retinue.authoring.context",
     "discover_agent": "retinue.runtime.discovery",
     "open_directory": "retinue.runtime.discovery",
+    "workflow": "retinue.flows.workflow",
 }
 
 

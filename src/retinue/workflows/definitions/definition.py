@@ -490,6 +490,21 @@ class Definition(StrictModel):
         return cls.model_validate(value)
 
 
+class CodeReference(StrictModel):
+    """The function in Python that executes a workflow, and the digest of the code that it belongs to."""
+
+    file: str
+    function: str
+    digest: str
+
+
+class CodeDefinition(Definition):
+    """A workflow in Python: its steps are those that its function makes while it runs."""
+
+    steps: Annotated[tuple[Step, ...], Field(strict=False, max_length=0)] = ()
+    code: CodeReference
+
+
 def step_to_json(step: Step) -> dict[str, Any]:
     """The canonical form of one step."""
     return step.model_dump(mode="json", by_alias=True, exclude_defaults=True)

@@ -27,6 +27,7 @@ from dbos import (
 from dbos import error as dbos_errors
 from dbos._context import get_local_dbos_context
 from dbos._core import WorkflowHandleAsyncTask
+from dbos._dbos import StepReservation
 from dbos._serialization import deserialize_exception, deserialize_value
 
 from retinue.core.errors import StateError
@@ -65,6 +66,9 @@ StoredFailure = PortableWorkflowError
 
 EngineError = dbos_errors.DBOSException
 """Any failure that the engine itself reports."""
+
+Reservation = StepReservation
+"""The number of a call that was taken before the call is made."""
 
 
 class RunLetGoError(BaseException):
@@ -463,10 +467,16 @@ async def _launch() -> None:
     await launched
 
 
-async def run_step(name: str, act: Callable[[], Awaitable[Any]]) -> Any:
+def reserve_step() -> Reservation:
+    """Take the next number in the journal of the run that this code is part of, for a later `run_step`."""
+    return DBOS.reserve_step()
+
+
+async def run_step(name: str, act: Callable[[], Awaitable[Any]], reserved: Reservation | None = None) -> Any:
     """Do one call of the run that this code is part of, or give its recorded value on replay.
 
-    Raises RunLetGoError where the database does not answer, ReplayError where another call was recorded.
+    The call has the number that was ``reserved`` for it, else the next one. Raises RunLetGoError where the
+    database does not answer, ReplayError where another call was recorded.
     """
 
     async def do() -> Any:
@@ -476,6 +486,8 @@ async def run_step(name: str, act: Callable[[], Awaitable[Any]]) -> Any:
             raise RunLetGoError(error.message) from error
 
     try:
+        if reserved is not None:
+            return await reserved.run_async({"name": name}, do)
         return await DBOS.run_step_async({"name": name}, do)
     except sa.exc.SQLAlchemyError as error:
         raise RunLetGoError(str(error)) from error

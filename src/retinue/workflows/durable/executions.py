@@ -33,7 +33,7 @@ from retinue.workflows.durable.run_rows import (
 )
 from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.durable.stored_once import SHARED_BYTES, Reference
-from retinue.workflows.runs.ports import Body, WaitMode
+from retinue.workflows.runs.ports import Body, Mark, WaitMode
 from retinue.workflows.runs.records import Fault, RunRecord, RunRequest, as_json
 from retinue.workflows.runs.replay_rules import MAX_RUN_BYTES, RunSize
 
@@ -237,6 +237,11 @@ class Executions:
     async def count_undo_requests(self, run_id: str) -> int:
         """How often a run was resumed to undo its remaining steps."""
         return await self.signals.count_all(run_id, UNDO_REQUEST)
+
+    async def find_mark(self, run_id: str, call: str) -> Mark | None:
+        """The mark that was recorded with a call of a run; None for one without a mark."""
+        calls = await self._database.ask(self._database.client.list_calls, run_id, True)
+        return next((Mark.find(one.output) for one in calls if one.name == call), None)
 
     async def compute(self, function: Callable[[*_Args], _T], *arguments: *_Args) -> _T:
         """Call a function in a thread, because work with large values must not hold up other runs."""
