@@ -366,6 +366,7 @@ HUB_TARGETS = (
     *_rest("echo", _ECHO, _AGENT_AT_HUB),
     Target("POST", "/hooks/registry", (_HOOK,), "application/vnd.docker.distribution.events.v2+json",
            statuses=(200, 202, 429)),
+    Target("POST", f"/webhooks/{'0' * 32}", ({"commit": "ab12"},), statuses=(404,)),
     Target("GET", "/.well-known/ai-catalog.json"),
     Target("POST", "/search", (_SEARCH,)),
     Target("POST", "/explore", (_SEARCH,), statuses=(501,)),
