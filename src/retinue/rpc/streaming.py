@@ -28,9 +28,9 @@ from retinue.mesh.time_limit import TimeLimit
 from retinue.web.codec.sse import EventParser, ServerSentEvent
 from retinue.web.transport import (
     MAX_RESPONSE_BYTES,
-    HttpRequester,
     HttpResponse,
     HttpStream,
+    HttpStreamer,
     ResponseTooLargeError,
     TransportError,
 )
@@ -119,7 +119,7 @@ def _render(name: bytes, data: bytes) -> bytes:
 
 
 async def request_stream(
-    http: HttpRequester,
+    http: HttpStreamer,
     url: str,
     *,
     headers: Mapping[str, str],

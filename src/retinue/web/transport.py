@@ -83,11 +83,22 @@ class HttpStream(Protocol):
         ...
 
 
-class HttpRequester(Protocol):
-    """Sends one request, and reads the whole response or gives it as it comes.
+class HttpStreamer(Protocol):
+    """Sends one request and reads the response as it comes: `HttpClient`, and `PlainHttpClient`."""
 
-    `HttpClient`, and `PlainHttpClient` for addresses.
-    """
+    def stream(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AbstractAsyncContextManager[HttpStream]:
+        """Yield the response, whatever its status, as soon as its headers arrive.
+
+        Only connecting has a time limit. Leaving the block before the end of the body closes the connection,
+        which tells the server. Raises TransportError and UrlRefusedError.
+        """
+        ...
+
+
+class HttpRequester(HttpStreamer, Protocol):
+    """Sends one request and reads the whole response: `HttpClient`, and `PlainHttpClient` for addresses."""
 
     async def request(
         self,
@@ -107,15 +118,6 @@ class HttpRequester(Protocol):
         ``timeout_s`` covers everything from connecting to the last byte; ``what``, ``layer`` and ``setting``
         appear in the CallTimedOutError.
         Raises CallTimedOutError, TransportError, UrlRefusedError, ResponseTooLargeError.
-        """
-        ...
-
-    def stream(
-        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
-    ) -> AbstractAsyncContextManager[HttpStream]:
-        """Send one request and give the response, whatever its status, as soon as its headers arrive.
-
-        Only connecting has a time limit. Raises TransportError and UrlRefusedError.
         """
         ...
 
