@@ -16,9 +16,9 @@ from retinue.mesh.channel import Capability, LogLevel, Root
 class CallUpdate:
     """One report of a running call; the last one has the outcome.
 
-    ``kind`` is ``progress``, ``text``, ``log`` or ``outcome``. ``text`` is the message, or a piece of a text that
-    is being written, of which ``piece`` has the place; ``fraction`` the progress, 0 to 1, None when unknown;
-    ``level`` and ``data`` belong to log lines.
+    ``kind`` is ``progress``, ``text``, ``log`` or ``outcome``. ``text`` is the message, or a piece of a text
+    that is being written, of which ``piece`` has the place; ``fraction`` the progress, 0 to 1, None when
+    unknown; ``level`` and ``data`` belong to log lines.
     """
 
     kind: Literal["progress", "text", "log", "outcome"]
