@@ -167,7 +167,9 @@ async def open_mesh(
         caller = _make_caller(dispatcher, lookup, directory, track)
         step_cache = MemoryCache()
         hosted, tools = load_hosted(settings.workflows.modules), Tools(caller, step_cache)
-        interpreter = Interpreter(tools, code=CodeBody(hosted, tools).run)
+        shelves = open_shelves(settings, state, named, own=HOME_SOURCE)
+        library = Library(shelves, code=hosted.list_loaded())
+        interpreter = Interpreter(tools, code=CodeBody(hosted, tools, library).run)
         runs = await stack.enter_async_context(open_runs(interpreter.run))
 
         async def store_workflow(name: str, text: bytes) -> str:
@@ -186,9 +188,7 @@ async def open_mesh(
             ),
             Workflows(
                 orchestrator=Orchestrator(runs),
-                library=Library(
-                    open_shelves(settings, state, named, own=HOME_SOURCE), code=hosted.list_loaded()
-                ),
+                library=library,
                 explain_missing=hosted.explain_missing,
                 clear_steps=step_cache.clear,
                 store=store_workflow,

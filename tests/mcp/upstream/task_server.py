@@ -1,12 +1,14 @@
 """An MCP server whose tools run as tasks only (2025-11-25), made with the SDK's low level.
 
-``python -m tests.mcp.upstream.task_server``: serves on the standard streams. The SDK of today serves no tasks
-by itself, so the server answers ``tools/call`` with a task in its middleware.
+``python -m tests.mcp.upstream.task_server``: serves on the standard streams, with ``silent`` without saying
+that it has tasks. The SDK of today serves none, so the server answers ``tools/call`` with a task in its
+middleware.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +22,7 @@ from mcp.shared.message import ServerMessageMetadata
 
 Context = ServerRequestContext[Any, Any]
 RELATED = "io.modelcontextprotocol/related-task"
-TOOLS = ("research", "ask", "hang", "told", "fail", "stop", "expire")
+TOOLS = ("research", "ask", "hang", "late", "told", "fail", "stop", "expire")
 POLL_MS = 20
 NEVER_MS = 3_600_000
 STAGES = ("gathering", "reading", "writing")
@@ -59,6 +61,8 @@ class TaskServer:
         self.tasks: dict[str, Task] = {}
         self.requests: list[str] = []
         """The methods that came, with the tool of a call."""
+        self.may_create = asyncio.Event()
+        """Whether a task of the tool ``late`` is created now."""
         self.server: Server[Any] = Server(
             "tasks", version="1.0.0", on_list_tools=self._list_tools, on_call_tool=self._call_tool
         )
@@ -103,6 +107,8 @@ class TaskServer:
         self.requests.append(f"{context.method} {name}".strip())
         if context.method != "tools/call" or "task" not in params:
             return await call_next(context)
+        if name == "late":
+            await self.may_create.wait()
         task_id = f"task-{len(self.tasks) + 1}"
         task = Task(task_id, name, params.get("arguments") or {}, params["task"].get("ttl"))
         self.tasks[task_id] = task
@@ -160,12 +166,12 @@ class TaskServer:
         return task.render()
 
 
-async def main() -> None:
+async def main(*, offers_tasks: bool) -> None:
     """Serve on the standard streams."""
-    server = TaskServer().server
+    server = TaskServer(offers_tasks=offers_tasks).server
     async with stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(offers_tasks="silent" not in sys.argv))

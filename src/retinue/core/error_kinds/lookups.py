@@ -95,6 +95,16 @@ class UnknownScheduleError(LookupFailedError):
         self.name = name
 
 
+class UnknownWebhookError(LookupFailedError):
+    """No workflow is started by requests at this address."""
+
+    type = "unknown_webhook"
+
+    def __init__(self) -> None:
+        # it does not repeat the address, which nobody is to guess
+        super().__init__("Unknown webhook", remedy="its owner finds the address with: retinue schedules")
+
+
 class UnknownStepError(LookupFailedError):
     """A run or its definition has no step of this path."""
 
