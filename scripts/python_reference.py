@@ -145,6 +145,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
                     "step",
                     "options",
                     "gather",
+                    "race",
                     "workflow",
                     "sleep",
                     "receive",
