@@ -62,6 +62,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
                     "ask_agents",
                     "mcp",
                     "progress",
+                    "stream_text",
                     "has_progress_listener",
                     "log",
                     "elicit",
@@ -145,6 +146,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
                     "step",
                     "options",
                     "gather",
+                    "workflow",
                     "sleep",
                     "receive",
                     "elicit",
@@ -162,6 +164,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
         (
             Name("scripted_peer", module="retinue.testing.scripted_peer"),
             Name("ScriptedCaller", ("unused",), module="retinue.testing.scripted_caller"),
+            Name("connect_agents", module="retinue.testing.memory_mesh"),
             Name("MemoryCaller", ("offer",), module="retinue.testing.memory_caller"),
         ),
     ),

@@ -158,6 +158,9 @@ class Watched:
     async def pause(self, seconds: float) -> None:
         await self._context.pause(seconds)
 
+    async def pass_on(self) -> None:
+        await self._context.pass_on()
+
     async def count_undo_requests(self) -> int:
         return await self._context.count_undo_requests()
 

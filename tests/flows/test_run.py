@@ -291,3 +291,47 @@ async def test_a_failed_run_undoes_what_was_registered_last_first() -> None:
 async def test_the_input_is_checked_against_the_types_before_the_run() -> None:
     with pytest.raises(InvalidParametersError, match="modules"):
         await run_workflow(plans, {"modules": "textwrap"})
+
+
+CHILD = """
+name: doubled
+input: {type: object, properties: {n: {type: integer}}, required: [n]}
+steps:
+  - {id: one, skill: double, with: {n: "${{ input.n }}"}}
+"""
+
+
+async def test_a_stored_workflow_runs_as_a_child_run_whose_steps_are_below_it() -> None:
+    @workflow
+    async def parent(run: Run) -> list[Any]:
+        first = await run.workflow("doubled", {"n": 2})
+        second = await run.workflow("doubled", {"n": first}, name="again")
+        try:
+            await run.workflow("doubled", {"n": "no number"})
+        except InvalidParametersError:
+            return [first, second, "refused"]
+        return []
+
+    for crashes in (False, True):
+        run = await run_workflow(
+            parent,
+            skills={"double": lambda given: given["n"] * 2},
+            workflows={"doubled": CHILD},
+            crash_at_every_step=crashes,
+        )
+        assert run.get() == [4, 8, "refused"]
+        assert [arguments for _, arguments in run.calls] == [{"n": 2}, {"n": 4}]
+        below = [step.step for step in run.steps if step.step.endswith("/one")]
+        assert below == ["doubled/one", "again/one"]
+
+
+async def test_the_failure_of_a_child_run_is_that_of_its_step() -> None:
+    @workflow
+    async def parent(run: Run) -> None:
+        await run.workflow("doubled", {"n": 2})
+
+    run = await run_workflow(
+        parent, skills={"double": ExecutionFailedError("no")}, workflows={"doubled": CHILD}
+    )
+    with pytest.raises(StepFailedError, match=r"step doubled/one .* failed: no"):
+        run.get()

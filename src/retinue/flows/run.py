@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from retinue.authoring.forms import make_form
 from retinue.core.errors import InvalidSettingError, StepFailedError
+from retinue.flows.children import make_child
 from retinue.flows.rounds import MarkedContext, Rounds
 from retinue.flows.steps import (
     Perform,
@@ -37,6 +38,7 @@ from retinue.workflows.expressions.scope import Scope
 from retinue.workflows.interpreter.call_budget import CallBudget
 from retinue.workflows.interpreter.control_steps import run_timer, run_wait_for
 from retinue.workflows.interpreter.frame import Frame, Tools, Undo
+from retinue.workflows.library import Library
 from retinue.workflows.runs.ports import Mark, RunContext
 from retinue.workflows.runs.records import Origin, RunRequest
 
@@ -61,8 +63,9 @@ class Run:
     A step is named after its skill or function; repeated ones are numbered: ``review``, ``review-2``.
     """
 
-    def __init__(self, context: RunContext, request: RunRequest, tools: Tools) -> None:
+    def __init__(self, context: RunContext, request: RunRequest, tools: Tools, library: Library) -> None:
         self._context = context
+        self._library = library
         self._request = request
         self._tools = tools
         self._scope = Scope(request.input, ())
@@ -265,6 +268,23 @@ class Run:
         """
         path = self._peek_name(name)
         return await self.receive(path, into, timeout=timeout, message=message, name=name)
+
+    async def workflow(
+        self,
+        workflow: str,
+        input: Any = None,  # noqa: A002 - the word of the grammar
+        *,
+        name: str | None = None,
+    ) -> Any:
+        """Run a stored workflow, in YAML or in Python, as a child run; gives its output.
+
+        It is cancelled with this run, and undoes its own steps if it fails; what it has done is not undone
+        with this run. Raises the error of its failed step, UnknownWorkflowError and InvalidParametersError.
+        """
+        given = {} if input is None else arguments_as_json(workflow, input)
+        perform = make_child(self._library, workflow, given)
+        mark = mark_of("workflow", workflow, given)
+        return await self._perform(self._take_name(name or workflow), mark, perform)
 
     async def now(self, *, name: str = "now") -> datetime:
         """The time, in UTC, as it was when the step was first made."""

@@ -182,6 +182,9 @@ class MemoryContext:
     async def pause(self, seconds: float) -> None:
         await self._services.sleep(seconds)
 
+    async def pass_on(self) -> None:
+        """Returns: there is no other node."""
+
     async def count_undo_requests(self) -> int:
         return self._run.undo_requests
 

@@ -82,16 +82,19 @@ async def test_a_state_that_the_server_tells_ends_the_wait_for_the_next_look(imp
 
 
 async def test_a_task_ends_with_the_time_limit_of_its_call_and_with_its_caller(imports: Imports) -> None:
-    late = await imports.call("hang", within_s=0.3)
+    async def until(*statuses: str) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while [task["status"] for task in await read_tasks(imports)] != list(statuses):
+                await asyncio.sleep(0.01)
+
+    late = await imports.call("hang", within_s=1.5)
     assert isinstance(late.error, CallTimedOutError)
+    await until("cancelled")
     given_up = asyncio.create_task(imports.call("hang"))
-    async with asyncio.timeout(WAIT_S):
-        while [task["status"] for task in await read_tasks(imports)] != ["cancelled", "working"]:
-            await asyncio.sleep(0.01)
-        given_up.cancel()
-        await asyncio.gather(given_up, return_exceptions=True)
-        while [task["status"] for task in await read_tasks(imports)] != ["cancelled", "cancelled"]:
-            await asyncio.sleep(0.01)
+    await until("cancelled", "working")
+    given_up.cancel()
+    await asyncio.gather(given_up, return_exceptions=True)
+    await until("cancelled", "cancelled")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +109,33 @@ async def test_a_task_that_fails_says_why(imports: Imports, tool: str, text: str
     outcome = await imports.call(tool)
     assert isinstance(outcome.error, RemoteFaultError)
     assert outcome.error.message == text
+
+
+class Sessionless(Person):
+    """A person at a client of 2026-07-28."""
+
+    is_sessionless = True
+
+
+async def test_a_server_of_both_eras_runs_tasks_in_its_session_for_every_client() -> None:
+    server = TaskServer()
+    async with over_http(server) as imports:
+        assert (await imports.call("state", {}, Sessionless())).get() == {"tasks": []}
+        assert (await imports.call("research", {"topic": "owls"}, Sessionless())).get() == "research: owls"
+        assert (await imports.call("ask", {}, Sessionless("Bob"))).get() == "for Bob"
+
+
+async def test_a_call_that_ends_before_its_task_exists_cancels_it_when_it_does() -> None:
+    server = TaskServer()
+    async with over_http(server) as imports:
+        call = asyncio.create_task(imports.call("late"))
+        async with asyncio.timeout(WAIT_S):
+            while "tools/call late" not in server.requests:
+                await asyncio.sleep(0.01)
+        call.cancel()
+        server.may_create.set()
+        await asyncio.gather(call, return_exceptions=True)
+        assert [task.status for task in server.tasks.values()] == ["cancelled"]
 
 
 async def test_a_call_whose_task_was_created_is_not_repeated_when_the_server_is_lost() -> None:

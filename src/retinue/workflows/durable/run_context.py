@@ -19,6 +19,7 @@ from retinue.workflows.durable.dbos_engine import (
     ReplayError,
     Reservation,
     RunLetGoError,
+    RunPassedOnError,
     reserve_step,
     run_step,
     taken_over,
@@ -71,6 +72,8 @@ class RunServices(Protocol):
     async def still_owns(self, run_id: str, owner: str | None) -> bool: ...
 
     async def count_undo_requests(self, run_id: str) -> int: ...
+
+    def find_other_node(self) -> str | None: ...
 
     async def find_mark(self, run_id: str, call: str) -> Mark | None: ...
 
@@ -158,6 +161,11 @@ class DurableContext:
         place.give_back()
         await asyncio.sleep(seconds)
         await place.take()
+
+    async def pass_on(self) -> None:
+        other = self._services.find_other_node()
+        if other is not None:
+            raise RunPassedOnError(other)
 
     async def count_undo_requests(self) -> int:
         try:

@@ -92,6 +92,12 @@ class RunContext(Protocol):
     async def pause(self, seconds: float) -> None:
         """Wait within an effect, for an agent to come back; meanwhile other steps use its place."""
 
+    async def pass_on(self) -> None:
+        """Let another living node execute this run, which this one cannot; returns where there is none.
+
+        It is no durable call, ends this execution, and comes before the first durable call.
+        """
+
     async def count_undo_requests(self) -> int:
         """How often this run, which failed with steps left to be undone, was resumed to undo them.
 
