@@ -62,6 +62,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
                     "ask_agents",
                     "mcp",
                     "progress",
+                    "stream_text",
                     "has_progress_listener",
                     "log",
                     "elicit",
