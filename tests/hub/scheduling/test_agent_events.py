@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -73,7 +74,7 @@ async def test_agents_that_come_go_and_fail_start_one_run_each(bench: ScheduleBe
     hub.publish("a-old")
     row = await hub.book.add(LOCAL_TOKEN, "nightly", None, None, None)
     assert (row["on"], row["name"]) == ("agent", "a-*")
-    for change in (
+    changes: list[Callable[[], None]] = [
         lambda: hub.publish("a-new"),
         lambda: hub.publish("b-new"),
         lambda: hub.mark("a-new", "healthy"),
@@ -82,7 +83,8 @@ async def test_agents_that_come_go_and_fail_start_one_run_each(bench: ScheduleBe
         lambda: hub.mark("a-new", "unreachable"),
         lambda: hub.mark("a-new", "healthy"),
         lambda: hub.withdraw("a-old"),
-    ):
+    ]
+    for change in changes:
         change()
         await hub.look()
         bench.now += 1

@@ -23,6 +23,7 @@ from retinue.hub.scheduling.rows import (
     render_last,
 )
 from retinue.hub.scheduling.signatures import check_secret, new_secret
+from retinue.mesh.permissions import matches
 from retinue.workflows.definitions.definition import TRIGGERS, Definition, Triggers
 from retinue.workflows.triggers import StoredTrigger, TriggerProgress
 
@@ -95,7 +96,9 @@ class TriggerBook:
         shown: Json = {}
         if rule.agent is not None:
             # of the agents that are here already none joins
-            trigger = replace(trigger, progress=TriggerProgress(agents=self._list_agents()))
+            glob, states = (rule.agent.name,), self._list_agents()
+            known = {agent: state for agent, state in states.items() if matches(agent, glob)}
+            trigger = replace(trigger, progress=TriggerProgress(agents=known))
         if rule.webhook is not None:
             before = await table.find(trigger.id)
             is_kept = before is not None and before.hook is not None and before.owner.id == owner.id
