@@ -49,7 +49,9 @@ REQUIREMENTS: dict[str, Requirement] = {
     "W-21": Requirement("the full envelope, all ten performatives, NOT_UNDERSTOOD on unknown input"),
     "W-22": Requirement("message log in the MCP_MESSAGE_SENT and MCP_MESSAGE_RECEIVED form"),
     "W-23": Requirement("an ElizaOS character file, comments and all, becomes an agent"),
-    "W-24": Requirement("SUBSCRIBE, CANCEL, PROPOSE, negotiation, conversations, signing, message bus"),
+    "W-24": Requirement(
+        "SUBSCRIBE, CANCEL, PROPOSE, negotiation, conversations, signing and encryption, message bus"
+    ),
     "W-25": Requirement(
         "specific matches topics, skill ids, tags, action names, similes; hidden never match"
     ),

@@ -11,6 +11,8 @@ import pytest
 from a2a.client.card_resolver import parse_agent_card as read_with_sdk
 from a2a.compat.v0_3.types import AgentCard as LegacyCard
 from a2a.server.request_handlers.response_helpers import agent_card_to_dict
+from a2a.types import a2a_pb2 as types
+from google.protobuf.json_format import ParseDict  # type: ignore[import-untyped]
 from hypothesis import given
 
 from retinue.cards.a2a_card import (
@@ -144,6 +146,32 @@ def test_unknown_keys_of_a_foreign_card_are_kept() -> None:
     again = render(parse(foreign))
     assert (again["iconUrl"], again["future"]) == ("http://x/i.png", {"a": 1})
     assert again["skills"][0]["inputModes"] == ["text/plain"]
+
+
+def test_a_card_of_1_x_holds_no_key_that_1_x_does_not_define() -> None:
+    schemes = {"key": {"type": "apiKey", "in": "header", "name": "x-key"}}
+    foreign = {
+        **render(extended_card=True),
+        "iconUrl": "http://x/i.png",
+        "provider": {"organization": "x", "url": "http://x"},
+        "future": {"a": 1},
+        "securitySchemes": schemes,
+        "security": [{"key": []}],
+    }
+    foreign["skills"][0] |= {"inputModes": ["text/plain"], "security": [{"key": []}]}
+    foreign["capabilities"]["extensions"].append({"uri": "http://x/e", "future": 1})
+    read = parse(foreign)
+    card = render(read, legacy=False)
+    ParseDict(card, types.AgentCard())
+    assert (card["iconUrl"], card["provider"]["organization"]) == ("http://x/i.png", "x")
+    assert card["skills"][0]["inputModes"] == ["text/plain"]
+    old = render(read, extended_card=True)
+    LegacyCard.model_validate(old)
+    assert (old["supportsAuthenticatedExtendedCard"], old["securitySchemes"]) == (True, schemes)
+    kept = {"key": {"apiKeySecurityScheme": {"location": "header", "name": "x-key"}}}
+    modern = render(parse({**render(legacy=False), "securitySchemes": kept}), legacy=False)
+    ParseDict(modern, types.AgentCard())
+    assert modern["securitySchemes"] == kept
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The agent of the A2A TCK: ``python -m tests.conformance.a2a_agent PORT``.
+"""The agent of the A2A TCK: ``python -m tests.conformance.a2a_agent PORT [strict]``.
 
 The TCK says by the prefix of a message's id what the agent is to do. The agent is an ordinary one with one
 skill that takes the id. A message of the TCK names neither a skill nor arguments, so `NameTheSkill` adds to
@@ -110,13 +110,15 @@ def _name_skill(body: bytes) -> bytes:
     return orjson.dumps(request)
 
 
-async def serve(port: int, home: Path) -> None:
-    """Serve until cancelled.
+STRICT = {"private_push_urls": True, "legacy_cards": False}
+"""The TCK's receiver of push notifications is on this machine, and it asks for no version of the card, whose
+schema of 1.0 refuses the keys that clients of 0.3 read.
+"""
 
-    The TCK's receiver of push notifications is on this machine, and its schema of the 1.0 card refuses the
-    keys that clients of 0.3 read.
-    """
-    settings = Settings(a2a={"private_push_urls": True, "legacy_cards": False})
+
+async def serve(port: int, home: Path, *, strict: bool) -> None:
+    """Serve until cancelled, with the default settings unless ``strict``."""
+    settings = Settings(a2a=STRICT) if strict else Settings()
     state = State(home)
     state.prepare()
     url = f"http://127.0.0.1:{port}"
@@ -134,4 +136,4 @@ async def serve(port: int, home: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, suppress(KeyboardInterrupt):
-        asyncio.run(serve(int(sys.argv[1]), Path(folder) / "home"))
+        asyncio.run(serve(int(sys.argv[1]), Path(folder) / "home", strict=sys.argv[2:] == ["strict"]))

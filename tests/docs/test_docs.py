@@ -40,6 +40,7 @@ from retinue.workflows.definitions import step_checks
 from retinue.workflows.definitions.loading import load_definition
 from scripts import error_tables, python_reference
 from tests.docs.pages import DECISIONS, GUIDES, PAGES, README, REPORTS, ROOT, list_sections, table_rows
+from tests.requirements import requirement
 
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "retinue"
@@ -94,6 +95,13 @@ def test_every_language_of_a_fence_is_one_that_is_checked() -> None:
     shown = {"console", "text"}
     fences = {name for page in PAGES for name in re.findall(r"^```(\S+)$", page.read_text("utf-8"), re.M)}
     assert fences <= checked | shown
+
+
+@requirement("W-24")
+def test_the_guide_to_messages_says_that_tls_encrypts_them_and_where_it_ends() -> None:
+    section = read("guides/messages.md").partition("## Encryption")[2]
+    assert "TLS encrypts messages" in section
+    assert "operating.md#addresses-and-proxies" in section
 
 
 async def test_the_agent_of_the_readme_counts_words() -> None:

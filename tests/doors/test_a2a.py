@@ -8,6 +8,10 @@ import uuid
 from typing import Any
 
 import pytest
+from a2a.client.card_resolver import parse_agent_card as parse_with_sdk
+from a2a.compat.v0_3.types import AgentCard as LegacyCard
+from a2a.types import a2a_pb2 as types
+from google.protobuf.json_format import ParseDict  # type: ignore[import-untyped]
 
 from retinue.a2a.server.task_table import MAX_ASKING_OF_A_CALLER
 from retinue.authoring.agent import Agent
@@ -388,6 +392,12 @@ async def test_a_reply_can_be_a_message_without_a_task(wire: Wire, url: str) -> 
 @pytest.mark.parametrize(
     ("body", "code"),
     [
+        (b'{"jsonrpc":"2.0","id":1,"method":7}', -32600),
+        (b'{"jsonrpc":"2.0","id":1}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":3}', -32600),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ListTasks","params":{"status":"TASK_STATE_DANCING"}}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ListTasks","params":{"status":3}}', -32602),
+        (b'{"jsonrpc":"2.0","id":1,"method":"tasks/list","params":{"status":"dancing"}}', -32602),
         (b"{", -32700),
         (b"[]", -32600),
         (b'[{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"x"}}]', -32600),
@@ -406,6 +416,23 @@ async def test_a_reply_can_be_a_message_without_a_task(wire: Wire, url: str) -> 
 async def test_a_bad_request_is_answered_with_its_code(wire: Wire, url: str, body: bytes, code: int) -> None:
     reply = await wire.post(url, body, a2a_version="1.0")
     assert (reply.status, reply.error["code"]) == (200, code), reply.body
+    has_readable_id = body.startswith(b'{"')
+    assert reply.json["id"] == (1 if has_readable_id else None)
+
+
+async def test_tasks_are_filtered_by_the_states_of_both_versions(wire: Wire, url: str) -> None:
+    asking = await call(wire, url, "order")
+    await call(wire, url, "measure", text="x")
+    for method, state, count in (
+        ("ListTasks", "TASK_STATE_INPUT_REQUIRED", 1),
+        ("ListTasks", "TASK_STATE_AUTH_REQUIRED", 0),
+        ("ListTasks", "TASK_STATE_UNSPECIFIED", 2),
+        ("tasks/list", "input-required", 1),
+        ("tasks/list", "unknown", 2),
+    ):
+        listed = (await ask(wire, url, method, {"status": state})).result["tasks"]
+        assert len(listed) == count, (method, state)
+    assert state_of(asking) == "TASK_STATE_INPUT_REQUIRED"
 
 
 async def test_other_versions_and_other_media_types_have_their_codes(wire: Wire, url: str) -> None:
@@ -440,6 +467,29 @@ async def test_a_call_too_deep_keeps_its_code_in_both_versions(wire: Wire, url: 
         wire, url, "message/send", {"message": old_message(naming("greet", name="x"))} | {"metadata": deep}
     )
     assert old.error["code"] == -33007
+
+
+@pytest.mark.parametrize("through_hub", [False, True])
+async def test_a_call_that_gets_too_deep_in_mid_task_has_its_code_and_facts_in_the_status(
+    system: System, wire: Wire, through_hub: bool
+) -> None:
+    looping = Agent("looping", version="1.0.0")
+
+    @looping.skill
+    async def loop(ctx: Context) -> Any:
+        """Calls itself after a report, so that its task is known to its client."""
+        await ctx.progress(0.5, "once more")
+        await asyncio.sleep(0.06)
+        return await ctx.call("loop", agent="looping")
+
+    base = (await system.start_agent(looping)).url
+    if through_hub:
+        base = f"{(await system.start_hub()).url}/agents/looping"
+    task = (await send(wire, base, naming("loop")))["task"]
+    assert state_of(task) == "TASK_STATE_FAILED"
+    error = task["status"]["message"]["metadata"]["error"]
+    assert (error["code"], error["type"]) == (-33007, "recursion_limit")
+    assert (error["depth"], error["max_depth"]) == (6, 5)
 
 
 def old_message(*parts: Any, **fields: Any) -> dict[str, Any]:
@@ -506,6 +556,45 @@ async def test_the_card_is_at_the_agent_and_at_the_hub(system: System, wire: Wir
         assert old["preferredTransport"] == "JSONRPC"
     assert (await wire.get(f"{hub.url}{path}")).json["name"] == "retinue"
     assert (await wire.get(f"{hub.url}/agents/nobody{path}")).status == 404
+
+
+@pytest.mark.parametrize("place", ["agent", "hub", "agent of the hub"])
+async def test_the_card_is_of_the_version_that_its_reader_asks_for(
+    system: System, wire: Wire, url: str, place: str
+) -> None:
+    hub = await system.start_hub()
+    base = {"agent": url, "hub": hub.url, "agent of the hub": f"{hub.url}/agents/bench"}[place]
+    path = f"{base}/.well-known/agent-card.json"
+    cards = {}
+    for version in ("", "0.3", "0.3.0", "1.0", "1.0.2", "9.9"):
+        headers = {"a2a-version": version} if version else {}
+        reply = await wire.get(path, **headers)
+        assert reply.headers["vary"] == "Authorization, A2A-Version"
+        cards[version] = reply.json
+        again = await wire.get(path, if_none_match=reply.headers["etag"], **headers)
+        other = "0.3" if version.startswith(("1", "9")) else "1.0"
+        changed = await wire.get(path, if_none_match=reply.headers["etag"], a2a_version=other)
+        assert (again.status, changed.status) == (304, 200)
+        assert again.headers["vary"] == reply.headers["vary"]
+    for version, card in cards.items():
+        interfaces = [one["protocolVersion"] for one in card["supportedInterfaces"]]
+        assert interfaces == ["1.0", "0.3"]
+        is_old = version in ("", "0.3", "0.3.0")
+        assert ("url" in card, "protocolVersion" in card) == (is_old, is_old), version
+        if is_old:
+            LegacyCard.model_validate(card)
+        else:
+            ParseDict(card, types.AgentCard())
+        parse_with_sdk(card)
+    by_parameter = (await wire.get(f"{path}?A2A-Version=1.0")).json
+    assert {**by_parameter, "signatures": 0} == {**cards["1.0"], "signatures": 0}
+
+
+async def test_the_version_of_a_request_may_be_a_parameter_of_its_url(wire: Wire, url: str) -> None:
+    params = {"message": message(naming("greet", name="x"))}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+    assert (await wire.post(f"{url}/?A2A-Version=9.9", body)).error["code"] == -32009
+    assert "task" in (await wire.post(f"{url}/?a2a-version=1.0", body)).result
 
 
 async def test_the_card_carries_the_schemas_of_its_skills_in_the_extension(

@@ -295,6 +295,7 @@ def plain(reply: Reply) -> tuple[int, bytes]:
     """The answer without what differs between any two processes: ports, times, digests, call ids."""
     body = re.sub(rb"127\.0\.0\.1:\d+|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|\+00:00)|sha256:[0-9a-f]+", b"", reply.body)
     body = re.sub(rb'"(message_id|task_id)":"[0-9a-f]{32}"', b"", body)
+    body = re.sub(rb'"(id|taskId|contextId|messageId)":"[0-9a-f]{8}-[0-9a-f-]{27}"', b"", body)  # of A2A
     body = re.sub(rb'"signatures":\[[^\]]*\]', b"", body)  # of another key in each state
     return reply.status, re.sub(rb'"(mean|p50|p95|ms|latency)[a-z_0-9]*":[\d.]+', b"", body)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
 from retinue.authoring.agent import Agent
@@ -53,6 +54,42 @@ async def test_a_loop_of_three_agents_ends_at_hop_6_with_its_path_drawn(
     path = " → ".join(f"agent-{name}:ask_{name}" for name in "abcabc")
     assert path in message
     assert "the cycle is agent-a → agent-b → agent-c → agent-a" in message
+
+
+@requirement("S-15")
+@pytest.mark.parametrize(
+    ("skill", "arguments", "asked"),
+    [
+        ("ask_b", {}, "agent-b:ask_b"),
+        ("call_skill", {"skill": "ask_b"}, "agent-b:ask_b"),
+        ("call_skill", {"skill": "ask_b", "agent": "agent-b"}, "agent-b:ask_b"),
+        ("call_read_only_skill", {"skill": "ask_b"}, "agent-b:ask_b"),
+        ("call_skill", {"skill": "vanish", "agent": "agent-z"}, "agent-z:vanish"),
+        ("call_skill", {"skill": "vanish"}, "retinue:call_skill"),
+        ("call_skill", {}, "retinue:call_skill"),
+        ("list_agents", {}, "retinue:list_agents"),
+    ],
+)
+async def test_the_path_of_a_refusal_by_the_hub_ends_with_the_agent_that_was_asked(
+    system: System, wire: Wire, skill: str, arguments: dict[str, Any], asked: str
+) -> None:
+    await system.start_agent(Chain().link("b", None))
+    hub = await system.start_hub()
+    hops = [["agent-b", "ask_b"], *(["agent-a", "ask_a"] for _ in range(5))]
+    headers = {
+        "x_openstarry_trace_id": "deep",
+        "x_openstarry_trace_depth": "6",
+        "x_retinue_trace": orjson.dumps({"path": hops}).decode(),
+    }
+    before = "agent-b:ask_b → " + "agent-a:ask_a → " * 5
+    for code in (-33007, -33009):
+        error = (await wire.call(hub.url, skill, arguments, **headers)).error
+        assert error["code"] == code
+        assert error["data"]["path"] == before + asked
+        assert before + asked in error["message"]
+        if code == -33007 and asked == "agent-b:ask_b":
+            assert error["data"]["cycle"].startswith("agent-b → agent-a")
+            assert error["data"]["cycle"].endswith("agent-a → agent-b")
 
 
 @requirement("S-14")

@@ -96,6 +96,14 @@ def test_the_settings_of_the_guide_are_valid() -> None:
     assert models["codex"].backend == "command"
 
 
+@requirement("W-24")
+def test_the_models_without_a_table_declare_the_common_languages_and_a_table_replaces_them() -> None:
+    models = read_models(Settings(llm={"claude": {"languages": ["Rust"]}, "mine": {"command": "codex"}}))
+    assert models["claude"].languages == ("Rust",)
+    assert {"Python", "TypeScript", "C++", "SQL"} <= {*models["gemini"].languages}
+    assert models["mine"].languages == ()
+
+
 def test_a_bare_hub_has_the_configured_models_only() -> None:
     assert list(read_models(Settings(llm={"mine": {"command": "codex"}}), seeds=False)) == ["mine"]
 

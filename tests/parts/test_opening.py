@@ -23,7 +23,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.observing.metrics import METRICS, Figures, Metric
 from retinue.parts.opening import SLOW_S, OpenParts, in_order, open_parts
-from retinue.parts.part import LivePart, Opened, Part, Problem
+from retinue.parts.part import LivePart, Opened, Part, ReadinessProblem
 from retinue.parts.process import Kind, Process, Tables
 from tests.parts.noted import CLOSE, DRAIN, END, OPEN, READY, START, TOY, NotedPart, make_part, open_toy
 from tests.support.memory_source import MemorySource
@@ -53,7 +53,7 @@ async def process(retinue_home: Path, lines: list[str]) -> AsyncIterator[Process
         yield process
 
 
-async def live(process: Process, parts: Sequence[Part]) -> list[Problem]:
+async def live(process: Process, parts: Sequence[Part]) -> list[ReadinessProblem]:
     """Take the parts through all moments; the problems of the process when it was ready."""
     async with open_parts(process, parts) as opened, opened.running():
         await opened.get_ready()
@@ -465,8 +465,8 @@ class GivingPart(Part):
         async def figures(figures: Figures) -> None:
             figures.put(f"toy_{name}", self.rank)
 
-        async def problems() -> Sequence[Problem]:
-            return [Problem("upstream", name, "down", is_fatal=False)]
+        async def problems() -> Sequence[ReadinessProblem]:
+            return [ReadinessProblem("upstream", name, "down", is_fatal=False)]
 
         yield Opened(
             routes=(Route(f"/{name}", answer),),

@@ -263,6 +263,7 @@ _OCI = (
     Target("GET", "/v2/"),
     Target("GET", "/v2/_catalog?n=5&last=agents/a"),
     Target("POST", "/v2/_manifests", ({"manifests": {"agents/echo": _ZERO}},), statuses=(200, 404)),
+    Target("GET", "/v2/token?service=retinue&scope=repository:agents/echo:pull"),
     Target("GET", "/v2/agents/echo/tags/list"),
     Target("GET", "/v2/agents/echo/manifests/@tag@"),
     Target("GET", f"/v2/agents/echo/blobs/{_ZERO}", statuses=(404,)),

@@ -15,6 +15,7 @@ from tests.processes.inside import inside
 from tests.processes.proxying import Proxy, make_certificate, proxying
 from tests.processes.running import execute, program, wait_until, write_agent
 from tests.processes.test_access_process import CLOSED
+from tests.requirements import requirement
 
 FORWARDED = {
     "X-Forwarded-Host": "{host}",
@@ -56,6 +57,7 @@ def test_an_agent_behind_a_path_prefix_is_published_called_and_probed_there(
         assert execute(proxy.upstream, "who")["result"] == "one"
 
 
+@requirement("W-24")
 def test_a_mesh_with_tokens_works_through_a_proxy_that_terminates_tls_and_rewrites_the_host(
     tmp_path: Path, retinue_home: Path
 ) -> None:
@@ -76,6 +78,12 @@ def test_a_mesh_with_tokens_works_through_a_proxy_that_terminates_tls_and_rewrit
         assert execute(url, "who", token=token)["result"] == "one"
         assert "/a/execute" in proxy.seen
         assert execute(url, "who")["error"]["code"] == -33001
+        with urllib3.PoolManager(ca_certs=str(certificate[0])) as trusting:
+            message = {"performative": "QUERY_CAPABILITIES", "payload": {"query_type": "summary"}}
+            headers = {"authorization": f"Bearer {token}", "connection": "close"}
+            reply = trusting.request("POST", f"{proxy.url}/messages", json=message, headers=headers)
+        assert proxy.url.startswith("https://")
+        assert reply.json()["performative"] == "INFORM_CAPABILITIES"
 
 
 @pytest.mark.parametrize("added", [{}, {"x-forwarded-for": "203.0.113.9"}], ids=["", "with X-Forwarded-For"])

@@ -18,6 +18,14 @@ from tests.requirements import requirement
 from tests.seeds.seed_000 import ACTION, load_block
 from tests.system import System, Wire
 
+PARAMETERS = {
+    "code_to_debug": "def f(:",
+    "programming_language": "python",
+    "error_log": "SyntaxError",
+    "desired_outcome": "It runs",
+}
+"""The parameters of the seed's task."""
+
 FOLDER = Path(__file__).parent / "characters"
 
 
@@ -82,6 +90,25 @@ async def test_an_action_that_nothing_runs_is_refused_with_what_to_do_and_is_no_
         reply = await eddy.call("query_capabilities", asked)
         assert (reply["matched_capabilities"], reply["missing_capabilities"]) == (["delegation"], [wanted])
         assert "not callable" in reply["reasons"][wanted]
+
+
+@requirement("W-20")
+@pytest.mark.parametrize("through_hub", [False, True])
+async def test_a_task_for_an_action_that_nothing_runs_is_rejected_as_incapable(
+    system: System, wire: Wire, through_hub: bool
+) -> None:
+    served = await system.start_agent(load("Eddy.json"))
+    url = (await system.start_hub()).url if through_hub else served.url
+    for parameters in (PARAMETERS, {"prompt": "hello"}, {}):
+        task = {
+            "performative": "TASK_REQUEST",
+            "receiver": {"agent_id": "Eddy"},
+            "payload": {"task_type": "CHAT", "task_parameters": parameters},
+        }
+        reply = (await wire.post(f"{url}/messages", task)).json
+        assert (reply["performative"], reply["payload"]["reason_code"]) == ("TASK_REJECT", "incapable")
+        assert "no function is bound to it" in reply["payload"]["reason_text"]
+        assert '"retinue": {"model": "claude"}' in reply["payload"]["reason_text"]
 
 
 async def test_a_model_answers_the_other_actions_as_the_character() -> None:

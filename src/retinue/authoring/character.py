@@ -11,9 +11,10 @@ from pydantic import Field
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
+from retinue.authoring.signatures import read_signature
 from retinue.cards.character_file import Action, Character
 from retinue.core.call import Answer
-from retinue.core.errors import ExecutionFailedError, InvalidSettingError
+from retinue.core.errors import IncapableError, InvalidSettingError
 from retinue.mesh.asking.query import Can, fold
 
 AnswerAs = Callable[[Context, str, str, Any], Awaitable[Answer]]
@@ -47,7 +48,7 @@ class CharacterAgent(Agent):
             function = bound.pop(fold(action.name), None)
             if function is None:
                 self._unbound[action.name] = action
-            self._add(action, function or self._make_answer(action))
+            self._add(action, function or self._make_refusal(action))
         self._check_expose()
         judgement = bound.pop(CAN, None)
         if judgement is not None:
@@ -63,8 +64,16 @@ class CharacterAgent(Agent):
     def answer_with(self, answer_as: AnswerAs, timeout_s: float) -> None:
         """Answer the actions without functions by a model, which takes at most ``timeout_s`` for each."""
         self._answer_as = answer_as
-        left = (skill for skill in self.skills if skill.id in self._unbound)
-        self.replace_skills([replace(skill, timeout_s=timeout_s) for skill in left])
+        answered = []
+        for skill in self.skills:
+            if skill.id not in self._unbound:
+                continue
+            function = self._make_answer(self._unbound[skill.id], answer_as)
+            signature = read_signature(function, skill.id)
+            self._functions[skill.id] = (function, signature)
+            schema = signature.input_schema
+            answered.append(replace(skill, input_schema=schema, timeout_s=timeout_s, channel=True))
+        self.replace_skills(answered)
 
     def _add(self, action: Action, function: Callable[..., Any]) -> None:
         self.skill(
@@ -75,18 +84,23 @@ class CharacterAgent(Agent):
             expose=action.name in self.character.expose,
         )(function)
 
-    def _make_answer(self, action: Action) -> Callable[..., Any]:
+    def _make_refusal(self, action: Action) -> Callable[..., Any]:
+        """The function of an action that nothing runs: it takes any data, which are not what it lacks."""
+
+        async def refuse(**data: Any) -> Answer:
+            raise IncapableError(f"{action.name} of {self.name} is {_NOT_CALLABLE}", remedy=self._remedy)
+
+        refuse.__doc__ = action.description
+        return refuse
+
+    def _make_answer(self, action: Action, answer_as: AnswerAs) -> Callable[..., Any]:
         async def act(
             prompt: Annotated[str, Field(min_length=1, description="What is to be done, in words")],
             ctx: Context,
             context: Annotated[Any, Field(description="Data that the request is about")] = None,
         ) -> Answer:
-            if self._answer_as is None:
-                raise ExecutionFailedError(
-                    f"{action.name} of {self.name} is {_NOT_CALLABLE}", remedy=self._remedy
-                )
             task = f"Do what your action {action.name} means ({action.description}).\n\nThe request: {prompt}"
-            return await self._answer_as(ctx, self.character.persona, task, context)
+            return await answer_as(ctx, self.character.persona, task, context)
 
         act.__doc__ = action.description
         return act

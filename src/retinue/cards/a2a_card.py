@@ -2,8 +2,9 @@
 
 Facts without a field in the card are the parameters of the extension `EXTENSION`: the ``retinue`` object of
 the pallet card, and the schemas of the skills. Keys that are neither are kept in ``extra["a2a"]`` of the
-record and its skills. A card that is rendered for clients of version 0.3 as well has their top-level keys
-in addition to those of 1.x; readers of 1.x use ``supportedInterfaces`` only. This module does no I/O.
+record and its skills. A card of version 0.3 has the top-level keys of that version in addition to those of
+1.x, and readers of 1.x find their interfaces in it. A card of 1.x has no key that 1.x does not define.
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -40,18 +41,38 @@ MAX_EXAMPLES = 20
 
 _BINDINGS = {"JSONRPC": PROTOCOL, "HTTP+JSON": "a2a-http", "GRPC": "a2a-grpc"}
 _CARD_KEYS = frozenset({"name", "description", "version", "skills", "signatures"})
-_LEGACY_KEYS = frozenset({"url", "preferredTransport", "additionalInterfaces", "protocolVersion"})
+_LEGACY_KEYS = frozenset(
+    {
+        "url",
+        "preferredTransport",
+        "additionalInterfaces",
+        "protocolVersion",
+        "supportsAuthenticatedExtendedCard",
+    }
+)
+_V1_KEYS = frozenset(
+    {"provider", "documentationUrl", "iconUrl", "securitySchemes", "securityRequirements", "signatures"}
+)
+_V1_SKILL_KEYS = frozenset({"inputModes", "outputModes", "securityRequirements"})
+_V1_EXTENSION_KEYS = frozenset({"uri", "description", "required", "params"})
+"""Keys of 1.x that a card may have beside those that are rendered here; its schemas allow no others."""
+
 _SKILL_KEYS = frozenset({"id", "name", "description", "tags", "examples"})
 
 
 @dataclass(frozen=True, slots=True)
 class CardOptions:
-    """The capabilities of the endpoint that serves a card; ``legacy`` adds the keys that 0.3 clients read."""
+    """The capabilities of the endpoint that serves a card, and the form of the card.
+
+    ``legacy``: it is a card of 0.3, which readers of 1.x read as well. ``versions`` are those that the
+    endpoint speaks, the preferred one first.
+    """
 
     streaming: bool = True
     push_notifications: bool = False
     extended_card: bool = False
     legacy: bool = True
+    versions: tuple[str, ...] = (V1, V03)
 
 
 def render_agent_card(
@@ -67,13 +88,14 @@ def render_agent_card(
     """
     kept = record.extra.get(DIALECT, {})
     shown = list_shown_skills(record, scopes)
-    versions = (V1, V03) if options.legacy else (V1,)
     capabilities: dict[str, Any] = {
         "streaming": options.streaming,
         "pushNotifications": options.push_notifications,
         "extendedAgentCard": options.extended_card,
     }
     others = [extension for extension in _extensions_of(kept) if extension.get("uri") != EXTENSION]
+    if not options.legacy:
+        others = [_only(_V1_EXTENSION_KEYS, extension) for extension in others]
     params = _render_params(record, shown, scopes)
     if params:
         described = "Schemas, roles, traits and further facts of an agent of Retinue"
@@ -84,18 +106,38 @@ def render_agent_card(
         "name": record.name,
         "description": record.description or record.title or record.name,
         "supportedInterfaces": [
-            {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": version} for version in versions
+            {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": version}
+            for version in options.versions
         ],
         "version": record.version or NO_VERSION,
         "capabilities": capabilities,
         "defaultInputModes": list(DEFAULT_MODES),
         "defaultOutputModes": list(DEFAULT_MODES),
-        "skills": [_render_skill(skill) for skill in shown],
+        "skills": [_render_skill(skill, legacy=options.legacy) for skill in shown],
     }
     if options.legacy:
         card |= {"url": url, "preferredTransport": "JSONRPC", "protocolVersion": "0.3.0"}
+        if options.extended_card:
+            card["supportsAuthenticatedExtendedCard"] = True
+    else:
+        kept = _only(_V1_KEYS, kept)
+        if _has_old_schemes(kept):
+            # they say how to log in at the agent's own address, in the form of 0.3
+            kept = {key: value for key, value in kept.items() if not key.startswith("security")}
     left = {key: value for key, value in kept.items() if key not in card}
     return {**card, **left}
+
+
+def _only(keys: frozenset[str], source: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in source.items() if key in keys}
+
+
+def _has_old_schemes(card: Mapping[str, Any]) -> bool:
+    """Whether the security schemes are those of 0.3: each is an object with a type."""
+    schemes = card.get("securitySchemes")
+    if not isinstance(schemes, dict):
+        return False
+    return any(not isinstance(scheme, dict) or "type" in scheme for scheme in schemes.values())
 
 
 def parse_agent_card(raw: bytes, *, reference: str) -> AgentRecord:
@@ -218,7 +260,7 @@ def _parse_skill(entry: Mapping[str, Any], skill_id: str, schemas: Mapping[str, 
     )
 
 
-def _render_skill(skill: Skill) -> dict[str, Any]:
+def _render_skill(skill: Skill, *, legacy: bool) -> dict[str, Any]:
     name = skill.title or skill.id
     examples = [
         example.text if example.text is not None else orjson.dumps(example.arguments).decode()
@@ -234,7 +276,8 @@ def _render_skill(skill: Skill) -> dict[str, Any]:
     }
     if examples:
         rendered["examples"] = examples[:MAX_EXAMPLES]
-    return {**skill.extra.get(DIALECT, {}), **rendered}
+    kept = skill.extra.get(DIALECT, {})
+    return {**(kept if legacy else _only(_V1_SKILL_KEYS, kept)), **rendered}
 
 
 def _render_params(record: AgentRecord, shown: tuple[Skill, ...], scopes: frozenset[str]) -> dict[str, Any]:

@@ -43,6 +43,7 @@ RetinueError
 │   └── OutOfMemoryError      the process has no memory to read the request; try later, or elsewhere
 ├── ExecutionError            the skill was called and did not return a result
 │   ├── ExecutionFailedError  it raised
+│   │   └── IncapableError    the skill is listed, but nothing runs it
 │   ├── OutputInvalidError    its result does not fit the output schema, or is not JSON
 │   ├── EmptyOutputError      it returned nothing where a result is required
 │   ├── CallTimedOutError
@@ -112,6 +113,7 @@ from retinue.core.error_kinds.execution import (
     ExecutionError,
     ExecutionFailedError,
     ExpressionError,
+    IncapableError,
     InputRefusedError,
     InputRequiredError,
     ModelError,
@@ -200,6 +202,7 @@ __all__ = [
     "ExpressionError",
     "GuardError",
     "HubRunningError",
+    "IncapableError",
     "InputRefusedError",
     "InputRequiredError",
     "InsufficientScopeError",

@@ -92,6 +92,7 @@ _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] 
     e.ExecutionFailedError.type: lambda _, m, f: e.ExecutionFailedError(
         m, exception=f.get("exception", ""), detail=f.get("detail", ""), skill=f.get("skill", "")
     ),
+    e.IncapableError.type: lambda _, m, f: e.IncapableError(m),
     e.OutputInvalidError.type: lambda _, m, f: e.OutputInvalidError("", _problems(f)),
     e.CallTimedOutError.type: lambda _, m, f: e.CallTimedOutError(
         "", float(f["timeout_s"]), layer=f["layer"], setting=f["setting"]

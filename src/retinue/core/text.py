@@ -16,7 +16,7 @@ MIN_TOKEN_LENGTH = 20
 
 _TOKENS = re.compile(
     r"""
-      rtn[jm]?_[\w.~+/=-]{16,}                           # tokens of Retinue
+      rtn[jmr]?_[\w.~+/=-]{16,}                           # tokens of Retinue
     | eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*                   # a JSON Web Token
     | (?<=bearer[ ])[\w.~+/=-]{16,}                      # any bearer token in a header
     | (?<=basic[ ])[A-Za-z0-9+/=]{16,}

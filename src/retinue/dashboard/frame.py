@@ -13,9 +13,9 @@ from retinue.core.call import Principal
 from retinue.core.errors import InvalidRequestError, NotAllowedError, RetinueError
 from retinue.dashboard.rendering import render_data, render_page
 from retinue.dashboard.sessions import ROOT, is_own_page, read_state
+from retinue.web.addresses import prefix_of
 from retinue.web.disconnect import read_body
 from retinue.web.error_table import rest_fault
-from retinue.web.public_address import prefix_of
 from retinue.web.security import identity_of
 
 PAGE = 50

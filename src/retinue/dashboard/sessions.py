@@ -21,8 +21,8 @@ from urllib.parse import quote
 from cachetools import TTLCache
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from retinue.dashboard.sealed_tokens import open_token, seal_token
 from retinue.storage.browser_sessions import SessionFile
+from retinue.web.sealed_tokens import open_token, seal_token
 from retinue.web.security import Headers, SecurityMiddleware
 
 ROOT = "/ui"
@@ -45,6 +45,8 @@ LINKS_OF_A_CALLER = 10
 SESSIONS_OF_A_CALLER = 100
 """A caller that makes more loses its own oldest ones, and no other caller's."""
 
+
+_PURPOSE = "dashboard session "
 
 _CLOCK_SKEW_S = 60.0
 """A session that begins later than this by the clock of the machine is not taken."""
@@ -124,7 +126,7 @@ class BrowserSessions:
         for digest in list(self._sessions)[: max(0, len(self._sessions) - MAX_SESSIONS + 1)]:
             self._drop(digest)
         digest = _digest(session)
-        sealed = seal_token(token, self._key, session)
+        sealed = seal_token(token, self._key, _PURPOSE + session)
         self._sessions[digest], self._tokens[digest] = StoredSession(caller, self._clock(), sealed), token
         self._store()
         return session
@@ -137,7 +139,7 @@ class BrowserSessions:
             return None
         token = self._tokens.get(digest)
         if token is None:
-            token = open_token(stored.sealed, self._key, session)
+            token = open_token(stored.sealed, self._key, _PURPOSE + session)
             if token is not None:
                 self._tokens[digest] = token
         return token

@@ -13,7 +13,7 @@ from retinue.core.call import Principal
 from retinue.core.errors import RetinueError
 from retinue.dashboard.frame import Page, PageFrame, read_entries
 from retinue.dashboard.sessions import ROOT, BrowserSessions, read_cookie, set_cookie
-from retinue.web.public_address import prefix_of
+from retinue.web.addresses import prefix_of
 from retinue.web.security import identity_of
 
 Verify = Callable[[bytes], Awaitable[Principal]]

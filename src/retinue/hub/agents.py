@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -10,21 +10,41 @@ from pydantic import Field
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.rows import render_version, status_of
-from retinue.core.call import Answer, Outcome
+from retinue.core.call import Answer, Call, Outcome
 from retinue.core.errors import InvalidParametersError, NotAllowedError, Problem
 from retinue.core.record import Listing, Stats
 from retinue.hub.resources import render_agent
 from retinue.hub.search import list_missing
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.dispatch import AskedSkill
 from retinue.mesh.entry import Entry
 from retinue.mesh.permissions import Access, is_mesh_itself, is_seen
 
 Json = dict[str, Any]
 
+RELAYS = ("call_skill", "call_read_only_skill")
+
 _MAX_NAMED = 5
+
+_MAX_DRAWN = 100
+"""Characters of a name in the path of a refusal."""
 
 _RELAYED_S = 86_400.0
 """Longer than any limit of the skill that ``call_skill`` calls: that one ends it, and its error says so."""
+
+
+def find_relayed(call: Call) -> AskedSkill | None:
+    """The skill that a call of ``call_skill`` or ``call_read_only_skill`` hands its arguments to."""
+    if call.skill not in RELAYS or not isinstance(call.arguments, Mapping):
+        return None
+    skill, agent, version = (call.arguments.get(key) or None for key in ("skill", "agent", "version"))
+    if not isinstance(skill, str):
+        return None
+    return AskedSkill(
+        skill[:_MAX_DRAWN],
+        agent[:_MAX_DRAWN] if isinstance(agent, str) else None,
+        version if isinstance(version, str) else None,
+    )
 
 
 def _answer_of(outcome: Outcome) -> Any:

@@ -31,6 +31,7 @@ from retinue.hub.resources import WorkflowPrompts, add_agent_resources
 from retinue.hub.run_access import RunAccess
 from retinue.hub.runs import add_run_skills
 from retinue.hub.search import add_search_skills
+from retinue.hub.text_skills import HubTextSkills
 from retinue.hub.workflows import RunStarter, add_start_skill
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Lookup
@@ -39,6 +40,7 @@ from retinue.mesh.permissions import Access
 from retinue.mesh.reading import Change
 from retinue.mesh.search.agents import AgentSearch
 from retinue.mesh.search.ranking import SkillSearch
+from retinue.parts.text_skills import TextSkills
 from retinue.workflows.caller import Caller
 from retinue.workflows.library import Library
 from retinue.workflows.orchestrator import Orchestrator
@@ -92,12 +94,16 @@ SKILLS = (
 
 @dataclass(frozen=True, slots=True)
 class HubAgent:
-    """The hub's agent, its prompts for stored workflows, the list of its tools, and what starts its runs."""
+    """The hub's agent, its prompts for stored workflows, the list of its tools, and what starts its runs.
+
+    ``text_skills`` finds the skill of a plain text.
+    """
 
     agent: Agent
     prompts: WorkflowPrompts
     tools: ToolList
     starter: RunStarter
+    text_skills: TextSkills
 
 
 class _HubsAgent(Agent):
@@ -191,4 +197,6 @@ def hub_agent(
     prompts = WorkflowPrompts(agent, library)
     tools = ToolList(directory, prompts.list_custom, lambda: agent.changes.notify(Change("tools")))
     starter.on_first_start(tools.note_run)
-    return HubAgent(agent, prompts, tools, starter)
+    finder = HubTextSkills(agent, directory, search, roster, access)
+    text_skills = TextSkills(finder.choose, finder.list_options, finder.find)
+    return HubAgent(agent, prompts, tools, starter, text_skills)

@@ -119,18 +119,41 @@ class ModelSpec:
         return next((key for key in keys if key), None)
 
 
+COMMON_LANGUAGES = (
+    "Python",
+    "JavaScript",
+    "TypeScript",
+    "Java",
+    "Kotlin",
+    "C",
+    "C++",
+    "C#",
+    "Go",
+    "Rust",
+    "Ruby",
+    "PHP",
+    "Swift",
+    "SQL",
+    "Shell",
+    "HTML",
+    "CSS",
+)
+"""The programming languages that ``claude`` and ``gemini`` declare unless their tables name others (W-24)."""
+
 SEED_MODELS: Mapping[str, ModelSpec] = {
     "claude": ModelSpec(
         "claude",
         "anthropic",
         scores={"planning": 0.95, "execution": 0.85, "review": 0.90},
         context_window=200_000,
+        languages=COMMON_LANGUAGES,
     ),
     "gemini": ModelSpec(
         "gemini",
         "google",
         scores={"planning": 0.85, "execution": 0.95, "review": 0.80},
         context_window=1_000_000,
+        languages=COMMON_LANGUAGES,
     ),
 }
 """The model agents without a table (L-21)."""

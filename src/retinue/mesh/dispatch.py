@@ -11,9 +11,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from retinue.core.call import Answer, Attempt, Call, Outcome
+from retinue.core.call import Answer, Attempt, Call, Hop, Outcome
 from retinue.core.errors import (
     AgentUnreachableError,
     CallCancelledError,
@@ -37,6 +37,7 @@ from retinue.mesh.admission import Admission
 from retinue.mesh.asking.query import QUERY_SKILL
 from retinue.mesh.channel import Channel, NullChannel, PausingChannel
 from retinue.mesh.directory.routing import Strategy, first, order_candidates
+from retinue.mesh.guard.cycles import name_asked
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.health.agent_stats import AgentStats, AgentStatsTable, HealthSink, report_health
 from retinue.mesh.health.failure_policy import is_stale_input, may_fail_over, record_failure, status_of
@@ -106,6 +107,14 @@ class TimeoutSettings:
     agent_call_s: float = 30.0
 
 
+class AskedSkill(NamedTuple):
+    """The skill that a call asks for, at any agent or at a named one."""
+
+    skill: str
+    agent: str | None = None
+    version: str | None = None
+
+
 @dataclass(slots=True)
 class _CallState:
     """The state of one dispatch; ``listing`` is the one chosen last."""
@@ -127,7 +136,8 @@ class Dispatcher:
     """Runs the calls of one process.
 
     ``agent`` is the guard's target of a call that names no agent; ``invoker_of`` gives the invoker of a
-    listing, ``queries`` that of the reserved skill where it is another one.
+    listing, ``queries`` that of the reserved skill where it is another one. ``relayed_by``, of a hub, tells
+    which skill a call asks for that only hands on its arguments, None for others.
     """
 
     agent: str
@@ -141,13 +151,17 @@ class Dispatcher:
     open_span: OpenSpan | None = None
     access: Access = field(default_factory=Access)
     queries: Invoker | None = None
+    relayed_by: Callable[[Call], AskedSkill | None] | None = None
 
     async def dispatch(self, call: Call, channel: Channel = _NULL_CHANNEL) -> Outcome:
         """Run one call. Every failure is data in the outcome; only cancellation raises."""
         span = None if self.open_span is None else self.open_span(call)
         state = _CallState(time.perf_counter(), self.access.view_of(call.principal), span)
         try:
-            admitted = state.admitted = self.admission.enter(call, call.agent or self.agent)
+            try:
+                admitted = state.admitted = self.admission.enter(call, call.agent or self.agent)
+            except GuardError as refusal:
+                raise await self._name_asked(refusal, call, state.view) from None
             try:
                 if span is not None:
                     admitted.trace = span.carry(admitted.trace)
@@ -177,6 +191,19 @@ class Dispatcher:
             raise
         self._record(call, outcome, span)
         return outcome
+
+    async def _name_asked(self, refusal: GuardError, call: Call, view: AgentView | None) -> GuardError:
+        """The refusal of a call by a hub with the agent that would have got it, if the caller sees it."""
+        if self.relayed_by is None:
+            return refusal
+        asked = self.relayed_by(call) or AskedSkill(call.skill, call.agent, call.version_range)
+        try:
+            candidates = await self.lookup.resolve_skill(
+                asked.skill, call.principal.scopes, version_range=asked.version, agent=asked.agent, view=view
+            )
+        except RetinueError:
+            return refusal if asked.agent is None else name_asked(refusal, Hop(asked.agent, asked.skill))
+        return name_asked(refusal, Hop(candidates[0].name, asked.skill))
 
     async def _run(
         self,

@@ -15,7 +15,7 @@ from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.metrics import METRICS, Figures, Metric
-from retinue.parts.part import LivePart, Opened, Part, Problem
+from retinue.parts.part import LivePart, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
 from retinue.web.security import PathExceptions, SecurityMiddleware
 
@@ -98,7 +98,7 @@ class OpenParts:
         self._process = process
         self._slow_s = slow_s
         self._parts: list[OpenPart] = []
-        self._failed: list[Problem] = []
+        self._failed: list[ReadinessProblem] = []
 
     def add(self, part: Part, opened: Opened) -> None:
         """Take all that a part gives, so that the parts after it find it; if that fails, take nothing.
@@ -128,7 +128,7 @@ class OpenParts:
             reason = f"{error.message} — {error.remedy}"
         else:
             reason = f"{type(error).__name__}: {error}"
-        if (problem := Problem("part", name, reason, is_fatal=False)) not in self._failed:
+        if (problem := ReadinessProblem("part", name, reason, is_fatal=False)) not in self._failed:
             self._failed.append(problem)
             self._process.echo(f"{name} is not available: {reason}")
 
@@ -175,9 +175,9 @@ class OpenParts:
                 with self.excusing(open_.part, "figures not read"):
                     await open_.opened.figures(figures)
 
-    async def find_problems(self) -> list[Problem]:
+    async def find_problems(self) -> list[ReadinessProblem]:
         """What the parts lack, and the parts that are missing."""
-        problems: list[Problem] = []
+        problems: list[ReadinessProblem] = []
         for open_ in self._parts:
             if open_.opened.problems is not None:
                 with self.excusing(open_.part, "problems not read"):

@@ -40,7 +40,7 @@ Status = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ReadinessProblem:
     """Something that a process lacks; ``is_fatal`` = until then it can serve no request.
 
     ``what`` is ``process``, ``database``, ``source``, ``child``, ``upstream`` or ``part``; the first two have
@@ -112,7 +112,7 @@ class Opened:
     skills: Callable[[Agent], None] | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     figures: Callable[[Figures], Awaitable[None]] | None = None
-    problems: Callable[[], Awaitable[Sequence[Problem]]] | None = None
+    problems: Callable[[], Awaitable[Sequence[ReadinessProblem]]] | None = None
     live: Sequence[LivePart] = ()
     open_paths: frozenset[str] = frozenset()
     open_prefixes: Sequence[str] = ()

@@ -34,7 +34,7 @@ from retinue.core.errors import (
 )
 from retinue.core.parts import list_beside
 from retinue.mesh.dispatch import Calls
-from retinue.parts.part import Problem
+from retinue.parts.part import ReadinessProblem
 from retinue.web.codec.jsonrpc import (
     INTERNAL_ERROR,
     Malformed,
@@ -257,7 +257,9 @@ async def _answer(request: HttpRequest) -> JSONResponse:
     return JSONResponse({"status": "ok", "timestamp": stamp})
 
 
-def ready_route(find_problems: Callable[[], Awaitable[list[Problem]]], path: str = "/ready") -> Route:
+def ready_route(
+    find_problems: Callable[[], Awaitable[list[ReadinessProblem]]], path: str = "/ready"
+) -> Route:
     """The route that shows whether the process can serve callers; it needs no token.
 
     The status is 200 for ``ready`` and ``degraded``, 503 for ``not ready``. Only a caller with a token sees

@@ -14,6 +14,7 @@ from importlib.metadata import version
 
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import HUB_NAME
+from retinue.hub.agents import find_relayed
 from retinue.hub.hub_agent import HubAgent, MeshView, Workflows, hub_agent
 from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.skills import SpendingOf
@@ -105,6 +106,7 @@ class Mesh:
             self.hub.prompts,
             self.hub.tools,
             self.hub.starter,
+            self.hub.text_skills,
             self.figures,
             self.peers.mcp_client,
         ):
@@ -245,4 +247,5 @@ def _make_dispatcher(
         open_span=span_opener(HUB_NAME, environment()),
         access=hub_access(settings),
         queries=PeerQueries(peers.plain, lookup.is_peer),
+        relayed_by=find_relayed,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +11,20 @@ from urllib.parse import urlsplit
 _REMEMBERED = 256
 _PORT_DIGITS = 5
 _PORTS = {"http": 80, "https": 443}
+
+
+PREFIX_KEY = "retinue.prefix"
+"""The key of the ASGI scope that holds the path prefix."""
+
+
+def prefix_of(scope: Mapping[str, Any]) -> str:
+    """The path prefix under which the client of this request reaches the process, "" for none."""
+    return str(scope.get(PREFIX_KEY, ""))
+
+
+def base_of(scope: Mapping[str, Any], host: bytes) -> str:
+    """The base URL under which the client of this request, with this Host header, reaches the process."""
+    return f"{scope.get('scheme', 'http')}://{host.decode('latin-1')}{prefix_of(scope)}"
 
 
 def fold(host: str) -> str:

@@ -174,6 +174,7 @@ TABLE: dict[type[RetinueError], Row] = {
     e.StoppingError: _row(BUSY, "", 503, _RESULT, _REJECT, 5),
     e.OutOfMemoryError: _row(BUSY, "", 503, _RESULT, _REJECT, 5),
     e.ExecutionError: _row(*_FAILED, 500, _TASK, _FAILURE, 1),
+    e.IncapableError: _row(*_FAILED, 501, _TASK, _INCAPABLE, 3),
     e.CallTimedOutError: _row(*_FAILED, 504, _TASK, _FAILURE, 6),
     e.CallCancelledError: _row(*_FAILED, 499, ("tool_error", "canceled"), _FAILURE, 130),
     e.AgentUnreachableError: _row(*_FAILED, 502, _TASK, _FAILURE, 7),

@@ -14,16 +14,12 @@ from urllib.parse import quote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from retinue.web.addresses import PREFIX_KEY
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _MAX_PREFIX = 200
-_PREFIX = "retinue.prefix"
 _PLACES = frozenset({b"location", b"content-location"})
-
-
-def prefix_of(scope: Scope) -> str:
-    """The path prefix under which the client of this request reaches the process, "" for none."""
-    return str(scope.get(_PREFIX, ""))
 
 
 class PublicAddress:
@@ -47,7 +43,7 @@ class PublicAddress:
             scope, facts = _as_told(scope)
             prefix = prefix or facts
         if prefix:
-            scope = {**_without_prefix(scope, prefix), _PREFIX: prefix}
+            scope = {**_without_prefix(scope, prefix), PREFIX_KEY: prefix}
             send = _add_prefix(send, quote(prefix))
         await self._app(scope, receive, send)
 

@@ -1,7 +1,7 @@
 """Renders rejections of the security middleware: error responses, OAuth challenges, resource metadata.
 
 A rejection has the response format of the endpoint behind the middleware: JSON-RPC at ``/execute`` and at the
-paths of A2A, the distribution spec's challenge at ``/v2/``, ``{"detail": …}`` elsewhere.
+paths of A2A, ``{"detail": …}`` elsewhere.
 
 When an authorization server is configured, each 401 points to ``GET /.well-known/oauth-protected-resource``,
 from which MCP clients find that server (RFC 6750, RFC 9728; MCP 2025-11-25, "Authorization"). The metadata
@@ -38,8 +38,6 @@ These clients have no token yet: a missing document must yield 404, not 401.
 """
 
 REGISTRY_PATH = "/v2/"
-REGISTRY_CHALLENGE = 'Basic realm="retinue"'
-"""Asks registry clients for the token as a password, because they support no bearer token of their own."""
 
 MAX_PATH_LENGTH = 500
 
@@ -142,8 +140,6 @@ class Rejection:
             body = orjson.dumps(fault.body)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         extra = dict(fault.headers)
-        if is_registry_path(self._scope["path"]):
-            challenge = REGISTRY_CHALLENGE if "www-authenticate" in extra else None
         if challenge is not None:
             extra["www-authenticate"] = challenge
         headers += [(name.encode(), value.encode()) for name, value in extra.items()]

@@ -32,8 +32,18 @@ from retinue.core.errors import (
     UnsupportedMediaTypeError,
 )
 from retinue.core.quick_dataclass import quick_dataclass
-from retinue.web.addresses import fold, host_name, is_address, is_loopback, names_socket, port_of
+from retinue.web.addresses import (
+    base_of,
+    fold,
+    host_name,
+    is_address,
+    is_loopback,
+    names_socket,
+    port_of,
+)
 from retinue.web.codec.peer_requests import apply_rights
+from retinue.web.codec.registry_scope import BASIC_CHALLENGE
+from retinue.web.registry_tokens import TOKEN_PATH, RegistryTokens, is_registry_token
 from retinue.web.rejections import (
     DISCOVERY_PATHS,
     REGISTRY_PATH,
@@ -192,6 +202,7 @@ class SecurityMiddleware:
         self._app = app
         self._tokens = tokens or Tokens()
         self._readers = tuple(readers)
+        self._registry_tokens: RegistryTokens | None = None
         self._take: Callable[[str], None] | None = None
         self._note: Callable[[str, str, str | None, RetinueError | None], None] | None = None
         self._front: ASGIApp | None = None
@@ -225,6 +236,10 @@ class SecurityMiddleware:
         if self._note is not None:
             address = (scope.get("client") or ("",))[0]
             self._note(address, path, caller, error)
+
+    def accept_registry_tokens(self, tokens: RegistryTokens) -> None:
+        """Accept these tokens at paths of the registry, and name their endpoint in its challenges."""
+        self._registry_tokens = tokens
 
     def limit_reads(self, take: Callable[[str], None]) -> None:
         """Call ``take`` with the caller of each request that reads and runs no skill; it raises BusyError."""
@@ -289,12 +304,9 @@ class SecurityMiddleware:
 
         Raises NotAuthenticatedError for an unknown or missing token, and what token readers raise.
         """
-        authorization = headers.get(b"authorization")
-        token = None
-        if authorization is not None and authorization[:7].lower() == b"bearer ":
-            token = authorization[7:].strip()
-        elif authorization is not None and is_registry_path(path):
-            token = _read_password(authorization) or None
+        token = read_token(headers.get(b"authorization"), path)
+        if token is not None and is_registry_token(token):
+            token = self._unseal(token, path)
         if token is not None:
             return apply_rights(await self._find(token, headers, server), headers)
         is_open = path in self._settings.open_paths or path.startswith(
@@ -305,6 +317,16 @@ class SecurityMiddleware:
         raise NotAuthenticatedError(
             "this server requires a bearer token", remedy="ask its operator for a token"
         )
+
+    def _unseal(self, token: bytes, path: str) -> bytes | None:
+        """The token inside a token of the registry, None for nobody's.
+
+        It is good for nothing else, nor for another token of the registry, and stays as it is there.
+        """
+        tokens = self._registry_tokens
+        if tokens is None or path == TOKEN_PATH or not is_registry_path(path):
+            return token
+        return tokens.open(token).token or None
 
     async def _find(self, token: bytes, headers: Headers, server: Sequence[Any] | None) -> Principal:
         principal = self._tokens.find(token)
@@ -322,12 +344,25 @@ class SecurityMiddleware:
         )
 
     def _challenge(self, scope: Scope, headers: Headers, error: RetinueError) -> str | None:
-        """The OAuth challenge of an authentication or scope error; None without an authorization server."""
-        resource = self._settings.resource
-        if resource is None or not isinstance(error, NotAuthenticatedError | InsufficientScopeError):
+        """The challenge of an authentication or scope error, if it is more than ``Bearer``.
+
+        At the registry it is that of the distribution spec, else that of the authorization server, if any.
+        """
+        if not isinstance(error, NotAuthenticatedError | InsufficientScopeError):
             return None
-        base = f"{scope.get('scheme', 'http')}://{headers.get(b'host', b'').decode('latin-1')}"
-        return resource.challenge(base, scope["path"], error, token_sent=b"authorization" in headers)
+        token_sent, host = b"authorization" in headers, headers.get(b"host", b"")
+        if is_registry_path(scope["path"]):
+            if not isinstance(error, NotAuthenticatedError):
+                return None
+            if self._registry_tokens is None:
+                return BASIC_CHALLENGE
+            code = "invalid_token" if token_sent else ""
+            return self._registry_tokens.challenge(base_of(scope, host), scope["method"], scope["path"], code)
+        resource = self._settings.resource
+        if resource is None:
+            return None
+        base = f"{scope.get('scheme', 'http')}://{host.decode('latin-1')}"
+        return resource.challenge(base, scope["path"], error, token_sent=token_sent)
 
     def _check_place(self, scope: Scope, headers: Headers) -> None:
         host = headers.get(b"host")
@@ -456,6 +491,15 @@ def _is_navigation(scope: Scope, headers: Headers) -> bool:
         and headers.get(b"sec-fetch-mode") == b"navigate"
         and headers.get(b"sec-fetch-dest") == b"document"
     )
+
+
+def read_token(authorization: bytes | None, path: str) -> bytes | None:
+    """The token in an Authorization header: after ``Bearer``, at the registry also as a password; or None."""
+    if authorization is None:
+        return None
+    if authorization[:7].lower() == b"bearer ":
+        return authorization[7:].strip()
+    return _read_password(authorization) or None if is_registry_path(path) else None
 
 
 def _read_password(authorization: bytes) -> bytes:

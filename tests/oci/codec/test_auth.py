@@ -97,6 +97,19 @@ def test_basic_is_answered_once_and_remembered() -> None:
         feed(tags(login), wants('Basic realm="hub"'))
 
 
+def test_of_two_challenges_the_first_usable_one_is_answered() -> None:
+    both = f'Basic realm="hub", {BEARER}'
+    _, asked = feed(tags(RegistryLogin(BASE, credentials=WHO)), wants(both), TAGS)
+    assert signatures(asked) == [None, BASIC]
+    for who in (None, RegistryCredentials(identity_token="i")):
+        _, asked = feed(tags(RegistryLogin(BASE, credentials=who)), wants(both), token(), TAGS)
+        assert signatures(asked) == [None, None, "Bearer t1"]
+    _, asked = feed(
+        tags(RegistryLogin(BASE, credentials=WHO)), wants(f'{BEARER}, Basic realm="hub"'), token(), TAGS
+    )
+    assert signatures(asked) == [None, BASIC, "Bearer t1"]
+
+
 def test_several_requests_that_are_refused_at_once_are_all_answered() -> None:
     login = RegistryLogin(BASE, credentials=WHO)
     running = [tags(login), tags(login)]

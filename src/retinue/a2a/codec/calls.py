@@ -19,6 +19,7 @@ from retinue.a2a.codec.requests import IncomingMessage
 from retinue.core.call import Part
 from retinue.core.parts import is_made_of_parts
 from retinue.core.record import Skill
+from retinue.mesh.schema.text_place import find_text_place, is_string
 
 SKILL_KEY = "skill"
 ARGUMENTS_KEY = "arguments"
@@ -110,7 +111,8 @@ def make_arguments(named: Named, skill: Skill | None) -> Any:
         given = _with_files(named, schema)
     if named.text is None or (given is not None and not isinstance(given, dict)):
         return {} if given is None else given
-    place = _place_of_text(schema, given or {})
+    # of a skill that is not known here, the argument is probably called so
+    place = find_text_place(schema, given) if schema is not None else None if given else "text"
     if place is not None:
         return {**(given or {}), place: named.text}
     if given is not None or not named.text.strip():
@@ -163,6 +165,15 @@ def render_result(value: Any, parts: Iterable[Part]) -> list[dict[str, Any]]:
     return rendered
 
 
+def render_answer_text(value: Any) -> list[dict[str, Any]]:
+    """A text part with the text of an answer that has more to tell, as that of ``orchestrate``, if any."""
+    text = value.get(_OUTPUT_KEY) if isinstance(value, Mapping) else None
+    return [{"text": text}] if isinstance(text, str) and text.strip() else []
+
+
+_OUTPUT_KEY = "output"
+
+
 def render_part(part: Part) -> dict[str, Any]:
     """One content part as an A2A part."""
     rendered: dict[str, Any]
@@ -204,27 +215,8 @@ def _render_resource(value: Mapping[str, Any], mime: str) -> dict[str, Any]:
     return {"url": str(value.get("uri", "")), "mediaType": mime}
 
 
-def _place_of_text(schema: Mapping[str, Any] | None, given: Mapping[str, Any]) -> str | None:
-    """The name of the argument that takes a text part."""
-    if schema is None:
-        return "text" if not given else None
-    properties = schema.get("properties", {})
-    strings = [name for name, one in properties.items() if _is_string(one) and name not in given]
-    required = [name for name in schema.get("required", ()) if name not in given]
-    if len(required) == 1:
-        return required[0] if required[0] in strings else None
-    return strings[0] if not required and not given and len(strings) == 1 else None
-
-
-def _is_string(schema: Any) -> bool:
-    if not isinstance(schema, Mapping):
-        return False
-    kind = schema.get("type")
-    return kind == "string" or (isinstance(kind, list) and "string" in kind)
-
-
 def _value_of(text: str, schema: Any) -> Any:
-    if _is_string(schema):
+    if is_string(schema):
         return text
     try:
         return orjson.loads(text)

@@ -21,8 +21,24 @@ MAX_PARTS = 200
 MAX_PAGE_SIZE = 100
 PAGE_SIZE = 50
 
+UNSPECIFIED = "TASK_STATE_UNSPECIFIED"
+"""As a filter: any state."""
+
 CONTENTS = ("text", "raw", "url", "data")
 """The keys of a part, of which it has exactly one."""
+
+STATES = (
+    "TASK_STATE_SUBMITTED",
+    "TASK_STATE_WORKING",
+    "TASK_STATE_COMPLETED",
+    "TASK_STATE_FAILED",
+    "TASK_STATE_CANCELED",
+    "TASK_STATE_INPUT_REQUIRED",
+    "TASK_STATE_REJECTED",
+    "TASK_STATE_AUTH_REQUIRED",
+    UNSPECIFIED,
+)
+"""The states that A2A has, also those that no task has here."""
 
 _MESSAGE_KEYS = (
     "messageId",
@@ -151,15 +167,16 @@ def read_list(params: Any) -> ListRequest:
     if size is not None and not (type(size) is int and 1 <= size <= MAX_PAGE_SIZE):
         raise _invalid("pageSize", size, f"make it a number from 1 to {MAX_PAGE_SIZE}")
     state = fields.get("status") or None
-    if state is not None and not isinstance(state, str):
-        raise _invalid("status", state, "make it the name of a state, such as TASK_STATE_WORKING")
+    if state is not None and state not in STATES:
+        shape = f"{state[:40]!r}" if isinstance(state, str) else name_shape(state)
+        raise invalid_parameters(f"status is {shape}; make it one of {', '.join(STATES)}")
     token, after = fields.get("pageToken") or "", fields.get("statusTimestampAfter") or None
     for key, text in (("pageToken", token), ("statusTimestampAfter", after)):
         if text is not None and not isinstance(text, str):
             raise _invalid(key, text, "make it a string")
     return ListRequest(
         _optional_id(fields, "contextId", "params"),
-        None if state == "TASK_STATE_UNSPECIFIED" else state,
+        None if state == UNSPECIFIED else state,
         after,
         PAGE_SIZE if size is None else size,
         token,

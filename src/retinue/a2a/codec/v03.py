@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from retinue.a2a.codec.requests import PushConfig
+from retinue.a2a.codec.requests import UNSPECIFIED, PushConfig
 from retinue.a2a.codec.tasks import ENDED, INPUT_REQUIRED, Event, Task, state_of
 
 METHODS: Mapping[str, str] = {
@@ -49,6 +49,8 @@ def upgrade_params(method: str, params: Any) -> Any:
         )
     if method in ("GetTaskPushNotificationConfig", "DeleteTaskPushNotificationConfig"):
         return {"taskId": params.get("id"), "id": params.get("pushNotificationConfigId")}
+    if method == "ListTasks" and isinstance(params.get("status"), str):
+        return {**params, "status": _upgrade_state(params["status"])}
     if method == "ListTaskPushNotificationConfigs":
         return {"taskId": params.get("id")}
     return params
@@ -148,6 +150,13 @@ def downgrade_push(task_id: str, config_id: str, config: PushConfig) -> dict[str
         if config.credentials is not None:
             inner["authentication"]["credentials"] = config.credentials
     return {"taskId": task_id, "pushNotificationConfig": inner}
+
+
+def _upgrade_state(state: str) -> str:
+    """The name of a state in 1.x; "unknown" of 0.3 is no state, so any fits."""
+    if not state or state.startswith(_PREFIX):
+        return state
+    return UNSPECIFIED if state == "unknown" else f"{_PREFIX}{state.upper().replace('-', '_')}"
 
 
 def _upgrade_configuration(configuration: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from retinue.a2a.codec.tasks import with_history
 from retinue.a2a.server.agents import A2aAgent, AgentOf
 from retinue.a2a.server.service import A2aService
 from retinue.a2a.server.task_table import Sender
+from retinue.a2a.server.versions import VERSION_HEADER, read_version
 from retinue.core.call import MAX_KEY_LENGTH, TraceContext
 from retinue.core.errors import InvalidRequestError, OutOfMemoryError, RetinueError
 from retinue.core.record import Skill
@@ -67,12 +68,17 @@ class A2aEndpoint:
             await self._answer(scope, body, identity, send)
 
     async def _answer(self, scope: Scope, body: bytes, identity: RequestIdentity, send: Send) -> None:
-        request_id, is_legacy = None, b"a2a-version" not in identity.headers
+        request_id = None
+        version = _read_version(scope, identity)
+        is_legacy = not version or version.startswith("0")
         try:
             try:
                 request = _parse(body)
-                request_id, is_legacy = request.id, request.method in v03.METHODS
-                _check_version(identity)
+                request_id = request.id
+                if isinstance(request, Malformed):
+                    raise request.error
+                is_legacy = request.method in v03.METHODS
+                _check_version(version)
                 method = v03.METHODS.get(request.method, request.method)
                 params = v03.upgrade_params(method, request.params) if is_legacy else request.params
                 exchange = _Exchange(
@@ -201,6 +207,7 @@ class _Exchange:
             self._agent.is_named,
             None if key is None else key.decode("latin-1"),
             None if version is None else version.decode("latin-1"),
+            self._agent.text_skills,
         )
 
     async def _list_skills(self) -> tuple[Skill, ...]:
@@ -235,20 +242,22 @@ _METHODS: Mapping[str, Callable[[_Exchange], Awaitable[Any]]] = {
 }
 
 
-def _parse(body: bytes) -> Request:
+def _parse(body: bytes) -> Request | Malformed:
     is_batch, entries = parse_message(body)
     if is_batch:
         raise InvalidRequestError("A2A has no batches; send one request")
-    if isinstance(entries[0], Malformed):
-        raise entries[0].error
     return entries[0]
 
 
-def _check_version(identity: RequestIdentity) -> None:
+def _read_version(scope: Scope, identity: RequestIdentity) -> str:
+    header = identity.headers.get(VERSION_HEADER.encode(), b"").decode("latin-1")
+    return read_version(header, scope.get("query_string", b""))
+
+
+def _check_version(version: str) -> None:
     """Raise A2aError for another version; none at all is that of the method."""
-    asked = identity.headers.get(b"a2a-version", b"").decode("latin-1").strip()
-    if asked and not _VERSION.fullmatch(asked):
-        raise version_not_supported(asked)
+    if version and not _VERSION.fullmatch(version):
+        raise version_not_supported(version)
 
 
 def _internal_error() -> A2aError:

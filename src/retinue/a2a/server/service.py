@@ -36,6 +36,7 @@ from retinue.a2a.codec.tasks import (
     state_of,
     with_history,
 )
+from retinue.a2a.server.choosing import ChosenCall, SkillChoice
 from retinue.a2a.server.task_run import Follower, TaskChannel, TaskRun
 from retinue.a2a.server.task_table import Sender, TaskTable
 from retinue.core.call import Call, Outcome, TraceContext, new_id
@@ -75,6 +76,7 @@ class A2aService:
         self.envelopes = envelopes
         self._calls = calls
         self._first: FirstAnswers[TaskRun] = FirstAnswers()
+        self._choice = SkillChoice()
 
     async def send(self, request: SendRequest, caller: Sender) -> Event:
         """``SendMessage``: the task when it has ended or asks, or a message."""
@@ -205,11 +207,12 @@ class A2aService:
         if first is not None:
             await self._wait_a_moment(first, lambda: first.is_settled)
             return first, None
-        if message.task_id is not None:
-            run = await self._continue(message, request, caller, follow=follow)
+        waiting = self._choice.find_waiting(message, caller)
+        if message.task_id is not None or waiting is not None:
+            run = await self._continue(waiting, request, caller, follow=follow)
             self._first.put(key, content, run)
         else:
-            call = await self._make_call(request, caller)
+            asked = await self._read_call(request, caller)
             if request.push is not None:
                 self.tasks.check_push(request.push)
             task = new_task(str(uuid.uuid4()), message.context_id or str(uuid.uuid4()), message.json)
@@ -217,7 +220,7 @@ class A2aService:
             self._first.put(key, content, run)
             if follow:
                 run.first_follower = run.follow()
-            run.runner = asyncio.create_task(self._work(run, call, caller))
+            run.runner = asyncio.create_task(self._work(run, asked, caller))
             run.runner.add_done_callback(partial(self._end, run, key))
             await self._wait_a_moment(run, lambda: run.is_settled or (follow and run.has_news))
             if run.refusal is None and not self._is_message(run, request):
@@ -225,8 +228,22 @@ class A2aService:
         return run, run.first_follower
 
     async def _continue(
-        self, message: IncomingMessage, request: SendRequest, caller: Sender, *, follow: bool
+        self, run: TaskRun | None, request: SendRequest, caller: Sender, *, follow: bool
     ) -> TaskRun:
+        """Hand a message to the task that waits for it: ``run``, or the one that the message names."""
+        message = request.message
+        if run is None:
+            run = await self._find_named(message, caller)
+        if request.push is not None:
+            await self.tasks.set_push(run.id, request.push, caller)
+        if follow:
+            run.first_follower = run.follow()
+        run.answer(message)
+        await self._wait_a_moment(run, lambda: run.is_settled)
+        return run
+
+    async def _find_named(self, message: IncomingMessage, caller: Sender) -> TaskRun:
+        """The running task that a message names; raises A2aError."""
         assert message.task_id is not None
         run = self.tasks.find_running(message.task_id, caller)
         task = await self.tasks.find(message.task_id, caller) if run is None else run.task
@@ -236,12 +253,6 @@ class A2aService:
             )
         if run is None or run.has_ended:
             raise unsupported_operation(f"task {message.task_id} has ended; send a message without taskId")
-        if request.push is not None:
-            await self.tasks.set_push(run.id, request.push, caller)
-        if follow:
-            run.first_follower = run.follow()
-        run.answer(message)
-        await self._wait_a_moment(run, lambda: run.is_settled)
         return run
 
     @staticmethod
@@ -260,17 +271,28 @@ class A2aService:
         else:
             self._first.forget(key, run)
 
-    async def _make_call(self, request: SendRequest, caller: Sender) -> Call:
-        message = request.message
-        named = codec.read_named(message, request.metadata)
+    async def _read_call(self, request: SendRequest, caller: Sender) -> ChosenCall | codec.Named:
+        """The call that a message asks for; what it names, where its client must be asked for the skill."""
+        named = codec.read_named(request.message, request.metadata)
+        principal = caller.identity.principal
+        if named.skill is None and caller.text_skills is not None:
+            chosen = await self._choice.choose(named, caller.text_skills, principal)
+            return named if chosen is None else chosen
         needs_record = named.skill is None or named.text is not None or bool(named.files)
         skills = await caller.find_skills() if needs_record else ()
         skill_id = codec.choose_skill(named, skills)
         skill = next((offer for offer in skills if offer.id == skill_id), None)
+        if skill is None and needs_record and caller.text_skills is not None:
+            option = await caller.text_skills.find(skill_id, principal)
+            skill = None if option is None else option.skill
+        return ChosenCall(skill_id, codec.make_arguments(named, skill))
+
+    @staticmethod
+    def _call_of(chosen: ChosenCall, caller: Sender) -> Call:
         return Call(
             id=new_id(),
-            skill=skill_id,
-            arguments=codec.make_arguments(named, skill),
+            skill=chosen.skill,
+            arguments=chosen.arguments,
             principal=caller.identity.principal,
             endpoint=_ENDPOINT,
             trace=caller.trace,
@@ -279,29 +301,44 @@ class A2aService:
             idempotency_key=caller.idempotency_key,
         )
 
-    async def _work(self, run: TaskRun, call: Call, caller: Sender) -> None:
-        """Run the call to the end of its task."""
+    async def _work(self, run: TaskRun, asked: ChosenCall | codec.Named, caller: Sender) -> None:
+        """Run the call to the end of its task; the client is asked for the skill where it named none."""
+        call: Call | None = None
         try:
+            chosen = await self._ask(run, asked, caller) if isinstance(asked, codec.Named) else asked
+            call = self._call_of(chosen, caller)
             outcome = await self._calls.dispatch(call, TaskChannel(run))
         except asyncio.CancelledError:
             run.end(FAILED, "the call was cancelled")
             raise
+        except RetinueError as error:
+            self._fail(run, error)
+            return
         except Exception:  # noqa: BLE001 - a bug of ours: its text belongs in the log, not in a response
-            _log.exception("dispatch failed", call_id=call.id, skill=call.skill)
-            error = ExecutionFailedError("internal error", remedy=f"see the log for call {call.id}")
-            outcome = Outcome(call.id, call.skill, "failed", error=error)
+            what = f"task {run.id}" if call is None else f"call {call.id}"
+            _log.exception("A2A task failed", failed=what)
+            run.ran_to_end = call is not None
+            self._fail(run, ExecutionFailedError("internal error", remedy=f"see the log for {what}"))
+            return
         metadata = _render_metadata(outcome, with_calls_used=call.trace.mac is not None)
         if metadata:
             run.task["metadata"] = metadata
         failure = outcome.error
         run.ran_to_end = failure is None or isinstance(failure, ExecutionFailedError)
         if failure is None:
-            run.complete(codec.render_result(outcome.value, outcome.parts), call.skill, COMPLETED)
+            parts = codec.render_result(outcome.value, outcome.parts)
+            if chosen.is_plain:
+                parts = [*codec.render_answer_text(outcome.value), *parts]
+            run.complete(parts, call.skill, COMPLETED)
             return
         if isinstance(failure, UnknownAgentError) and caller.agent is not None and not caller.is_named:
             # this endpoint named the agent, not the caller: a hidden one must not tell its name
             failure = UnknownSkillError(call.skill)
         self._fail(run, failure)
+
+    async def _ask(self, run: TaskRun, named: codec.Named, caller: Sender) -> ChosenCall:
+        assert caller.text_skills is not None
+        return await self._choice.ask(run, named, caller.text_skills, caller.identity.principal)
 
     def _fail(self, run: TaskRun, failure: RetinueError) -> None:
         fault = a2a_fault(failure)

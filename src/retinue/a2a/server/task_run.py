@@ -53,8 +53,11 @@ _CAPABILITIES: frozenset[Capability] = frozenset({"progress", "log", "elicitatio
 
 @dataclass(slots=True)
 class _Question:
+    """An open question; ``schema`` None = its answer is the next message itself."""
+
     text: str
-    schema: Mapping[str, Any]
+    schema: Mapping[str, Any] | None
+    metadata: Mapping[str, Any]
     answer: asyncio.Future[Any]
 
 
@@ -122,8 +125,8 @@ class TaskRun:
 
     @property
     def is_asking(self) -> bool:
-        """Whether a question is open."""
-        return bool(self._questions)
+        """Whether a question of a call is open."""
+        return any(question.schema is not None for question in self._questions)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition that changes with an event."""
@@ -158,7 +161,20 @@ class TaskRun:
         self._check_asking(self)
         if len(self._questions) >= MAX_QUESTIONS:
             raise BusyError("too many questions of this task wait for an answer", 10.0)
-        question = _Question(text, schema, asyncio.get_running_loop().create_future())
+        return await self._wait_for_answer(text, schema, {SCHEMA_KEY: dict(schema)})
+
+    async def ask_for_message(self, text: str, metadata: Mapping[str, Any]) -> IncomingMessage:
+        """The client's next message, for which the text asks; raises InputRequiredError without one in time.
+
+        It is for tasks without a call, which hold nothing while they wait.
+        """
+        message: IncomingMessage = await self._wait_for_answer(text, None, metadata)
+        return message
+
+    async def _wait_for_answer(
+        self, text: str, schema: Mapping[str, Any] | None, metadata: Mapping[str, Any]
+    ) -> Any:
+        question = _Question(text, schema, metadata, asyncio.get_running_loop().create_future())
         self._questions.append(question)
         try:
             if len(self._questions) == 1:
@@ -182,6 +198,11 @@ class TaskRun:
                 f"task {self.id} is working and asks nothing; follow it with SubscribeToTask"
             )
         question = waiting[0]
+        if question.schema is None:
+            add_message(self.task, message.json)
+            question.answer.set_result(message)
+            self._publish(set_status(self.task, WORKING))
+            return
         value = read_answer(message, question.schema)
         add_message(self.task, message.json)
         problems = compile_schema(question.schema, "question").problems(value)
@@ -215,7 +236,7 @@ class TaskRun:
     def _show_question(self, text: str | None = None) -> None:
         question = self._questions[0]
         parts = [{"text": question.text if text is None else text}]
-        message = agent_message(parts, self.task, {SCHEMA_KEY: dict(question.schema)})
+        message = agent_message(parts, self.task, question.metadata)
         add_message(self.task, message)
         self._publish(set_status(self.task, INPUT_REQUIRED, message))
 

@@ -33,6 +33,7 @@ from retinue.a2a.server.task_run import TaskRun
 from retinue.core.call import TraceContext
 from retinue.core.errors import BusyError, StateError
 from retinue.core.record import Skill
+from retinue.parts.text_skills import TextSkills
 from retinue.web.security import RequestIdentity
 from retinue.web.transport import UrlRefusedError
 
@@ -55,7 +56,7 @@ FindSkills = Callable[[], Awaitable[Sequence[Skill]]]
 class Sender:
     """Who sends a request, to which agent; ``agent`` None = whichever has the skill.
 
-    ``is_named``: the caller named the agent, by the path of its request.
+    ``is_named``: the caller named the agent, by the path of its request. ``text_skills`` as in `A2aAgent`.
     """
 
     identity: RequestIdentity
@@ -65,6 +66,7 @@ class Sender:
     is_named: bool = False
     idempotency_key: str | None = None
     version_range: str | None = None
+    text_skills: TextSkills | None = None
 
     @property
     def owner(self) -> str:

@@ -62,6 +62,13 @@ class ExecutionFailedError(ExecutionError):
         return {name: fact for name, fact in facts.items() if fact}
 
 
+class IncapableError(ExecutionFailedError):
+    """The agent lists the skill, but nothing runs it: an action of a character without function and model."""
+
+    type = "incapable"
+    kind = Kind(retryable=False, counts_against_health=False, on_error="refused")
+
+
 def _shorten(text: str) -> str:
     left = len(text) - MAX_DETAIL_CHARACTERS
     return text if left <= 0 else f"{text[:MAX_DETAIL_CHARACTERS]} … ({left:,} characters more)"

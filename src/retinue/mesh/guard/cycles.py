@@ -8,19 +8,21 @@ from dataclasses import dataclass, field
 from cachetools import FIFOCache
 
 from retinue.core.call import Hop, TraceContext
-from retinue.core.errors import CircuitOpenError
+from retinue.core.errors import CallTooDeepError, CircuitOpenError, GuardError
+
+_ARROW = " → "
 
 
 def draw_path(path: tuple[Hop, ...], target: Hop) -> str:
     """A chain as text: ``a:plan → b:build → a:plan``."""
-    return " → ".join(f"{hop.agent}:{hop.skill}" for hop in (*path, target))
+    return _ARROW.join(f"{hop.agent}:{hop.skill}" for hop in (*path, target))
 
 
 def find_cycle(path: tuple[Hop, ...], target: Hop) -> str:
     """The shortest cycle that ends in ``target``, as text; "" when its agent is not in the path."""
     for at in range(len(path) - 1, -1, -1):
         if path[at].agent == target.agent:
-            return " → ".join(hop.agent for hop in (*path[at:], target))
+            return _ARROW.join(hop.agent for hop in (*path[at:], target))
     return ""
 
 
@@ -34,6 +36,27 @@ def guess_cycle(path: tuple[Hop, ...], target: Hop) -> str:
         return cycle
     taker = next((hop.agent for hop in reversed(path) if hop.skill == target.skill), None)
     return "" if taker is None else find_cycle(path, Hop(taker, target.skill))
+
+
+def name_asked(refusal: GuardError, asked: Hop) -> GuardError:
+    """The refusal of this process with the agent that was asked at the end of its path.
+
+    A hub that refuses does not know yet which agent would take the call, so the guard draws the hub itself.
+    """
+    drawn = str(refusal.facts.get("path", ""))
+    if not drawn:
+        return refusal
+    path = tuple(Hop(*hop.partition(":")[::2]) for hop in drawn.split(_ARROW)[:-1])
+    redrawn = draw_path(path, asked)
+    if isinstance(refusal, CallTooDeepError):
+        max_depth = int(refusal.facts["max_depth"])
+        # a chain within the limit has passed the same hub twice, which is its cycle
+        cycle = find_cycle(path, asked) if refusal.depth > max_depth else refusal.cycle
+        return CallTooDeepError(str(refusal.facts["trace_id"]), refusal.depth, max_depth, redrawn, cycle)
+    refusal.message = refusal.message.replace(drawn, redrawn)
+    refusal.args = (refusal.message,)
+    refusal.facts["path"] = redrawn
+    return refusal
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from cachetools import LRUCache
 from retinue.core.errors import RegistryLoginError
 from retinue.oci.codec.exchange import Flow, RegistryRequest, Response, origin_of
 from retinue.oci.codec.wire import parse_error
+from retinue.web.codec import registry_scope
 
 CLIENT_ID = "retinue"
 DEFAULT_TOKEN_LIFE_S = 60.0
@@ -37,7 +38,6 @@ _SCHEME = re.compile(r"[\s,]*([A-Za-z][A-Za-z0-9._~+-]*)(?=\s|,|$)")
 _PARAMETER = re.compile(r'[\s,]*([A-Za-z][A-Za-z0-9_-]*)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 _TOKEN68 = re.compile(r"\s+[A-Za-z0-9._~+/-]+=*(?=\s*(?:,|$))")
 _TOKEN = re.compile(r"[\x21-\x7e]+")
-_REPOSITORY = re.compile(r"/v2/(.+)/(?:tags|manifests|blobs)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,23 +115,22 @@ class RegistryLogin:
     def answer(self, challenged: Response, scope: str, rejected: RegistryRequest) -> Flow[bool]:
         """Respond to a 401; True when the request is worth repeating.
 
-        ``rejected`` is the request as sent: its authorization is not tried again.
-        Raises RegistryLoginError when the token server issues no token.
+        Of several challenges the first usable one is answered, as skopeo and crane do. ``rejected``
+        is the request as sent: its authorization is not tried again. Raises RegistryLoginError when the
+        token server issues no token.
         """
-        offers = {
-            challenge.scheme: challenge
-            for challenge in reversed(parse_challenges(challenged.headers.get("www-authenticate", "")))
-        }
-        bearer = offers.get("bearer")
-        if bearer is not None and bearer.parameters.get("realm"):
-            self._server = bearer
-            yield from self._fetch_token(bearer, bearer.parameters.get("scope") or scope, scope)
-            return True
         who = self.credentials
-        if "basic" not in offers or who is None or not (who.username or who.password):
-            return False
-        self._basic = True
-        return rejected.headers.get("authorization") != who.basic
+        refused = rejected.headers.get("authorization")
+        for challenge in parse_challenges(challenged.headers.get("www-authenticate", "")):
+            if challenge.scheme == "bearer" and challenge.parameters.get("realm"):
+                self._server = challenge
+                yield from self._fetch_token(challenge, challenge.parameters.get("scope") or scope, scope)
+                return True
+            if challenge.scheme == "basic" and who is not None and (who.username or who.password):
+                self._basic = True
+                # a registry that offers tokens as well is not asked for one with a refused password
+                return refused != who.basic
+        return False
 
     def _fetch_token(self, server: Challenge, wanted: str, scope: str) -> Flow[None]:
         response = yield self._token_request(server, wanted)
@@ -207,15 +206,7 @@ def _ask(request: RegistryRequest, login: RegistryLogin) -> Flow[Response]:
 
 def scope_of(request: RegistryRequest) -> str:
     """The scope that docker-registry requires for a request; "" for ``/v2/`` itself."""
-    path = urlsplit(request.url).path
-    match = _REPOSITORY.search(path)
-    if match is None:
-        return "registry:catalog:*" if path.endswith("/_catalog") else ""
-    if request.method in ("GET", "HEAD"):
-        actions = "pull"
-    else:
-        actions = "delete" if request.method == "DELETE" else "pull,push"
-    return f"repository:{match[1]}:{actions}"
+    return registry_scope.scope_of(request.method, urlsplit(request.url).path)
 
 
 def parse_challenges(header: str) -> list[Challenge]:

@@ -31,7 +31,8 @@ from retinue.oci.codec.manifest import OCTETS_TYPE
 from retinue.oci.codec.reference import digest_of
 from retinue.oci.codec.wire import PAGE_SIZE_LIMIT, render_next_link
 from retinue.oci.layout.folder_registry import LayoutRegistry
-from retinue.oci.server.push import PushEndpoint, may_write, require_full_view, require_write_access
+from retinue.oci.server.logins import RegistryLogins, may_write
+from retinue.oci.server.push import PushEndpoint, require_full_view, require_write_access
 from retinue.oci.server.responses import (
     API_VERSION,
     JSON_TYPE,
@@ -43,7 +44,7 @@ from retinue.oci.server.responses import (
     read_target,
     with_error_responses,
 )
-from retinue.web.rejections import REGISTRY_CHALLENGE
+from retinue.web.registry_tokens import TOKEN_PATH, RegistryTokens
 
 _RANGE = re.compile(r"bytes=([0-9]{0,12})-([0-9]{0,12})")
 
@@ -67,24 +68,29 @@ def routes(
     *,
     is_member: Callable[[str], bool] = lambda _publisher: True,
     max_manifests_bytes: int = MAX_MANIFESTS_BYTES,
+    tokens: RegistryTokens | None = None,
 ) -> list[BaseRoute]:
     """Create the routes, with paths from ``/v2/`` on. With ``store``, mesh tokens may write.
 
     With ``store`` the routes must run behind `SecurityMiddleware`, and tokens limited to part of the mesh are
     rejected. ``find_shown`` hides repositories from callers that may not write. ``is_member`` tells
     whether a caller on another machine still has a valid token. A bulk answer has at most
-    ``max_manifests_bytes`` of manifests.
+    ``max_manifests_bytes`` of manifests. With ``tokens`` it has a token endpoint and accepts its tokens.
     """
-    pull = _PullEndpoint(registry, find_shown, store is not None, max_manifests_bytes)
+    logins = RegistryLogins(tokens)
+    pull = _PullEndpoint(registry, find_shown, store is not None, max_manifests_bytes, logins)
 
     def reading(handler: Handler) -> Handler:
-        return with_error_responses(handler if store is None else require_full_view(handler))
+        return with_error_responses(
+            handler if store is None else require_full_view(logins.within_scope(handler))
+        )
 
     every_method = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
     return [
         Route("/v2/_catalog", reading(pull.catalog), methods=["GET"]),
         Route(BULK_PATH, reading(pull.manifests), methods=["POST"]),
-        *(_push_routes(PushEndpoint(store, is_member)) if store is not None else ()),
+        *([] if tokens is None else [Route(TOKEN_PATH, reading(logins.issue), methods=["GET"])]),
+        *([] if store is None else _push_routes(PushEndpoint(store, is_member, logins), logins)),
         Route("/v2/{name:path}/tags/list", reading(pull.tags), methods=["GET"]),
         Route("/v2/{name:path}/manifests/{target}", reading(pull.manifest), methods=["GET"]),
         Route("/v2/{name:path}/blobs/{digest}", reading(pull.blob), methods=["GET"]),
@@ -94,9 +100,13 @@ def routes(
     ]
 
 
-def _push_routes(push: PushEndpoint) -> list[BaseRoute]:
+def _push_routes(push: PushEndpoint, logins: RegistryLogins) -> list[BaseRoute]:
     uploads, upload = "/v2/{name:path}/blobs/uploads/", "/v2/{name:path}/blobs/uploads/{upload}"
     manifest, blob = "/v2/{name:path}/manifests/{target}", "/v2/{name:path}/blobs/{digest}"
+
+    def writing(handler: Handler) -> Handler:
+        return require_write_access(logins.within_scope(handler), logins)
+
     handlers = [
         ("POST", uploads, push.begin_upload),
         ("POST", uploads.rstrip("/"), push.begin_upload),
@@ -109,15 +119,21 @@ def _push_routes(push: PushEndpoint) -> list[BaseRoute]:
         ("DELETE", blob, push.delete_blob),
     ]
     return [
-        Route(path, with_error_responses(require_write_access(handler)), methods=[verb])
+        Route(path, with_error_responses(writing(handler)), methods=[verb])
         for verb, path, handler in handlers
     ]
 
 
 class _PullEndpoint:
     def __init__(
-        self, registry: LayoutRegistry, find_shown: FindShown, writable: bool, max_manifests_bytes: int
+        self,
+        registry: LayoutRegistry,
+        find_shown: FindShown,
+        writable: bool,
+        max_manifests_bytes: int,
+        logins: RegistryLogins,
     ) -> None:
+        self._logins = logins
         self._registry = registry
         self._find_shown = find_shown
         self._writable = writable
@@ -130,9 +146,8 @@ class _PullEndpoint:
         Docker Hub. Reading needs no login.
         """
         if self._writable and not may_write(request):
-            challenge = {"www-authenticate": REGISTRY_CHALLENGE}
             raise RegistryErrorResponse(
-                "UNAUTHORIZED", "reading is open; writing requires a login", challenge
+                "UNAUTHORIZED", "reading is open; writing requires a login", self._logins.challenge(request)
             )
         return Response(b"{}", media_type=JSON_TYPE, headers=API_VERSION)
 

@@ -1,8 +1,8 @@
 """The write side of the registry endpoint: uploads, manifests and deletion, with a mesh token.
 
-It works with docker, skopeo, oras and Retinue's own client. They send the token as a password (Basic), which
-`retinue.web.security` reads. Blobs are streamed to a file; only manifests, at most 4 MiB, are held in memory
-(distribution spec 1.1, "Push" and "Content Management").
+It works with docker, skopeo, oras and Retinue's own client (`retinue.oci.server.logins`). Blobs are streamed
+to a file; only manifests, at most 4 MiB, are held in memory (distribution spec 1.1, "Push" and "Content
+Management").
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from retinue.core.errors import DigestMismatchError, ReferenceNotFoundError
 from retinue.oci.codec.manifest import DOCKER_MANIFEST_TYPE, MANIFEST_TYPE, MAX_MANIFEST_BYTES
 from retinue.oci.codec.reference import is_digest, is_repository
 from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.server.logins import RegistryLogins, may_write
 from retinue.oci.server.responses import (
     API_VERSION,
     Handler,
@@ -29,22 +30,10 @@ from retinue.oci.server.responses import (
     read_target,
 )
 from retinue.web.issued_tokens import JOIN_CALLER
-from retinue.web.rejections import REGISTRY_CHALLENGE
 from retinue.web.security import identity_of
 
 _RANGE = re.compile(r"(?:bytes[= ])?([0-9]{1,12})-([0-9]{1,12})(?:/.*)?")
-_CHALLENGE = {"www-authenticate": REGISTRY_CHALLENGE}
 _MANIFEST_TYPES = (MANIFEST_TYPE, DOCKER_MANIFEST_TYPE)
-
-
-def may_write(request: Request) -> bool:
-    """Whether the request carries a token of the mesh itself, the only kind that may write.
-
-    Agents in the state's registry are called with a mesh token. The holder of an issued token must not
-    obtain one by publishing a card with a url of its own.
-    """
-    principal = identity_of(request.scope).principal
-    return principal.kind == "mesh" and "mesh" in principal.scopes
 
 
 def require_full_view(handler: Handler) -> Handler:
@@ -59,13 +48,15 @@ def require_full_view(handler: Handler) -> Handler:
     return check
 
 
-def require_write_access(handler: Handler) -> Handler:
+def require_write_access(handler: Handler, logins: RegistryLogins) -> Handler:
     """Wrap a handler: reject requests that may not write."""
 
     async def check(request: Request) -> Response:
         if not may_write(request):
             raise RegistryErrorResponse(
-                "UNAUTHORIZED", "writing requires a login with a token as the password", _CHALLENGE
+                "UNAUTHORIZED",
+                "writing requires a login with a token as the password",
+                logins.challenge(request),
             )
         return await handler(request)
 
@@ -75,8 +66,11 @@ def require_write_access(handler: Handler) -> Handler:
 class PushEndpoint:
     """The handlers of write requests; the caller wraps each in `require_write_access`."""
 
-    def __init__(self, store: LayoutRegistry, is_member: Callable[[str], bool]) -> None:
+    def __init__(
+        self, store: LayoutRegistry, is_member: Callable[[str], bool], logins: RegistryLogins
+    ) -> None:
         self._store = store
+        self._logins = logins
         self._is_member = is_member
         self._uploads = store.uploads
 
@@ -130,7 +124,9 @@ class PushEndpoint:
         if publisher is not None and not await asyncio.to_thread(self._is_member, publisher):
             # The token was revoked meanwhile. The revoking process deletes its other manifests.
             await asyncio.to_thread(self._store.remove_published_by, publisher)
-            raise RegistryErrorResponse("UNAUTHORIZED", "this token was revoked", _CHALLENGE)
+            raise RegistryErrorResponse(
+                "UNAUTHORIZED", "this token was revoked", self._logins.challenge(request)
+            )
         return _created(f"/v2/{name}/manifests/{digest}", digest)
 
     async def delete_manifest(self, request: Request) -> Response:

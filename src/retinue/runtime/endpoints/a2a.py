@@ -27,6 +27,7 @@ from retinue.core.record import AgentRecord, Skill
 from retinue.parts.lazy import Lazy, LazyApp
 from retinue.parts.process import Process
 from retinue.parts.shown_agents import ShownAgent
+from retinue.parts.text_skills import TextSkills
 from retinue.runtime.factories import card_signer
 from retinue.runtime.serving import end_task
 from retinue.settings_tables import A2aTable, SignatureTable
@@ -52,11 +53,17 @@ SIGN_AGAIN = 0.75
 def render_a2a_card(
     record: AgentRecord, url: str, scopes: frozenset[str], table: A2aTable, legacy: bool | None
 ) -> Mapping[str, Any]:
-    """The card of what the endpoints here support; ``legacy`` None = as the table says."""
-    from retinue.cards.a2a_card import CardOptions, render_agent_card
+    """The card of what the endpoints here support, of 0.3 where ``legacy``; None = as the table says."""
+    from retinue.cards.a2a_card import V03, V1, CardOptions, render_agent_card
 
-    shown = table.legacy_cards if legacy is None else legacy
-    options = CardOptions(streaming=True, push_notifications=True, extended_card=True, legacy=shown)
+    is_legacy = table.legacy_cards if legacy is None else legacy
+    options = CardOptions(
+        streaming=True,
+        push_notifications=True,
+        extended_card=True,
+        legacy=is_legacy,
+        versions=(V1, V03) if table.legacy_cards or is_legacy else (V1,),
+    )
     return render_agent_card(record, url, scopes=scopes, options=options)
 
 
@@ -117,7 +124,9 @@ async def open_a2a(process: Process, envelopes: Envelopes | None = None) -> Asyn
             card = render_a2a_card(agent.record, at, agent.scopes, table, legacy)
             return await signing.sign(card)
 
-        return A2aAgent(name, list_skills, render, is_named=shown.has_others and name is not None)
+        is_named = shown.has_others and name is not None
+        text_skills = process.find(TextSkills) if shown.has_others and name is None else None
+        return A2aAgent(name, list_skills, render, is_named=is_named, text_skills=text_skills)
 
     async def find_own(caller: Principal) -> ShownAgent:
         return shown.own(caller)

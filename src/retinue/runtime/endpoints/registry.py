@@ -11,8 +11,8 @@ from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.permissions import Access
+from retinue.oci.server.logins import may_write
 from retinue.oci.server.pull import FindShown, IsShown
-from retinue.oci.server.push import may_write
 from retinue.oci.server.webhooks import HOOK_TOKEN
 from retinue.oci.source import WORKFLOWS
 from retinue.runtime.factories import HOME_SOURCE

@@ -22,13 +22,13 @@ from retinue.mesh.observing.call_metrics import CallMetrics
 from retinue.mesh.observing.metrics import METRICS, Figures, Metric
 from retinue.mesh.permissions import Access, is_seen
 from retinue.parts.opening import OpenParts
-from retinue.parts.part import Problem
+from retinue.parts.part import ReadinessProblem
 from retinue.parts.shown_agents import ShownAgents
 from retinue.rpc.server import ready_route
 from retinue.runtime.observing.otel_metrics import exporting_metrics
 from retinue.web.metrics_endpoint import metrics_route
 
-STARTING = Problem("process", "", "it is starting")
+STARTING = ReadinessProblem("process", "", "it is starting")
 
 _SHOWN_FIRST = ("process", "database", "runs", "storage", "source", "child", "upstream")
 """The order of problems by their kind; others follow."""
@@ -70,10 +70,10 @@ class ProcessState:
         """Export the metrics over OpenTelemetry while inside, where it is configured."""
         return exporting_metrics(service, environ, self.calls, self.read, self._metrics)
 
-    async def find_problems(self) -> list[Problem]:
+    async def find_problems(self) -> list[ReadinessProblem]:
         """The problems that keep the process from being ready."""
         if self.is_stopping():
-            return [Problem("process", "", "it is stopping")]
+            return [ReadinessProblem("process", "", "it is stopping")]
         return await self._list_problems()
 
     async def read_for(self, caller: Principal) -> Figures:
@@ -128,14 +128,14 @@ class ProcessState:
     def _metrics(self) -> Mapping[str, Metric]:
         return METRICS if self.parts is None else self.parts.metrics
 
-    async def _list_problems(self) -> list[Problem]:
+    async def _list_problems(self) -> list[ReadinessProblem]:
         problems = [] if self.is_started else [STARTING]
         if self.parts is not None:
             problems += await self.parts.find_problems()
         return sorted(problems, key=_rank)
 
 
-def _rank(problem: Problem) -> int:
+def _rank(problem: ReadinessProblem) -> int:
     return _SHOWN_FIRST.index(problem.what) if problem.what in _SHOWN_FIRST else len(_SHOWN_FIRST)
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from retinue.core.errors import ChildFailedError, InvalidSettingError
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.metrics import Figures
-from retinue.parts.part import AgentsStarted, FirstReading, LivePart, Opened, Part, Problem
+from retinue.parts.part import AgentsStarted, FirstReading, LivePart, Opened, Part, ReadinessProblem
 from retinue.parts.process import Echo, Process, Tables
 from retinue.plugins import AGENTS, list_unique_plugins
 from retinue.processes.environment import (
@@ -138,9 +138,9 @@ class SupervisorPart(Part):
             await children.start(list_specs(process.tables))
             await probe_all(process, timeout_s)
 
-        async def problems() -> Sequence[Problem]:
+        async def problems() -> Sequence[ReadinessProblem]:
             return [
-                Problem("child", child.spec.name, "not running", is_fatal=False)
+                ReadinessProblem("child", child.spec.name, "not running", is_fatal=False)
                 for child in children.children
                 if not child.is_ready
             ]

@@ -23,9 +23,10 @@ from retinue.runtime.endpoints.registry import hook_tokens, shown_repositories
 from retinue.runtime.imports.connections import Imports
 from retinue.runtime.mesh import Registries
 from retinue.runtime.parts.mcp import MCP_RANK
-from retinue.settings_tables import DiscoveryTable, HookTable
+from retinue.settings_tables import AuthTable, DiscoveryTable, HookTable
 from retinue.storage.run_store import RunStore
 from retinue.web.issued_tokens import TokenFile
+from retinue.web.registry_tokens import RegistryTokens
 from retinue.web.rejections import REGISTRY_PATH
 
 
@@ -85,13 +86,15 @@ class RegistryPart(Part):
         registries = process.get(Registries)
         shown = shown_repositories(process.get(Directory), process.dispatcher.access)
         is_member = TokenFile(process.state.keys).identifies
+        tokens = RegistryTokens(process.state.mesh_key(), process.tables.get(AuthTable).resource)
         yield Opened(
             routes=(
                 hook_route(registries.notifications.take),
-                *oci.routes(registries.home, registries.home, shown, is_member=is_member),
+                *oci.routes(registries.home, registries.home, shown, is_member=is_member, tokens=tokens),
             ),
             any_media_type=(REGISTRY_PATH, HOOK_PATH),
             tokens=hook_tokens(process.tables.get(HookTable), process.environ),
+            on_checks=lambda checks: checks.accept_registry_tokens(tokens),
         )
 
 

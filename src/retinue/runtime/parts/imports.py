@@ -9,7 +9,7 @@ from retinue.authoring.agent import Agent
 from retinue.hub.imports import add_import_skill
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.metrics import Figures
-from retinue.parts.part import HubFile, Opened, Part, Problem
+from retinue.parts.part import HubFile, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
 from retinue.runtime.imports.connections import Imports
 from retinue.settings import Settings
@@ -44,9 +44,9 @@ class ImportsPart(Part):
         def running() -> AbstractAsyncContextManager[None]:
             return imports.running(process.get(Directory), process.http)
 
-        async def problems() -> Sequence[Problem]:
+        async def problems() -> Sequence[ReadinessProblem]:
             return [
-                Problem("upstream", name, reason, is_fatal=False)
+                ReadinessProblem("upstream", name, reason, is_fatal=False)
                 for name, is_up, reason in imports.list_states()
                 if not is_up
             ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.mesh.observing.metrics import Figures
-from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part, Problem
+from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
 from retinue.runtime.lazy_runs import IDLE_S, LazyRuns
 from retinue.runtime.observing.process_state import ProcessState
@@ -83,14 +83,14 @@ class RunsPart(Part):
             await runs.launch(process.echo, refuse_full=True)
             process.echo(f"worker on {runs.store.place}")
 
-        async def problems() -> Sequence[Problem]:
+        async def problems() -> Sequence[ReadinessProblem]:
             figures = await runs.read_figures()
             if figures is not None and figures.problem is not None:
-                return [Problem("database", "", _reason(figures.problem))]
+                return [ReadinessProblem("database", "", _reason(figures.problem))]
             if runs.problem is not None:
-                return [Problem("runs", "", _reason(runs.problem))]
+                return [ReadinessProblem("runs", "", _reason(runs.problem))]
             if figures is None and database is not None:
-                return [Problem("database", "", "not connected yet")]
+                return [ReadinessProblem("database", "", "not connected yet")]
             return []
 
         async def figures(figures: Figures) -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from retinue.core.errors import StateError
-from retinue.parts.part import Opened, Part, Problem
+from retinue.parts.part import Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
 from retinue.storage.files import check_room, storage_errors
 
@@ -28,10 +28,10 @@ class StoragePart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         room = Room(process.state.root)
 
-        async def problems() -> Sequence[Problem]:
+        async def problems() -> Sequence[ReadinessProblem]:
             error = await room.find_error()
             reason = "" if error is None else f"{error.message} — {error.remedy}"
-            return [] if error is None else [Problem("storage", "", reason, is_fatal=False)]
+            return [] if error is None else [ReadinessProblem("storage", "", reason, is_fatal=False)]
 
         yield Opened(problems=problems)
 

@@ -14,7 +14,7 @@ from retinue.hub.resources import WorkflowPrompts
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.observing.metrics import BoundedNames, Figures
-from retinue.parts.part import FirstReading, Opened, Part, Problem
+from retinue.parts.part import FirstReading, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
 from retinue.runtime.background_tasks import BackgroundTasks
 from retinue.runtime.serving import end_task
@@ -50,9 +50,9 @@ class UpkeepPart(Part):
             finally:
                 await end_task(background)
 
-        async def problems() -> Sequence[Problem]:
+        async def problems() -> Sequence[ReadinessProblem]:
             return [
-                Problem(
+                ReadinessProblem(
                     "source",
                     name,
                     f"{error.message} — {error.remedy}" if error.remedy else error.message,

@@ -22,11 +22,11 @@ from retinue.workflows.definitions.definition import (
     Parallel,
     Retry,
     Schedule,
-    Settings,
     Step,
     StrictModel,
     Timer,
     WaitFor,
+    WorkflowSettings,
 )
 from retinue.workflows.definitions.documents import Document, Path
 from retinue.workflows.definitions.step_checks import StepChecks
@@ -45,7 +45,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "wait": _list_keys(Timer),
     "compensate": _list_keys(Compensation),
     "ask": _list_keys(AskFirst),
-    "settings": _list_keys(Settings),
+    "settings": _list_keys(WorkflowSettings),
     "schedule": _list_keys(Schedule),
 }
 _SHAPES = {

@@ -225,7 +225,7 @@ class Compensation(StrictModel):
     timeout: Duration | None = None
 
 
-class Settings(StrictModel):
+class WorkflowSettings(StrictModel):
     """The settings of the whole workflow.
 
     ``on_error`` and ``retry`` are those of each step that says nothing itself. ``cache``: ``step``
@@ -473,7 +473,7 @@ class Definition(StrictModel):
     version: str | None = None
     tags: Annotated[tuple[str, ...], Field(strict=False)] = ()
     runs_as: RunsAs = "caller"
-    settings: Settings = Settings()
+    settings: WorkflowSettings = WorkflowSettings()
     input: dict[str, Any] | None = None
     steps: Annotated[tuple[Step, ...], Field(strict=False)]
     output: Any = "last"

@@ -43,7 +43,7 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "missed": "After times at which no node ran: skip them, start once, or start all (at most 100)",
         "overlap": "While the previous run still runs: skip, queue, or cancel the previous run",
     },
-    "Settings": {
+    "WorkflowSettings": {
         "max_duration": "Time limit of the whole run",
         "on_error": "What steps without on_error do after a failure",
         "retry": "Repetition of steps without retry",

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Discriminator, Field, Tag, TypeAdapter
 
-from retinue.workflows.definitions.definition import Definition, Settings, Step, StrictModel
+from retinue.workflows.definitions.definition import Definition, Step, StrictModel, WorkflowSettings
 
 _PARSED = 32
 """How many different definitions stay parsed."""
@@ -62,7 +62,7 @@ class BranchRun(StrictModel):
 
     steps: Annotated[tuple[Step, ...], Field(alias="branch", strict=False)]
     known: Annotated[tuple[str, ...], Field(strict=False)]
-    settings: Settings
+    settings: WorkflowSettings
     nested: dict[str, BundledWorkflow] = Field(default={})
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from retinue.core.call import MAX_KEY_LENGTH
 from retinue.core.errors import CallTimedOutError, ExpressionError, RetinueError, StepFailedError
 from retinue.workflows.caller import Cache, Caller, Choice, MemoryCache
-from retinue.workflows.definitions.definition import Settings, Step
+from retinue.workflows.definitions.definition import Step, WorkflowSettings
 from retinue.workflows.definitions.run_forms import Bundled
 from retinue.workflows.expressions.scope import Scope, StepState
 from retinue.workflows.expressions.templates import holds, parse_condition, render
@@ -140,7 +140,7 @@ class Frame:
     request: RunRequest
     scope: Scope
     tools: Tools
-    settings: Settings
+    settings: WorkflowSettings
     nested: Bundled
     run_steps: RunSteps
     limits: tuple[Limit, ...] = ()

@@ -22,9 +22,9 @@ from retinue.workflows.caller import Caller, cache_key
 from retinue.workflows.definitions.definition import (
     DEFAULT_CACHE_TTL_S,
     Definition,
-    Settings,
     Step,
     StepKind,
+    WorkflowSettings,
     iterate_steps,
     parse_duration,
 )
@@ -75,7 +75,7 @@ class StepLoop:
         request: RunRequest,
         scope: Scope,
         tools: Tools,
-        settings: Settings,
+        settings: WorkflowSettings,
         nested: Bundled,
     ) -> None:
         self.frame = Frame(context, request, scope, tools, settings, nested, self._run_steps)

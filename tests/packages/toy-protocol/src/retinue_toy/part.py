@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from pydantic import BaseModel
 
-from retinue.parts.part import Check, Opened, Part, Problem
+from retinue.parts.part import Check, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process, Tables
 from retinue.storage.state import State
 
@@ -36,8 +36,11 @@ class ToyPart(Part):
         client = ToyClient(process.http, process.signer, process.tables.get(ToyTable).servers)
         server = ToyServer(process.dispatcher, process.shown)
 
-        async def find_problems() -> Sequence[Problem]:
-            return [Problem("toy", url, reason, is_fatal=False) for url, reason in client.failures.items()]
+        async def find_problems() -> Sequence[ReadinessProblem]:
+            return [
+                ReadinessProblem("toy", url, reason, is_fatal=False)
+                for url, reason in client.failures.items()
+            ]
 
         yield Opened(
             routes=server.routes,
