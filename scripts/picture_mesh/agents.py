@@ -118,7 +118,7 @@ output: "${{ steps.convert.output }}"
 """,
     "release-notes": """\
 name: release-notes
-description: Collect what was merged since the last release, draw how long it took, and ask before it is published
+description: Collect what was merged since the last release, draw how long it took, and ask before publishing
 schedule: {cron: 0 7 * * mon, timezone: Europe/Berlin}
 steps:
   - {id: merged, skill: list_pull_requests, with: {owner: acme, repo: shop-frontend}}
@@ -135,7 +135,7 @@ description: Draw the figures of the last day
 schedule: {cron: 30 3 * * *, timezone: Europe/Berlin}
 steps:
   - {id: health, skill: analyze_db_health}
-  - {id: chart, skill: generate_line_chart, with: {title: Orders an hour, values: [5, 3, 2, 2, 4, 9, 14, 22, 31, 28, 25, 30]}}
+  - {id: chart, skill: generate_line_chart, with: {title: Orders an hour, values: [5, 3, 9, 14, 22, 31, 28]}}
 """,
     "convert-catalogue": """\
 name: convert-catalogue

@@ -1,4 +1,4 @@
-"""MCP servers of the official SDK as a stranger would import them: names and texts of usual lengths, no network.
+"""MCP servers of the official SDK with names and texts of usual lengths, and without network.
 
 ``python -m scripts.picture_mesh.servers NAME`` serves one on its standard streams. Tools answer at once; one
 whose argument says so fails with a reason.
@@ -22,38 +22,86 @@ REPOSITORY = ("owner", "repo")
 
 SERVERS: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "github": {
-        "search_repositories": ("Find repositories by name, description, readme, topics or other metadata", ("query",)),
-        "search_code": ("Fast and precise search across all repositories with GitHub's native search engine", ("query",)),
-        "search_issues": ("Search issues with the syntax of issue searches, already scoped to is:issue", ("query",)),
+        "search_repositories": (
+            "Find repositories by name, description, readme, topics or other metadata",
+            ("query",),
+        ),
+        "search_code": (
+            "Fast and precise search across all repositories with GitHub's native search engine",
+            ("query",),
+        ),
+        "search_issues": (
+            "Search issues with the syntax of issue searches, already scoped to is:issue",
+            ("query",),
+        ),
         "search_pull_requests": ("Search pull requests, already scoped to is:pr", ("query",)),
         "search_users": ("Find users by name, location or other properties of their profile", ("query",)),
-        "get_me": ("Details of the authenticated user. Use this when a request is about the user's own profile", ()),
+        "get_me": (
+            "Details of the authenticated user. Use this when a request is about the user's own profile",
+            (),
+        ),
         "get_file_contents": ("The contents of a file or directory of a repository", (*REPOSITORY, "path")),
-        "create_or_update_file": ("Create or update a single file in a repository", (*REPOSITORY, "path", "content", "message", "branch")),
-        "push_files": ("Push multiple files to a repository in a single commit", (*REPOSITORY, "branch", "files", "message")),
+        "create_or_update_file": (
+            "Create or update a single file in a repository",
+            (*REPOSITORY, "path", "content", "message", "branch"),
+        ),
+        "push_files": (
+            "Push multiple files to a repository in a single commit",
+            (*REPOSITORY, "branch", "files", "message"),
+        ),
         "delete_file": ("Delete a file from a repository", (*REPOSITORY, "path", "branch")),
-        "create_repository": ("Create a new repository in the account of the user or of an organization", ("name",)),
+        "create_repository": (
+            "Create a new repository in the account of the user or of an organization",
+            ("name",),
+        ),
         "fork_repository": ("Fork a repository to the account of the user or of an organization", REPOSITORY),
         "create_branch": ("Create a new branch in a repository", (*REPOSITORY, "branch")),
         "list_branches": ("List the branches of a repository", REPOSITORY),
-        "list_commits": ("The commits of a branch. Returns at least 30 results a page by default", REPOSITORY),
+        "list_commits": (
+            "The commits of a branch. Returns at least 30 results a page by default",
+            REPOSITORY,
+        ),
         "get_commit": ("Details of a commit", (*REPOSITORY, "sha")),
         "list_tags": ("List the tags of a repository", REPOSITORY),
         "list_releases": ("List the releases of a repository", REPOSITORY),
-        "list_issues": ("List the issues of a repository. For the next page, use the endCursor of the previous one", REPOSITORY),
+        "list_issues": (
+            "List the issues of a repository. For the next page, use the endCursor of the previous one",
+            REPOSITORY,
+        ),
         "issue_read": ("An issue with its comments, sub-issues or labels", (*REPOSITORY, "issue_number")),
         "issue_write": ("Create an issue, or update one", (*REPOSITORY, "title", "body")),
         "add_issue_comment": ("Add a comment to an issue", (*REPOSITORY, "issue_number", "body")),
-        "sub_issue_write": ("Add, remove or move a sub-issue of a parent issue", (*REPOSITORY, "issue_number", "sub_issue_id")),
-        "assign_copilot_to_issue": ("Assign Copilot to an issue, which can then open a pull request with changes", (*REPOSITORY, "issue_number")),
+        "sub_issue_write": (
+            "Add, remove or move a sub-issue of a parent issue",
+            (*REPOSITORY, "issue_number", "sub_issue_id"),
+        ),
+        "assign_copilot_to_issue": (
+            "Assign Copilot to an issue, which can then open a pull request with changes",
+            (*REPOSITORY, "issue_number"),
+        ),
         "list_pull_requests": ("List the pull requests of a repository", REPOSITORY),
-        "pull_request_read": ("A pull request with its diff, status, files, reviews or comments", (*REPOSITORY, "pull_number")),
+        "pull_request_read": (
+            "A pull request with its diff, status, files, reviews or comments",
+            (*REPOSITORY, "pull_number"),
+        ),
         "create_pull_request": ("Create a new pull request", (*REPOSITORY, "title", "head", "base")),
-        "update_pull_request_branch": ("Update the branch of a pull request with the latest changes of its base", (*REPOSITORY, "pull_number")),
+        "update_pull_request_branch": (
+            "Update the branch of a pull request with the latest changes of its base",
+            (*REPOSITORY, "pull_number"),
+        ),
         "merge_pull_request": ("Merge a pull request", (*REPOSITORY, "pull_number")),
-        "pull_request_review_write": ("Create, submit or delete a review of a pull request", (*REPOSITORY, "pull_number", "body")),
-        "add_comment_to_pending_review": ("Add a comment to the latest pending review of the user", (*REPOSITORY, "pull_number", "body")),
-        "request_copilot_review": ("Request an automated review of a pull request before asking a person", (*REPOSITORY, "pull_number")),
+        "pull_request_review_write": (
+            "Create, submit or delete a review of a pull request",
+            (*REPOSITORY, "pull_number", "body"),
+        ),
+        "add_comment_to_pending_review": (
+            "Add a comment to the latest pending review of the user",
+            (*REPOSITORY, "pull_number", "body"),
+        ),
+        "request_copilot_review": (
+            "Request an automated review of a pull request before asking a person",
+            (*REPOSITORY, "pull_number"),
+        ),
         "list_code_scanning_alerts": ("List the code scanning alerts of a repository", REPOSITORY),
         "list_secret_scanning_alerts": ("List the secret scanning alerts of a repository", REPOSITORY),
     },
@@ -63,9 +111,18 @@ SERVERS: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
         "get_object_details": ("Columns, constraints and indexes of a table", ("schema_name", "object_name")),
         "explain_query": ("The execution plan of a query, also with hypothetical indexes", ("sql",)),
         "analyze_workload_indexes": ("Analyze frequently executed queries and recommend optimal indexes", ()),
-        "analyze_query_indexes": ("Analyze a list of up to ten queries and recommend optimal indexes", ("queries",)),
-        "analyze_db_health": ("Check index health, connections, vacuum, sequences, replication, buffers and constraints", ()),
-        "get_top_queries": ("The slowest or most resource-intensive queries, by data of pg_stat_statements", ("sort_by",)),
+        "analyze_query_indexes": (
+            "Analyze a list of up to ten queries and recommend optimal indexes",
+            ("queries",),
+        ),
+        "analyze_db_health": (
+            "Check index health, connections, vacuum, sequences, replication, buffers and constraints",
+            (),
+        ),
+        "get_top_queries": (
+            "The slowest or most resource-intensive queries, by data of pg_stat_statements",
+            ("sort_by",),
+        ),
         "execute_sql": ("Execute a read-only query", ("sql",)),
     },
     "slack": {
@@ -73,31 +130,46 @@ SERVERS: Mapping[str, Mapping[str, tuple[str, tuple[str, ...]]]] = {
         "conversations_history": ("Messages of a channel or a direct message, newest first", ("channel_id",)),
         "conversations_replies": ("The thread of a message", ("channel_id", "thread_ts")),
         "conversations_add_message": ("Post a message to a channel or a thread", ("channel_id", "payload")),
-        "conversations_search_messages": ("Search messages by text, author, channel and date", ("search_query",)),
+        "conversations_search_messages": (
+            "Search messages by text, author, channel and date",
+            ("search_query",),
+        ),
         "reactions_add": ("Add a reaction to a message", ("channel_id", "timestamp", "emoji")),
         "usergroups_list": ("List the user groups of the workspace", ()),
         "users_search": ("Find users by name or address", ("query",)),
     },
     "charts": {
-        "generate_bar_chart": ("Draw a bar chart for a comparison of values over categories", ("title", "values")),
+        "generate_bar_chart": (
+            "Draw a bar chart for a comparison of values over categories",
+            ("title", "values"),
+        ),
         "generate_line_chart": ("Draw a line chart for trends over time", ("title", "values")),
         "generate_pie_chart": ("Draw a pie chart for the parts of a whole", ("title", "values")),
-        "generate_histogram_chart": ("Draw a histogram for the frequency of values within ranges", ("title", "values")),
-        "generate_district_map": ("Draw a map of administrative divisions, coloured by a value", ("title", "values")),
-        "generate_fishbone_diagram": ("Draw a fishbone diagram for the causes of a problem", ("title", "values")),
+        "generate_histogram_chart": (
+            "Draw a histogram for the frequency of values within ranges",
+            ("title", "values"),
+        ),
+        "generate_district_map": (
+            "Draw a map of administrative divisions, coloured by a value",
+            ("title", "values"),
+        ),
+        "generate_fishbone_diagram": (
+            "Draw a fishbone diagram for the causes of a problem",
+            ("title", "values"),
+        ),
         "generate_organization_chart": ("Draw the hierarchy of an organization", ("title", "values")),
     },
-}  # fmt: skip
+}
 """Name of a server → its tools with their descriptions and parameters."""
 
 READS = ("search", "get", "list", "read", "explain", "analyze", "channels", "users", "usergroups")
 LISTS, NUMBERS = ("files", "queries", "values"), ("issue_number", "pull_number", "sub_issue_id")
 
 FAILURES = {
-    "missing": "failed to get issue: GET https://api.github.com/repos/acme/shop-frontend/issues/9121: 404 Not Found []",
-    "forbidden": "403 Resource not accessible by personal access token: the fine-grained token has no permission "
+    "missing": "failed to get issue: GET https://api.example.com/repos/acme/shop-frontend/issues/9121: 404",
+    "forbidden": "403 Resource not accessible by personal access token: the token has no permission "
     "'Pull requests: write' for acme/shop-frontend (request 8F3A:2B1C7D:9E4F21C0A7D:6B8E13F0D52)",
-    "syntax": 'syntax error at or near "SELCT" (SQLSTATE 42601), LINE 1: SELCT * FROM orders_2026_q4_partitioned_by_region',
+    "syntax": 'syntax error at or near "SELCT" (SQLSTATE 42601): SELCT * FROM orders_2026_q4_by_region',
 }
 """Argument that asks for a failure → its reason."""
 

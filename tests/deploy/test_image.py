@@ -1,4 +1,4 @@
-"""The image runs a hub without root and with a read-only root, and an import that npx starts; and so does systemd.
+"""The image: built by buildah on a base made by debootstrap, and started by crun with a read-only root.
 
 Needs root and the programs of ``scripts/services soak``. All is in a folder of its own and removed again.
 """
@@ -8,275 +8,216 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import urllib3
 
-from retinue.storage.state import State
-from tests.deploy.image import (
-    USER,
-    Container,
-    Images,
-    Root,
-    bind_files,
-    build_image,
-    confine,
-    derive,
-    unpack,
-)
-from tests.deploy.services import DEPLOY
-from tests.docs.pages import ROOT, list_sections
+from scripts.environment import find_uv
+from scripts.package_settings import make_uv_environment, read_settings
+from scripts.release import build
+from tests.docs.pages import ROOT
 from tests.ports import reserve_port
 from tests.processes.running import execute, wait_until
+from tests.services import get_program
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
-THOUGHT = {"thought": "one", "nextThoughtNeeded": False, "thoughtNumber": 1, "totalThoughts": 1}
-SERVER = json.loads((ROOT / "tests" / "interop" / "npm" / "package.json").read_text())["dependencies"]
-NPX = ("npx", "-y", "@modelcontextprotocol/server-sequential-thinking")
-PACKAGE = f"{NPX[-1]}@{SERVER[NPX[-1]]}"
+USER = 65532
+SUITE = "bookworm"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
-    """The image of the repository in a buildah of its own."""
-
-    images: Images
-    folder: Path
-    image: str
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
-    if os.geteuid() != 0:
-        pytest.skip("NOT CHECKED: the image is built and started by root only")
-    folder = tmp_path_factory.mktemp("image")
-    images, started_at = Images(folder), time.monotonic()
-    try:
-        image = build_image(images, folder)
-        print(f"image built after {time.monotonic() - started_at:.0f} s")
-        yield Built(images, folder, image)
-    finally:
-        images.remove_all()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def with_node(built: Built) -> str:
-    """The image with node and npm, by the Containerfile of docs/production.md."""
-    (section,) = (one for one in list_sections(ROOT / "docs" / "production.md") if one.title == "Containers")
-    (text,) = (block for block in section.blocks("dockerfile") if "npm" in block)
-    assert text.startswith("FROM retinue\n")
-    return derive(
-        built.images, built.folder / "node", f"FROM {built.image}{text[12:]}", "localhost/retinue-node"
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    """The output of a program that succeeds."""
+    # the tests' own DOCKER_CONFIG names no file, which buildah takes for a fault
+    environment = {name: value for name, value in os.environ.items() if name != "DOCKER_CONFIG"}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
     )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout.strip()
 
 
-def is_ready(url: str) -> bool:
-    try:
-        return bool(_http.request("GET", f"{url}/ready").status == 200)
-    except urllib3.exceptions.HTTPError:
-        return False
+class Images:
+    """Buildah with storage of its own below ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        places = ("--root", str(folder / "storage"), "--runroot", str(folder / "run"))
+        self._command = (get_program("buildah"), "--storage-driver", "vfs", *places)
+
+    def __call__(self, *arguments: str | Path, cwd: Path = ROOT) -> str:
+        return run(*self._command, *arguments, cwd=cwd)
+
+    def remove_all(self) -> None:
+        self("rm", "--all")
+        self("rmi", "--all", "--force")
 
 
-def wait_for_hub(container: Container, hub: subprocess.Popen[str], url: str) -> None:
-    def has_started() -> bool:
-        assert hub.poll() is None, container.log
-        return is_ready(url)
-
-    wait_until(has_started, "the hub in the container is ready", limit_s=180)
-
-
-def configure(container: Container, root: Root, port: int) -> None:
-    """A hub on this port, as the image starts it."""
-    command = (*root.config["Cmd"], "--port", str(port))
-    container.configure(lambda spec: confine(spec, root, command, container.state))
-
-
-def test_the_image_runs_a_hub_without_root_and_with_a_read_only_root(built: Built, tmp_path: Path) -> None:
-    root, port = unpack(built.images, built.image), reserve_port()
-    config = root.config
-    assert config["User"] == f"{USER}:{USER}"
-    assert config["Cmd"] == ["hub", "--host", "0.0.0.0"]
-    assert "/ready" in config["Healthcheck"]["Test"][-1]
-    assert not list(root.path.glob("opt/retinue/bin/pip*")), "nothing can be installed in it"
-    assert not (root.path / "dist").exists()
-    container, url = Container("retinue", tmp_path / "container"), f"http://127.0.0.1:{port}"
-    configure(container, root, port)
-    with container.started() as hub:
-        wait_for_hub(container, hub, url)
-        assert {path.stat().st_uid for path in container.state.rglob("*")} == {USER}
-        assert _http.request("POST", f"{url}/execute", body=b"{}").status == 401
-        token = State(container.state).local_token()
-        plan = execute(url, "create_plan", {"requirements": "write tests for textwrap"}, token)
-        assert "textwrap" in plan["result"]["plan"], plan
-        facts = dict(
-            line.split(":\t", 1)
-            for line in Path(f"/proc/{container.pid}/status").read_text().splitlines()
-            if ":\t" in line
-        )
-        assert (facts["Uid"].split()[0], int(facts["CapEff"], 16), facts["NoNewPrivs"]) == ("65532", 0, "1")
-        mounts = Path(f"/proc/{container.pid}/mounts").read_text().splitlines()
-        (root_options,) = [line.split()[3] for line in mounts if line.split()[1] == "/"]
-        assert "ro" in root_options.split(",")
-        os.kill(container.pid, 15)
-        assert hub.wait(60) == 0, container.log
+def make_base(images: Images, folder: Path) -> str:
+    """An image of the smallest Debian, as a public one would be."""
+    root = folder / "debian"
+    packages = "ca-certificates,python3,python3-venv"
+    run(get_program("debootstrap"), "--variant=minbase", f"--include={packages}", SUITE, root)
+    context = folder / "base"
+    context.mkdir()
+    run("tar", "--numeric-owner", "--directory", root, "--create", "--file", context / "base.tar", ".")
+    shutil.rmtree(root)
+    (context / "Containerfile").write_text("FROM scratch\nADD base.tar /\n")
+    images("build", "--isolation", "chroot", "--tag", "localhost/base", context)
+    return "localhost/base"
 
 
-def test_an_import_that_npx_starts_keeps_its_caches_below_the_state(built: Built, tmp_path: Path) -> None:
-    root, port = unpack(built.images, with_node(built)), reserve_port()
-    assert root.config["User"] == f"{USER}:{USER}"
-    container, url = Container("retinue-npx", tmp_path / "container"), f"http://127.0.0.1:{port}"
-    configure(container, root, port)
-    with container.started() as hub:
-        wait_for_hub(container, hub, url)
-        command = ("import", "mcp-server", "thinking", "--start-s", "240", "--", *NPX[:2], PACKAGE)
-        done = container.execute("retinue", *command, user=USER)
-        assert done.returncode == 0, done.stdout + done.stderr + container.log
-        assert "sequentialthinking" in done.stdout
-        done = container.execute("retinue", "call", "sequentialthinking", json.dumps(THOUGHT), user=USER)
-        assert "thoughtHistoryLength" in done.stdout, done.stdout + done.stderr
-        home = container.state / "home"
-        assert (home / ".npm" / "_npx").is_dir(), "npm's cache is in the home of the state"
-        assert {path.lstat().st_uid for path in home.rglob("*")} == {USER}
-        os.kill(container.pid, 15)
-        assert hub.wait(60) == 0, container.log
+def make_context(folder: Path) -> Path:
+    """What the Containerfile copies: the wheels and the locked versions, as docs/production.md makes them."""
+    dist = folder / "context" / "dist"
+    build(dist)
+    settings = read_settings()
+    export = ("export", "--quiet", "--frozen", "--no-emit-workspace", "--no-default-groups")
+    extras = [word for name in ("demo", "llm", "otel") for word in ("--extra", name)]
+    subprocess.run(
+        [find_uv(settings), *export, *extras, "--output-file", dist / "requirements.txt"],
+        cwd=ROOT,
+        env=make_uv_environment(settings, os.environ),
+        check=True,
+    )
+    shutil.copy(ROOT / ".containerignore", folder / "context")
+    return folder / "context"
 
 
-UNITS = """\
-FROM {image}
-USER 0
-RUN apt-get update && apt-get install --yes --no-install-recommends systemd dbus
-COPY *.service /etc/systemd/system/
-RUN systemctl enable retinue-hub.service retinue-worker@{worker}.service && systemctl set-default multi-user.target
-"""
-OWN_GROUP = 'mkdir "/sys/fs/cgroup/{name}" && echo $$ > "/sys/fs/cgroup/{name}/cgroup.procs"'
-"""A cgroup of our own is the root of all that systemd sees and changes."""
-
-OF_SYSTEMD = (
-    *(
-        "CHOWN",
-        "DAC_OVERRIDE",
-        "DAC_READ_SEARCH",
-        "FOWNER",
-        "FSETID",
-        "KILL",
-        "SETGID",
-        "SETUID",
-        "SETPCAP",
-        "SETFCAP",
-    ),
-    *("SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE", "SYS_RESOURCE", "AUDIT_WRITE", "IPC_LOCK"),
-)
-"""Capabilities of a systemd that makes namespaces; it sets no clock, no network and no module."""
+def build_image(images: Images, folder: Path) -> str:
+    given = [f"BASE={make_base(images, folder)}"]
+    volumes: list[str] = []
+    if CERTIFICATES.is_file():
+        # a proxy of this machine may sign with a certificate that only this machine knows
+        given.append(f"PIP_CERT={CERTIFICATES}")
+        volumes = ["--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"]
+    if index := read_settings().get("index-url"):
+        given.append(f"PIP_INDEX_URL={index}")
+    arguments = [word for one in given for word in ("--build-arg", one)]
+    file = ROOT / "deploy" / "container" / "Containerfile"
+    images(
+        *("build", "--isolation", "chroot", "--format", "docker", *arguments, *volumes),
+        *("--file", file, "--tag", "localhost/retinue", make_context(folder)),
+    )
+    return "localhost/retinue"
 
 
-def boot(spec: dict[str, Any], root: Root) -> None:
-    """A container with systemd as its first process."""
-    capabilities = [f"CAP_{name}" for name in OF_SYSTEMD]
-    kinds = ("bounding", "effective", "permitted")
+def make_bundle(folder: Path, root: Path, config: dict[str, Any], command: Sequence[str]) -> Path:
+    """A bundle for crun: the settings of the image, a read-only root, no capability, this network."""
+    bundle = folder / "bundle"
+    bundle.mkdir()
+    run(get_program("crun"), "spec", cwd=bundle)
+    spec = json.loads((bundle / "config.json").read_text())
+    user, group = map(int, config["User"].split(":"))
     spec["process"] |= {
         "terminal": False,
-        "user": {"uid": 0, "gid": 0},
-        "args": ["/lib/systemd/systemd", "--log-target=console", "--show-status=no"],
-        "cwd": "/",
-        "env": [
-            "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "container=retinue-test",
-        ],
-        "capabilities": dict.fromkeys(kinds, capabilities),
-        "noNewPrivileges": False,
-        "rlimits": [],
+        "user": {"uid": user, "gid": group},
+        "args": [*config["Entrypoint"], *command],
+        "cwd": config["WorkingDir"],
+        "env": config["Env"],
+        "capabilities": {},
+        "noNewPrivileges": True,
+        "rlimits": [{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 16384}],
     }
-    spec["root"] = {"path": str(root.path), "readonly": False}
-    spec["linux"]["namespaces"] = [
-        *(one for one in spec["linux"]["namespaces"] if one["type"] != "network"),
-    ]
-    if {"type": "cgroup"} not in spec["linux"]["namespaces"]:
-        spec["linux"]["namespaces"].append({"type": "cgroup"})
-    tmpfs = [
-        {"destination": place, "type": "tmpfs", "source": "tmpfs", "options": ["mode=755", "nosuid", "nodev"]}
-        for place in ("/run", "/run/lock")
-    ]
-    spec["mounts"] = [*spec["mounts"], *tmpfs, *bind_files()]
-    for mount in spec["mounts"]:
-        if mount["type"] == "cgroup":
-            mount["options"] = ["nosuid", "noexec", "nodev", "relatime", "rw"]
+    spec["root"] = {"path": str(root), "readonly": True}
+    linux = spec["linux"]
+    linux["namespaces"] = [one for one in linux["namespaces"] if one["type"] != "network"]
+    mounts = [one for one in spec["mounts"] if one["type"] not in ("cgroup", "sysfs")]
+    options = ["nosuid", "nodev"]
+    tmp = {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["mode=1777", *options]}
+    state = folder / "state"
+    state.mkdir(mode=0o700)
+    os.chown(state, user, group)
+    (volume,) = config["Volumes"]
+    kept = {"destination": volume, "type": "bind", "source": str(state), "options": ["rbind", "rw", *options]}
+    spec["mounts"] = [*mounts, tmp, kept]
+    (bundle / "config.json").write_text(json.dumps(spec))
+    return bundle
 
 
-def find_free_worker() -> int:
-    """A number of a worker whose port, 9101 to 9109, is free."""
-    for number in range(9, 0, -1):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", 9100 + number)) != 0:
-                return number
-    pytest.skip("NOT CHECKED: the ports of all workers are in use")
+@contextmanager
+def container(folder: Path, bundle: Path, name: str) -> Iterator[subprocess.Popen[str]]:
+    """A container of crun; in a mount namespace of its own, because crun refuses mixed kinds of cgroups."""
+    crun = (get_program("crun"), "--root", str(folder / "crun"), "--cgroup-manager=disabled")
+    script = 'mount -t tmpfs none /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", *crun, "run", "--bundle", str(bundle), name]
+    log = folder / f"{name}.log"
+    with (
+        log.open("w") as output,
+        subprocess.Popen(command, stdout=output, stderr=output, text=True) as process,
+    ):
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                subprocess.run([*crun, "kill", name, "KILL"], check=False)
+                process.wait(30)
 
 
-def test_the_units_run_under_systemd_with_an_import_that_npx_starts(built: Built, tmp_path: Path) -> None:
-    context, port, worker = tmp_path / "units", reserve_port(), find_free_worker()
-    context.mkdir()
-    for unit in (DEPLOY / "systemd").glob("*.service"):
-        shutil.copy(unit, context)
-    text = UNITS.format(image=with_node(built), worker=worker)
-    root = unpack(built.images, derive(built.images, context, text, "localhost/retinue-systemd"))
-    (root.path / "etc" / "retinue" / "retinue.toml").write_text(f"[hub]\nport = {port}\n")
-    container = Container("retinue-systemd", tmp_path / "container")
-    container.configure(lambda spec: boot(spec, root))
-    url, probes = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{9100 + worker}"
+def test_the_image_is_built_and_runs_a_hub_without_root_and_with_a_read_only_root(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("NOT CHECKED: the image is built and started by root only")
+    images, name, port = Images(tmp_path), f"retinue-{os.getpid()}", reserve_port()
+    started_at = time.monotonic()
+    try:
+        image = build_image(images, tmp_path)
+        print(f"image built after {time.monotonic() - started_at:.0f} s")
+        config = json.loads(images("inspect", "--type", "image", image))["Docker"]["config"]
+        assert config["User"] == f"{USER}:{USER}"
+        assert config["Cmd"] == ["hub", "--host", "0.0.0.0"]
+        assert "/ready" in config["Healthcheck"]["Test"][-1]
+        working = images("from", "--pull-never", image)
+        root = Path(images("mount", working))
+        assert not list(root.glob("opt/retinue/bin/pip*")), "nothing can be installed in it"
+        assert not (root / "dist").exists()
+        command = (*config["Cmd"], "--port", str(port))
+        bundle = make_bundle(tmp_path, root, config, command)
+        url = f"http://127.0.0.1:{port}"
+        with container(tmp_path, bundle, name) as hub:
+            log = tmp_path / f"{name}.log"
 
-    def ask(*command: str) -> str:
-        done = container.execute(*command)
-        journal = container.execute("journalctl", "--no-pager", "--lines=60").stdout
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}\n{journal}"
-        return done.stdout.strip()
+            def is_ready() -> bool:
+                assert hub.poll() is None, log.read_text()
+                try:
+                    return _http.request("GET", f"{url}/ready").status == 200
+                except urllib3.exceptions.HTTPError:
+                    return False
 
-    def as_retinue(*arguments: str) -> str:
-        """A command as the user of the units, in the form of docs/production.md."""
-        properties = (
-            "DynamicUser=yes",
-            "User=retinue",
-            "StateDirectory=retinue",
-            "WorkingDirectory=/etc/retinue",
-        )
-        options = [word for one in properties for word in ("-p", one)]
-        variables = ("-E", "RETINUE_HOME=/var/lib/retinue", "-E", "HOME=/var/lib/retinue/home")
-        quiet = ("systemd-run", "--quiet", "--pipe", "--wait", *options, *variables)
-        return ask(*quiet, "/opt/retinue/bin/retinue", *arguments)
-
-    def show(unit: str, key: str) -> str:
-        return ask("systemctl", "show", "--value", "--property", key, unit)
-
-    name = container.name
-    hub, of_worker = "retinue-hub.service", f"retinue-worker@{worker}.service"
-    with container.started(OWN_GROUP.format(name=name)) as systemd:
-        wait_until(
-            lambda: systemd.poll() is not None or is_ready(url), "the unit's hub is ready", limit_s=180
-        )
-        assert systemd.poll() is None, container.log
-        wait_until(lambda: is_ready(probes), "the unit's worker is ready", limit_s=180)
-        assert ask("systemctl", "is-active", hub, of_worker).split() == ["active", "active"]
-        token = as_retinue("token", "new", "--scope", "mesh", "--name", "ci").split()[-1]
-        done = as_retinue("import", "mcp-server", "thinking", "--start-s", "240", "--", *NPX[:2], PACKAGE)
-        assert "sequentialthinking" in done
-        assert execute(url, "sequentialthinking", THOUGHT, token)["result"]["thoughtHistoryLength"] == 1
-        state = root.path / "var" / "lib" / "private" / "retinue"
-        assert (state / "home" / ".npm" / "_npx").is_dir(), "npm's cache is in the home of the state"
-        owner = state.stat()
-        assert owner.st_uid != 0, "a user without rights"
-        assert owner.st_mode & 0o777 == 0o700
-        first = show(hub, "MainPID")
-        ask("systemctl", "reload", hub)
-        assert show(hub, "MainPID") == first
-        ask("systemctl", "kill", "--signal=KILL", "--kill-who=main", hub)
-        wait_until(
-            lambda: show(hub, "NRestarts") == "1" and is_ready(url), "it is started again", limit_s=120
-        )
-        ask("systemctl", "stop", hub, of_worker)
-        assert [show(unit, "Result") for unit in (hub, of_worker)] == ["success", "success"]
+            wait_until(is_ready, "the hub in the container is ready", limit_s=180)
+            state = tmp_path / "state"
+            token = (state / "keys" / "local.token").read_text().strip()
+            assert {path.stat().st_uid for path in state.rglob("*")} == {USER}
+            assert _http.request("POST", f"{url}/execute", body=b"{}").status == 401
+            plan = execute(url, "create_plan", {"requirements": "write tests for textwrap"}, token)
+            assert "textwrap" in plan["result"]["plan"], plan
+            (pid,) = (tmp_path / "crun" / name).glob("status")
+            inside = json.loads(pid.read_text())["pid"]
+            facts = dict(
+                line.split(":\t", 1)
+                for line in Path(f"/proc/{inside}/status").read_text().splitlines()
+                if ":\t" in line
+            )
+            assert (facts["Uid"].split()[0], int(facts["CapEff"], 16), facts["NoNewPrivs"]) == (
+                "65532",
+                0,
+                "1",
+            )
+            mounts = Path(f"/proc/{inside}/mounts").read_text().splitlines()
+            (root_options,) = [line.split()[3] for line in mounts if line.split()[1] == "/"]
+            assert "ro" in root_options.split(",")
+            os.kill(inside, 15)
+            assert hub.wait(60) == 0, log.read_text()
+    finally:
+        images.remove_all()
