@@ -110,9 +110,52 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
         ),
     ),
     (
+        "Call a mesh from a program",
+        "A program needs no agent of its own; the [guide](guides/python-client.md) shows these names in use.",
+        (
+            Name("connect"),
+            Name("connect_sync"),
+            Name("MeshConnection", module="retinue.client.mesh_connection", has_constructor=False),
+            Name("FoundSkills", (), module="retinue.client.found_skills", has_constructor=False),
+            Name("FoundSkill", (), module="retinue.client.found_skills", has_constructor=False),
+            Name("CallUpdate", (), module="retinue.client.updates", has_constructor=False),
+            Name("Question", (), module="retinue.client.updates", has_constructor=False),
+            Name(
+                "ReceivedPart",
+                ("content", "save"),
+                module="retinue.client.received_parts",
+                has_constructor=False,
+            ),
+            Name("RunHandle", module="retinue.client.run_handle", has_constructor=False),
+            Name("RunUpdate", (), module="retinue.client.updates", has_constructor=False),
+        ),
+    ),
+    (
         "Results and workflows",
         "",
-        (Name("Outcome", ("get",)), Name("Workflow", ("to_json", "from_json"))),
+        (
+            Name("Outcome", ("get",)),
+            Name("Workflow", ("to_json", "from_json")),
+            Name("workflow"),
+            Name(
+                "Run",
+                (
+                    "id",
+                    "call",
+                    "step",
+                    "options",
+                    "gather",
+                    "workflow",
+                    "sleep",
+                    "receive",
+                    "elicit",
+                    "now",
+                    "random",
+                    "undo",
+                ),
+                has_constructor=False,
+            ),
+        ),
     ),
     (
         "Test agents and workflows",
@@ -186,14 +229,17 @@ def _render_signature(thing: Any, name: str) -> str:
     if hasattr(thing, "model_fields"):
         return ""  # a person writes it in YAML
     words: list[str] = []
-    keyword_only = False
+    keyword_only = is_positional_only = False
     for parameter in shown:
+        if is_positional_only and parameter.kind is not parameter.POSITIONAL_ONLY:
+            words.append("/")
+        is_positional_only = parameter.kind is parameter.POSITIONAL_ONLY
         if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
             keyword_only = True
             words.append("*")
         words.append(_render_parameter(parameter))
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            words.append("/")
+    if is_positional_only:
+        words.append("/")
     result = signature.return_annotation
     arrow = (
         "" if result in (signature.empty, "None", None) or inspect.isclass(thing) else f" -> {_type(result)}"

@@ -17,11 +17,11 @@ ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("pydantic", "aiohttp", "starlette", "jsonschema_rs", "ruamel", "asyncio")
 
 
-def test_the_public_names_are_sorted_and_at_most_fifteen_beside_the_errors() -> None:
+def test_the_public_names_are_sorted_and_at_most_twenty_beside_the_errors() -> None:
     """The exported names are an interface that stays fixed."""
     assert retinue.__all__ == sorted(retinue.__all__)
     assert len(set(retinue.__all__)) == len(retinue.__all__)
-    assert len([name for name in retinue.__all__ if not name.endswith("Error")]) <= 15
+    assert len([name for name in retinue.__all__ if not name.endswith("Error")]) <= 20
 
 
 def test_the_errors_that_a_skill_may_catch_are_public_and_documented() -> None:
@@ -38,6 +38,9 @@ FACTS: list[dict[str, Any]] = [
     {"type": "unknown_skill"},
     {"type": "skill_not_offered", "near": ["b"]},
     {"type": "unknown_agent"},
+    {"type": "unknown_run"},
+    {"type": "run_conflict"},
+    {"type": "key_conflict"},
     {"type": "version_conflict", "wanted": "<2", "offered": ["2.0"]},
     {"type": "not_allowed"},
     {"type": "busy", "retry_after_s": 1},

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from retinue.authoring.agent import Agent
     from retinue.authoring.context import Context, current_context
+    from retinue.client.connecting import connect, connect_sync
     from retinue.core.call import Answer, Outcome, Part
     from retinue.core.errors import (
         AgentUnreachableError,
@@ -25,16 +26,23 @@ if TYPE_CHECKING:
         InputRequiredError,
         InvalidParametersError,
         InvalidSettingError,
+        KeyConflictError,
         NotAllowedError,
+        NotAuthenticatedError,
         OutputInvalidError,
         RemoteFaultError,
         RetinueError,
+        RunConflictError,
         SkillNotOfferedError,
+        StepFailedError,
         UnknownAgentError,
+        UnknownRunError,
         UnknownSkillError,
         VersionConflictError,
     )
     from retinue.core.record import AgentRecord, Example, Skill, Trait
+    from retinue.flows.run import Run
+    from retinue.flows.workflow import workflow
     from retinue.mesh.asking.query import Can
     from retinue.mesh.directory.directory import Directory
     from retinue.runtime.discovery import discover_agent, open_directory
@@ -60,22 +68,31 @@ __all__ = [
     "InputRequiredError",
     "InvalidParametersError",
     "InvalidSettingError",
+    "KeyConflictError",
     "NotAllowedError",
+    "NotAuthenticatedError",
     "Outcome",
     "OutputInvalidError",
     "Part",
     "RemoteFaultError",
     "RetinueError",
+    "Run",
+    "RunConflictError",
     "Skill",
     "SkillNotOfferedError",
+    "StepFailedError",
     "Trait",
     "UnknownAgentError",
+    "UnknownRunError",
     "UnknownSkillError",
     "VersionConflictError",
     "Workflow",
+    "connect",
+    "connect_sync",
     "current_context",
     "discover_agent",
     "open_directory",
+    "workflow",
 ]
 
 _HOMES = {
@@ -98,22 +115,31 @@ _HOMES = {
     "InputRequiredError": "retinue.core.errors",
     "InvalidParametersError": "retinue.core.errors",
     "InvalidSettingError": "retinue.core.errors",
+    "KeyConflictError": "retinue.core.errors",
     "NotAllowedError": "retinue.core.errors",
+    "NotAuthenticatedError": "retinue.core.errors",
     "Outcome": "retinue.core.call",
     "OutputInvalidError": "retinue.core.errors",
     "Part": "retinue.core.call",
     "RemoteFaultError": "retinue.core.errors",
     "RetinueError": "retinue.core.errors",
+    "Run": "retinue.flows.run",
+    "RunConflictError": "retinue.core.errors",
     "Skill": "retinue.core.record",
     "SkillNotOfferedError": "retinue.core.errors",
+    "StepFailedError": "retinue.core.errors",
     "Trait": "retinue.core.record",
     "UnknownAgentError": "retinue.core.errors",
+    "UnknownRunError": "retinue.core.errors",
     "UnknownSkillError": "retinue.core.errors",
     "VersionConflictError": "retinue.core.errors",
     "Workflow": "retinue.workflows.definitions.definition",
+    "connect": "retinue.client.connecting",
+    "connect_sync": "retinue.client.connecting",
     "current_context": "retinue.authoring.context",
     "discover_agent": "retinue.runtime.discovery",
     "open_directory": "retinue.runtime.discovery",
+    "workflow": "retinue.flows.workflow",
 }
 
 

@@ -5,7 +5,8 @@ group                     name                     value
 ========================  =======================  ====================================================
 ``retinue.agents``        ``NAME`` or              ``module:attribute`` of an Agent; the hub serves it,
                           ``NAME.PORT``            on PORT if that is free
-``retinue.workflows``     any                      a package whose ``*.yaml`` files are definitions
+``retinue.workflows``     any                      a package whose ``*.yaml`` files are definitions, or
+                                                   ``module:attribute`` of a workflow in Python
 ``retinue.commands``      ``NAME`` or              ``module:attribute`` of a click command; its line in
                           ``NAME.SECTION``         ``retinue --help`` is the distribution's summary
 ``retinue.parts``         ``NAME``                 ``module:attribute``: a `Part` class of that name

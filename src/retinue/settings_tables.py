@@ -337,9 +337,10 @@ class RoutingTable(_Table):
 
 
 class WorkflowTable(_Table):
-    """``[workflows]``: folder of custom workflows."""
+    """``[workflows]``: folder of custom workflows, files and modules with workflows in Python."""
 
     directory: Path | None = None
+    modules: tuple[str, ...] = ()
 
 
 class RunTable(_Table):

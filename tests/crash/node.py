@@ -23,7 +23,7 @@ from retinue.workflows.caller import Choice
 from retinue.workflows.durable.runs import DurableOptions, DurableRuns
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
-from retinue.workflows.runs.ports import Count, Effect, RunContext, WaitMode
+from retinue.workflows.runs.ports import Count, Effect, Mark, RunContext, StepCall, WaitMode
 from retinue.workflows.runs.records import (
     MESH_SCOPES,
     ChildOutcome,
@@ -158,6 +158,9 @@ class Watched:
     async def pause(self, seconds: float) -> None:
         await self._context.pause(seconds)
 
+    async def pass_on(self) -> None:
+        await self._context.pass_on()
+
     async def count_undo_requests(self) -> int:
         return await self._context.count_undo_requests()
 
@@ -172,12 +175,25 @@ class Watched:
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
         count: Count | None = None,
+        mark: Mark | None = None,
     ) -> StepOutcome:
         self._points.reach()
-        outcome = await self._context.step(path, effect, timeout_s=timeout_s, facts=facts, count=count)
+        outcome = await self._context.step(
+            path, effect, timeout_s=timeout_s, facts=facts, count=count, mark=mark
+        )
         self._points.log("recorded", f"{self.run_id}/{path}")
         self._points.reach()
         return outcome
+
+    async def together(
+        self, calls: Sequence[StepCall], *, limit: int | None = None
+    ) -> tuple[StepOutcome, ...]:
+        self._points.reach()
+        outcomes = await self._context.together(calls, limit=limit)
+        for call in calls:
+            self._points.log("recorded", f"{self.run_id}/{call.path}")
+        self._points.reach()
+        return outcomes
 
     async def child(self, path: str, request: RunRequest) -> ChildRun:
         self._points.reach()
@@ -204,17 +220,29 @@ class Watched:
         self._points.reach()
 
     async def wait_until(
-        self, path: str, until: float, *, at_most_s: float, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        until: float,
+        *,
+        at_most_s: float,
+        facts: Mapping[str, Any] | None = None,
+        mark: Mark | None = None,
     ) -> None:
         self._points.reach()
-        await self._context.wait_until(path, until, at_most_s=at_most_s, facts=facts)
+        await self._context.wait_until(path, until, at_most_s=at_most_s, facts=facts, mark=mark)
         self._points.reach()
 
     async def receive(
-        self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        topic: str,
+        timeout_s: float,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        mark: Mark | None = None,
     ) -> StepOutcome:
         self._points.reach()
-        outcome = await self._context.receive(path, topic, timeout_s, facts=facts)
+        outcome = await self._context.receive(path, topic, timeout_s, facts=facts, mark=mark)
         self._points.reach()
         return outcome
 

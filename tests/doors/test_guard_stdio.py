@@ -83,8 +83,8 @@ async def test_a_loop_that_is_entered_over_stdio_is_refused_at_hop_six(
     assert data["path"] in reply["error"]["message"]
     if endpoint.name == "execute":
         ran = ["entry-agent:enter", *(f"agent-{name}:ask_{name}" for name in "abcab")]
-        # the hub refuses what it would have passed on
-        assert data["path"] == " → ".join([*ran, "retinue:ask_c"])
+        # the hub refuses, and names the agent to which it would have passed the call on
+        assert data["path"] == " → ".join([*ran, "agent-c:ask_c"])
         assert data["cycle"] == "agent-c → agent-a → agent-b → agent-c"
 
 

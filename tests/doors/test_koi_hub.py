@@ -176,7 +176,7 @@ async def test_two_hubs_exchange_their_agents_without_echo_and_a_loop_is_cut(
             assert {name for name, node in held.items() if node == koi.node.rid} == own
         looped = await wire.call(hub_one.url, "serve_ball", {}, authorization=one.token)
         error = looped.json["error"]
-        path = " → ".join([*["ping:serve_ball", "pong:return_ball"] * 3, "retinue:serve_ball"])
+        path = " → ".join([*["ping:serve_ball", "pong:return_ball"] * 3, "ping:serve_ball"])
         cycle = "ping → pong → ping"
         told = f"Call chain too deep: hop 6 of at most 5: {path}; the cycle is {cycle}"
         assert (error["code"], error["message"]) == (-33007, told)

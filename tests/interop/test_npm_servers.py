@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 import pytest
 from mcp import Client
+from mcp_types import ElicitResult
 
 from retinue.runtime.imports.files import write_import
 from retinue.settings_tables import ImportTable
@@ -29,7 +30,7 @@ from tests.processes.running import Program, descendants, program, wait_until
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".tools" / "imported_servers"
 FAULTY = (str(ROOT / "tests" / "interop" / "faulty.py"),)
-DOOR_S = 6
+DOOR_S = 15
 LATE_S = 20
 STARTED_WITHIN_S = 60.0
 
@@ -180,6 +181,30 @@ async def test_every_server_answers_through_the_hub_over_its_streams_and_over_ht
     assert "writes" in await hub.call("memory__read_graph", {})
     thought = {"thought": "one", "nextThoughtNeeded": False, "thoughtNumber": 1, "totalThoughts": 1}
     assert '"thoughtHistoryLength": 1' in await hub.call("thinking__sequentialthinking", thought)
+
+
+@pytest.mark.parametrize("name", ["everything", "over-http"])
+async def test_a_tool_that_runs_as_a_task_only_reports_its_stages_and_asks_its_caller(
+    hub: Hub, name: str
+) -> None:
+    """The SDK for TypeScript refuses a call of this tool that is no task."""
+    stages: list[str | None] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        stages.append(message)
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"interpretation": "snake"})
+
+    async with Client(f"{hub.url}/mcp", elicitation_callback=answer) as client:
+        arguments = {"topic": "python", "ambiguous": True}
+        tool = f"{name}__simulate-research-query"
+        result = await client.call_tool(tool, arguments, progress_callback=on_progress)
+    (report,) = [getattr(block, "text", "") for block in result.content]
+    assert not result.is_error, report
+    assert "# Research Report: python (snake)" in report
+    assert stages[:1] == ["Gathering sources..."]
+    assert 'Found multiple interpretations for "python". Requesting clarification...' in stages
 
 
 async def test_a_server_that_is_killed_in_a_call_says_so_and_answers_the_next(hub: Hub) -> None:

@@ -72,10 +72,15 @@ def test_servers_whose_names_become_alike_are_all_imported(tmp_path: Path, run: 
     }
 
 
-def test_an_import_that_replaces_another_says_so(run: Run) -> None:
+def test_an_import_replaces_another_on_demand_only_and_says_so(run: Run) -> None:
     assert "replaces" not in run("import", "mcp-server", "files", "--", "npx", "one").stdout
     assert "replaces" not in run("import", "mcp-server", "files", "--", "npx", "one").stdout
-    said = run("import", "mcp-server", "files", "--", "npx", "two")
+    refused = run("import", "mcp-server", "files", "--", "npx", "two")
+    assert refused.returncode == 2
+    assert "'files' is the import of npx one already" in refused.stderr
+    assert "--replace" in refused.stderr
+    assert _connects(run) == {"files": "npx one"}
+    said = run("import", "mcp-server", "files", "--replace", "--", "npx", "two")
     assert "files replaces the import of npx one" in said.stdout
     assert _connects(run) == {"files": "npx two"}
 
@@ -110,7 +115,8 @@ def test_the_hub_does_not_import_itself(run: Run, hub: str) -> None:
         assert refused.returncode == 2, given
         assert "this is the hub of this state itself" in refused.stderr
     assert _connects(run) == {}
-    assert run("import", "mcp-server", "other", "--url", "http://127.0.0.1:1/mcp").returncode == 0
+    assert run("import", "mcp-server", "other", "--url", "http://127.0.0.1:1/mcp").returncode == 7
+    assert list(_connects(run)) == ["other"]
 
 
 def test_a_hub_that_its_settings_name_as_an_import_is_not_connected_to_itself(

@@ -63,7 +63,7 @@ async def test_an_imported_server_is_called_by_every_client_of_the_hub(
         async with Client(f"{url}/agents/loud/mcp") as client:
             result = await client.call_tool("shout", {"text": "alone"})
             assert result.structured_content == {"result": "ALONE"}
-        failed = run("import", "mcp-server", "sad", "--", *SERVER, "broken")
+        failed = run("import", "mcp-server", "sad", "--", *SERVER, "broken", code=7)
         assert failed == "sad is kept, but does not run: it ended with code 3: TOKEN is not set\n"
         assert orjson.loads(run("call", "shout", '{"text": "still"}')) == {"result": "STILL"}
     with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
@@ -151,7 +151,7 @@ async def test_a_server_that_asks_for_a_login_is_called_after_it(
         with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
             hub.wait_for("0 agents")
             url = f"{server.resource_url}/mcp"
-            kept = await asyncio.to_thread(run, "import", "mcp-server", "docs", "--url", url)
+            kept = await asyncio.to_thread(run, "import", "mcp-server", "docs", "--url", url, code=4)
             assert kept == "docs is kept, but does not run: it asks for a login: retinue imports login docs\n"
             assert "retinue imports login docs" in await asyncio.to_thread(run, "imports")
             said = await asyncio.to_thread(run, "imports", "login", "docs")
@@ -260,20 +260,21 @@ def test_a_variable_that_the_hub_lacks_is_named_and_never_passed_on_as_text(
 ) -> None:
     with inside("hub", "--bare", "--port", str(port), cwd=tmp_path) as hub:
         hub.wait_for("0 agents")
-        said = run("import", "mcp-server", "loud", "--env", "KEY=a ${NO_SUCH_KEY}", "--", *SERVER, "plain")
+        lacking = ("--env", "KEY=a ${NO_SUCH_KEY}")
+        said = run("import", "mcp-server", "loud", *lacking, "--", *SERVER, "plain", code=7)
         assert said == (
             "loud is kept, but does not run: the variable NO_SUCH_KEY for its env KEY is not set in the "
             "hub's environment: set it and start the hub again\n"
         )
-        said = run(
-            "import", "mcp-server", "web", "--url", f"http://127.0.0.1:{port}/x", "--header", "A=${NO_KEY}"
-        )
+        url = f"http://127.0.0.1:{port}/x"
+        said = run("import", "mcp-server", "web", "--url", url, "--header", "A=${NO_KEY}", code=7)
         assert "the variable NO_KEY for its headers A is not set in the hub's environment" in said
-        said = run("import", "a2a", f"http://127.0.0.1:{port}/x", "--name", "peer", "--token-env", "NO_TOKEN")
+        said = run("import", "a2a", url, "--name", "peer", "--token-env", "NO_TOKEN", code=7)
         assert (
             "the variable NO_TOKEN for its headers Authorization is not set in the hub's environment" in said
         )
         assert "NO_SUCH_KEY" in run("imports")
         # a dollar sign that begins no variable is text
-        said = run("import", "mcp-server", "loud", "--env", "KEY=$$5 $x", "--", *SERVER, "plain")
+        text = ("--replace", "--env", "KEY=$$5 $x")
+        said = run("import", "mcp-server", "loud", *text, "--", *SERVER, "plain")
         assert "loud: 9 skills" in said

@@ -79,7 +79,7 @@ async def log_in_at_docs(
     async with serve_with_login() as server:
         logged_in = LoggedIn(server, stranger, folder, command)
         await asyncio.to_thread(hub.wait_for, "0 agents")
-        await logged_in.run("import", "mcp-server", "docs", "--url", f"{server.resource_url}/mcp")
+        await logged_in.run("import", "mcp-server", "docs", "--url", f"{server.resource_url}/mcp", code=4)
         await logged_in.run("imports", "login", "docs")
         assert await logged_in.shout("in") == "IN"
         yield logged_in
@@ -115,17 +115,17 @@ async def test_a_changed_url_of_the_import_gets_no_token(docs: LoggedIn) -> None
     docs.stranger.status, docs.stranger.headers = 401, {"www-authenticate": "Bearer"}
     own = f"{docs.server.resource_url}/mcp"
     for url in (f"{docs.stranger.url}/mcp", own.replace("127.0.0.1", "localhost") + "/else"):
-        output = await docs.run("import", "mcp-server", "docs", "--url", url)
+        output = await docs.run("import", "mcp-server", "docs", "--replace", "--url", url, code=4)
         assert "it asks for a login" in output, output
     assert docs.stranger.requests, "it was asked"
     docs.check_stranger_has_no_token()
     # another import at the server of the stranger, which names that of the login
     described = f"{docs.server.resource_url}/.well-known/oauth-protected-resource/mcp"
     docs.stranger.headers = {"www-authenticate": f'Bearer resource_metadata="{described}"'}
-    output = await docs.run("import", "mcp-server", "other", "--url", f"{docs.stranger.url}/mcp")
+    output = await docs.run("import", "mcp-server", "other", "--url", f"{docs.stranger.url}/mcp", code=4)
     assert "it asks for a login" in output
     docs.check_stranger_has_no_token()
-    await docs.run("import", "mcp-server", "docs", "--url", own)
+    await docs.run("import", "mcp-server", "docs", "--replace", "--url", own)
     assert await docs.shout("back") == "BACK"
 
 

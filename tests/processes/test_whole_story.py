@@ -257,9 +257,9 @@ async def test_five_seeds_in_one_story(story: Story) -> None:
     assert "story-tools counted {'result': " in built, built
     # the loop (seed 004) is refused at hop 6, and its path is drawn
     assert "hop 6 of at most 5" in built, built
-    assert "story-planner → story-tools → story-builder → story-planner" in built
+    assert "story-tools → story-builder → story-planner → story-tools" in built
     path = "story-builder:execute → story-planner:go_a → story-tools:go_b → story-builder:go_c"
-    assert f"{path} → story-planner:go_a → retinue:call_skill" in built
+    assert f"{path} → story-planner:go_a → story-tools:go_b" in built
     # which door each agent was called at: by the hub, which asked those with /execute first, and by others
     for (name, skill), doors in CALLED_AT.items():
         # processes log a call just after they have answered it

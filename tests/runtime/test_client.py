@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from retinue.client.mesh_client import MeshClient
 from retinue.core.call import Call, Outcome
 from retinue.core.errors import AgentUnreachableError, RetinueError, StepFailedError, StoppingError
-from retinue.runtime.commands.client import MeshClient, RunFollower
+from retinue.runtime.commands.client import RunFollower
 
 CAUSE = {"message": "no module x", "remedy": "name one", "type": "execution_error"}
 

@@ -58,7 +58,7 @@ class Signature:
     is_async: bool
     names: Mapping[str, str]
 
-    def bind(self, arguments: Mapping[str, Any], context: Context | None) -> dict[str, Any]:
+    def bind(self, arguments: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Keyword arguments of the function; raises InvalidParametersError."""
         try:
             model = self.arguments.__pydantic_validator__.validate_python(arguments)
@@ -102,10 +102,17 @@ def _dotted(location: tuple[str | int, ...]) -> str:
     return f"'{'.'.join(str(at) for at in location)}': " if location else ""
 
 
-def read_signature(function: Callable[..., Any], where: str, *, reads_result: bool = True) -> Signature:
+def read_signature(
+    function: Callable[..., Any],
+    where: str,
+    *,
+    reads_result: bool = True,
+    context_type: type[Any] = Context,
+) -> Signature:
     """The signature of a function; raises InvalidSettingError for parameters that JSON cannot represent.
 
-    Without ``reads_result`` the return annotation is ignored, for functions whose result is not JSON.
+    Without ``reads_result`` the return annotation is ignored, for functions whose result is not JSON. A
+    parameter of the ``context_type`` is no argument: `Signature.bind` gets its value.
     """
     # a wrapper such as that of functools.cache tells the function inside
     if not inspect.isroutine(function) and not hasattr(function, "__wrapped__"):
@@ -127,7 +134,8 @@ def read_signature(function: Callable[..., Any], where: str, *, reads_result: bo
     names: dict[str, str] = {}
     for parameter in inspect.signature(function).parameters.values():
         annotation = hints.get(parameter.name, Any)
-        if _is_context(annotation) or (parameter.name == "ctx" and annotation is Any):
+        is_plain_context = context_type is Context and parameter.name == "ctx" and annotation is Any
+        if _is_context(annotation, context_type) or is_plain_context:
             if context_name is not None:
                 raise InvalidSettingError(
                     f"skill {where}",
@@ -249,8 +257,8 @@ def _name_culprit(parameters: Mapping[str, Any], names: Mapping[str, str], retur
     return ""
 
 
-def _is_context(annotation: Any) -> bool:
-    return annotation is Context or Context in typing.get_args(annotation)
+def _is_context(annotation: Any, context_type: type[Any]) -> bool:
+    return annotation is context_type or context_type in typing.get_args(annotation)
 
 
 def _field(default: Any, name: str) -> Any:

@@ -125,9 +125,13 @@ def _read_usage(error: click.ClickException) -> tuple[str, str]:
         else:
             message = f"no such command {error.command_name}"
         near = error.possibilities or []
-        if ctx is not None and any(isinstance(parameter, click.Argument) for parameter in ctx.command.params):
-            remedy += "; write -- before an argument that begins with -"
-        return message, f"did you mean {' or '.join(near)}?" if near else remedy
+        arguments = [] if ctx is None else [p for p in ctx.command.params if isinstance(p, click.Argument)]
+        dashes = "write -- before an argument that begins with -"
+        if near:
+            # a command that takes any number of words may start a program with options of its own
+            takes_words = any(argument.nargs == -1 for argument in arguments)
+            return message, f"did you mean {' or '.join(near)}?" + (f" Or {dashes}" if takes_words else "")
+        return message, f"{remedy}; {dashes}" if arguments else remedy
     if isinstance(error, click.MissingParameter) and ctx is not None and error.param is not None:
         name = _name_parameter(error.param)
         if isinstance(error.param, click.Option):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from retinue.authoring.agent import Agent
@@ -29,7 +30,7 @@ class ImportState:
     """One import of this hub: ``kind`` is the protocol, ``reason`` why it is not connected.
 
     ``waiting`` are the tools that differ from the accepted ones: by name the accepted form, None for a new
-    tool, and the offered one.
+    tool, and the offered one. ``left_out`` are tools that cannot be called, each with the reason.
     """
 
     name: str
@@ -37,6 +38,7 @@ class ImportState:
     is_ready: bool
     reason: str = ""
     waiting: Mapping[str, tuple[Tool | None, Tool]] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 ReadImports = Callable[[], Iterable[ImportState]]
@@ -61,6 +63,9 @@ def render_import(state: ImportState) -> Json:
     row: Json = {"name": state.name, "kind": state.kind, "connected": state.is_ready}
     if not state.is_ready:
         row["reason"] = state.reason
+    if state.left_out:
+        left_out = islice(state.left_out.items(), MAX_WAITING)
+        row["left_out"] = [{"tool": name, "reason": reason} for name, reason in left_out]
     if state.waiting:
         row["waiting"], room = [], MAX_CHANGES
         for name, (before, after) in sorted(state.waiting.items())[:MAX_WAITING]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -26,7 +26,7 @@ from retinue.hub.run_access import RunAccess
 from retinue.hub.run_plan import list_plan
 from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.definition import Step
-from retinue.workflows.definitions.run_forms import parse_form
+from retinue.workflows.definitions.run_forms import CodeRun, parse_form
 from retinue.workflows.runs.ports import Runs
 from retinue.workflows.runs.records import RunEvent, RunRecord, as_json, check_run_id
 from retinue.workflows.runs.tree import draw_tree, list_effects
@@ -42,16 +42,28 @@ _CHILD_RUN_KINDS = ("parallel", "foreach", "workflow")
 """Kinds of steps whose bodies are runs of their own."""
 
 
-def add_run_skills(agent: Agent, runs: Runs, access: RunAccess) -> None:
+ExplainMissing = Callable[[Mapping[str, Any]], str | None]
+"""Which code a run of a stored definition waits for, None for none."""
+
+
+def add_run_skills(
+    agent: Agent,
+    runs: Runs,
+    access: RunAccess,
+    explain_missing: ExplainMissing = lambda definition: None,
+) -> None:
     """Add the skills about runs to the hub's agent."""
-    _add_run_views(agent, runs, access)
+    _add_run_views(agent, runs, access, explain_missing)
     _add_run_changes(agent, runs, access)
     _add_signals(agent, runs, access)
 
 
-def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
+def _add_run_views(agent: Agent, runs: Runs, access: RunAccess, explain_missing: ExplainMissing) -> None:
     def render(record: RunRecord, ctx: Context) -> Json:
-        return _render_run(record, lambda stored: access.shown_id(stored, ctx.principal))
+        row = _render_run(record, lambda stored: access.shown_id(stored, ctx.principal))
+        if record.status == "running" and (missing := explain_missing(record.request.definition)):
+            row["missing_code"] = missing
+        return row
 
     @agent.skill(read_only=True)
     async def list_runs(
@@ -250,9 +262,10 @@ def _check_topic(
     record: RunRecord, run: str, topic: str, step: str | None, waits: Iterable[RunEvent]
 ) -> None:
     """Reject a signal that no step can receive."""
-    own = set(_list_topics(parse_form(record.request.definition).steps))
-    if step is None and topic in own:
-        return  # the signal is kept until the step waits
+    form = parse_form(record.request.definition)
+    own = set(_list_topics(form.steps))
+    if step is None and (topic in own or isinstance(form, CodeRun)):
+        return  # the signal is kept until the step waits; which ones code waits for, is not known
     now = ", ".join(sorted(f"{wait.facts['topic']} ({wait.step})" for wait in waits)) or "none"
     later = ", ".join(sorted(own)) or "none"
     where = "no step waits" if step is None else f"step {step} does not wait"

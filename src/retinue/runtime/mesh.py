@@ -14,6 +14,8 @@ from importlib.metadata import version
 
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import HUB_NAME
+from retinue.flows.body import CodeBody
+from retinue.flows.modules import load_hosted
 from retinue.hub.agents import find_relayed
 from retinue.hub.hub_agent import HubAgent, MeshView, Workflows, hub_agent
 from retinue.hub.orchestration.conversations import NamedConversations
@@ -164,7 +166,11 @@ async def open_mesh(
         track = TrackRecord(figures, dispatcher.agent_stats)
         caller = _make_caller(dispatcher, lookup, directory, track)
         step_cache = MemoryCache()
-        runs = await stack.enter_async_context(open_runs(Interpreter(Tools(caller, step_cache)).run))
+        hosted, tools = load_hosted(settings.workflows.modules), Tools(caller, step_cache)
+        shelves = open_shelves(settings, state, named, own=HOME_SOURCE)
+        library = Library(shelves, code=hosted.list_loaded())
+        interpreter = Interpreter(tools, code=CodeBody(hosted, tools, library).run)
+        runs = await stack.enter_async_context(open_runs(interpreter.run))
 
         async def store_workflow(name: str, text: bytes) -> str:
             published = await publish_workflow(home, name, text, created=datetime.now(UTC))
@@ -182,7 +188,8 @@ async def open_mesh(
             ),
             Workflows(
                 orchestrator=Orchestrator(runs),
-                library=Library(open_shelves(settings, state, named, own=HOME_SOURCE)),
+                library=library,
+                explain_missing=hosted.explain_missing,
                 clear_steps=step_cache.clear,
                 store=store_workflow,
             ),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -14,7 +15,7 @@ import orjson
 
 from retinue.core.errors import TooLargeError
 from retinue.core.json_values import copy_json, encode_json
-from retinue.workflows.runs.ports import Count, DurableRuleError, Effect, WaitMode
+from retinue.workflows.runs.ports import Count, DurableRuleError, Effect, Mark, StepCall, WaitMode
 from retinue.workflows.runs.records import (
     ChildOutcome,
     ChildRun,
@@ -32,6 +33,7 @@ from retinue.workflows.runs.replay_rules import (
     ReplayRules,
     RunSize,
     nobody_answered,
+    run_all,
     run_effect,
 )
 
@@ -46,6 +48,7 @@ class JournalEntry:
     kind: str
     path: str
     outcome: bytes
+    mark: Mark | None = None
 
 
 class EventLog:
@@ -77,7 +80,10 @@ class EventLog:
 
 
 class Run:
-    """A run with its journal, children, signals and events; ``root`` is the outermost run."""
+    """A run with its journal, children, signals and events; ``root`` is the outermost run.
+
+    The journal has None where one of several calls that were made together has not ended.
+    """
 
     def __init__(
         self,
@@ -85,7 +91,7 @@ class Run:
         record: RunRecord,
         events: EventLog,
         root: Run | None = None,
-        journal: list[JournalEntry] | None = None,
+        journal: list[JournalEntry | None] | None = None,
         size_limit: int = MAX_RUN_BYTES,
     ) -> None:
         self.record = record
@@ -144,10 +150,12 @@ class MemoryContext:
     """The RunContext of one execution of a run. ``broken_rule`` fails the run when a rule was broken.
 
     ``calls`` is the number of calls that the body reported; ``resumed`` = an earlier execution was stopped,
-    possibly during a call.
+    possibly during a call. With ``interrupts`` the execution is cancelled after each call that it records.
     """
 
-    def __init__(self, run: Run, services: Services, *, resumed: bool = False) -> None:
+    def __init__(
+        self, run: Run, services: Services, *, resumed: bool = False, interrupts: bool = False
+    ) -> None:
         self.calls: int | None = None
         self._run = run
         self._services = services
@@ -155,6 +163,8 @@ class MemoryContext:
         self._position = 0
         self._given_up: set[str] = set()
         self._may_repeat = resumed
+        self._interrupts = interrupts
+        self._has_recorded = False
 
     @property
     def broken_rule(self) -> DurableRuleError | None:
@@ -172,6 +182,9 @@ class MemoryContext:
     async def pause(self, seconds: float) -> None:
         await self._services.sleep(seconds)
 
+    async def pass_on(self) -> None:
+        """Returns: there is no other node."""
+
     async def count_undo_requests(self) -> int:
         return self._run.undo_requests
 
@@ -186,15 +199,46 @@ class MemoryContext:
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
         count: Count | None = None,
+        mark: Mark | None = None,
     ) -> StepOutcome:
-        with self._rules.take(path):
-            recorded = self._replay("step", path)
+        with self._take(path):
+            recorded = self._replay("step", path, mark)
             if recorded is not None:
                 return read_json(StepOutcome, recorded)
-            return await self._run_seen("step", path, effect, timeout_s, facts, count)
+            return await self._run_seen("step", path, effect, timeout_s, facts, count, mark)
+
+    async def together(
+        self, calls: Sequence[StepCall], *, limit: int | None = None
+    ) -> tuple[StepOutcome, ...]:
+        gate = asyncio.Semaphore(limit or max(1, len(calls)))
+        with self._take(*(call.path for call in calls)):
+            begin, may_repeat = self._position, self._may_repeat
+            journal = self._run.journal
+            journal += [None] * (begin + len(calls) - len(journal))
+
+            async def run(call: StepCall, place: int) -> StepOutcome:
+                recorded = self._read(place, "step", call.path, call.mark)
+                if recorded is not None:
+                    return read_json(StepOutcome, recorded)
+                async with gate:
+                    outcome = await self._act_seen(
+                        call.path, call.effect, call.timeout_s, call.facts, call.count, may_repeat
+                    )
+                self._write(place, "step", call.path, outcome.to_json(), call.mark)
+                return outcome
+
+            try:
+                outcomes = await run_all([run(call, begin + n) for n, call in enumerate(calls)])
+            except BaseException:
+                del journal[
+                    max((n for n, entry in enumerate(journal) if entry is not None), default=-1) + 1 :
+                ]
+                raise
+            self._position = begin + len(calls)
+            return tuple(outcomes)
 
     async def child(self, path: str, request: RunRequest) -> ChildRun:
-        with self._rules.take(path):
+        with self._take(path):
             recorded = self._replay("child", path)
             if recorded is not None:
                 return ChildRun(recorded["run_id"], path)
@@ -208,7 +252,7 @@ class MemoryContext:
     async def wait(
         self, path: str, children: Sequence[ChildRun], mode: WaitMode = "all"
     ) -> tuple[ChildOutcome, ...]:
-        with self._rules.take(path):
+        with self._take(path):
             recorded = self._replay("wait", path)
             if recorded is None:
                 runs = [self._services.find(child.run_id) for child in children]
@@ -227,7 +271,7 @@ class MemoryContext:
             return tuple(_read_child_outcome(by_id, item) for item in recorded)
 
     async def cancel(self, path: str, children: Sequence[ChildRun]) -> None:
-        with self._rules.take(path):
+        with self._take(path):
             self._given_up.update(child.run_id for child in children)
             if self._replay("cancel", path) is None:
                 for child in children:
@@ -235,28 +279,40 @@ class MemoryContext:
                 self._record("cancel", path, True)
 
     async def sleep(self, path: str, seconds: float) -> None:
-        with self._rules.take(path):
+        with self._take(path):
             if self._replay("sleep", path) is None:
                 await self._services.sleep(seconds)
                 self._record("sleep", path, True)
 
     async def wait_until(
-        self, path: str, until: float, *, at_most_s: float, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        until: float,
+        *,
+        at_most_s: float,
+        facts: Mapping[str, Any] | None = None,
+        mark: Mark | None = None,
     ) -> None:
         async def wait() -> None:
             left_s = min(until - self._services.clock(), at_most_s)
             if left_s > 0:
                 await self._services.sleep(left_s)
 
-        with self._rules.take(path):
-            if self._replay("sleep", path) is None:
-                await self._run_seen("sleep", path, wait, inf, facts)
+        with self._take(path):
+            if self._replay("sleep", path, mark) is None:
+                await self._run_seen("sleep", path, wait, inf, facts, mark=mark)
 
     async def receive(
-        self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        topic: str,
+        timeout_s: float,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        mark: Mark | None = None,
     ) -> StepOutcome:
-        with self._rules.take(path):
-            recorded = self._replay("receive", path)
+        with self._take(path):
+            recorded = self._replay("receive", path, mark)
             if recorded is not None:
                 return read_json(StepOutcome, recorded)
 
@@ -267,7 +323,7 @@ class MemoryContext:
                 except TimeoutError:
                     raise nobody_answered(path, topic, timeout_s) from None
 
-            return await self._run_seen("receive", path, take, timeout_s + _SLACK_S, facts)
+            return await self._run_seen("receive", path, take, timeout_s + _SLACK_S, facts, mark=mark)
 
     async def _run_seen(
         self,
@@ -277,8 +333,23 @@ class MemoryContext:
         timeout_s: float,
         given: Mapping[str, Any] | None,
         count: Count | None = None,
+        mark: Mark | None = None,
     ) -> StepOutcome:
         """Run an effect, record its outcome, and emit an event for its start and its end."""
+        outcome = await self._act_seen(path, effect, timeout_s, given, count, self._may_repeat)
+        self._record(kind, path, outcome.to_json(), mark)
+        return outcome
+
+    async def _act_seen(
+        self,
+        path: str,
+        effect: Effect,
+        timeout_s: float,
+        given: Mapping[str, Any] | None,
+        count: Count | None,
+        may_repeat: bool,
+    ) -> StepOutcome:
+        """Run an effect, and emit an event for its start and its end."""
         facts = dict(copy_json(dict(given or {}), f"the facts of step {path}"))
         began = time.perf_counter()
         try:
@@ -290,9 +361,8 @@ class MemoryContext:
         else:
             self._emit("step_started", path, dict(facts))
             outcome = self._run.size.add_outcome(path, await run_effect(path, effect, timeout_s, count))
-        if self._may_repeat:
+        if may_repeat:
             outcome = replace(outcome, calls=None)
-        self._record(kind, path, outcome.to_json())
         facts.pop("input", None)
         facts["duration_ms"] = round((time.perf_counter() - began) * 1000, 3)
         if outcome.fault is not None:
@@ -300,22 +370,47 @@ class MemoryContext:
         self._emit("step_finished", path, facts)
         return outcome
 
-    def _replay(self, kind: str, path: str) -> Any:
+    @contextmanager
+    def _take(self, *paths: str) -> Iterator[None]:
+        """Check durable calls, and cut off the body after them if it is to be interrupted."""
+        with self._rules.take_all(paths):
+            yield
+        if self._interrupts and self._has_recorded:
+            raise asyncio.CancelledError
+
+    def _replay(self, kind: str, path: str, mark: Mark | None = None) -> Any:
         """The recorded outcome of this call; None if the journal has none yet."""
-        if self._position >= len(self._run.journal):
-            return None
-        entry = self._run.journal[self._position]
-        if (entry.kind, entry.path) != (kind, path):
-            raise self._rules.refuse(
-                f"on replay the body asks for {kind} {path!r} where {entry.kind} {entry.path!r} was recorded"
-            )
+        recorded = self._read(self._position, kind, path, mark)
+        if recorded is not None:
+            self._position += 1
+        return recorded
+
+    def _record(self, kind: str, path: str, outcome: Any, mark: Mark | None = None) -> None:
+        self._write(self._position, kind, path, outcome, mark)
         self._position += 1
+
+    def _read(self, place: int, kind: str, path: str, mark: Mark | None) -> Any:
+        """The outcome at a place of the journal; None if there is none yet."""
+        entry = self._run.journal[place] if place < len(self._run.journal) else None
+        if entry is None:
+            return None
+        if (entry.kind, entry.path) != (kind, path):
+            asks = "the body" if mark is None else mark.place
+            was = "was recorded" if entry.mark is None else f"was recorded from {entry.mark.place}"
+            raise self._rules.refuse(
+                f"on replay {asks} asks for {kind} {path!r} where {entry.kind} {entry.path!r} {was}"
+            )
+        self._rules.check_mark(path, mark, entry.mark)
         return orjson.loads(entry.outcome)
 
-    def _record(self, kind: str, path: str, outcome: Any) -> None:
-        self._run.journal.append(JournalEntry(kind, path, encode_json(outcome, f"step {path}")))
-        self._position = len(self._run.journal)
+    def _write(self, place: int, kind: str, path: str, outcome: Any, mark: Mark | None) -> None:
+        """Record an outcome at a place of the journal."""
+        journal = self._run.journal
+        if place == len(journal):
+            journal.append(None)
+        journal[place] = JournalEntry(kind, path, encode_json(outcome, f"step {path}"), mark)
         self._may_repeat = False
+        self._has_recorded = True
 
     def _emit(self, kind: Any, path: str, facts: Mapping[str, Any]) -> None:
         self._run.emit(kind, path, self._services.clock(), facts)

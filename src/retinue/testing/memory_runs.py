@@ -44,7 +44,8 @@ class MemoryRuns:
     ``body`` is usually `Interpreter.run`, which executes workflows. ``sleep`` (seconds) and ``clock``
     (seconds since 1970) replace those of the system, so that tests need not wait. ``kept`` = how many ended
     runs stay readable; the oldest are deleted first, with their children. ``run_bytes`` = how much one run
-    may store.
+    may store. With ``interrupts`` an outermost run is cancelled after each durable call that it records, as
+    if its process had died there; `resume` goes on with it.
 
     >>> import asyncio
     >>> from retinue.workflows.runs.records import RunRequest
@@ -70,8 +71,10 @@ class MemoryRuns:
         clock: Callable[[], float] = time.time,
         kept: int = KEPT_RUNS,
         run_bytes: int = MAX_RUN_BYTES,
+        interrupts: bool = False,
     ) -> None:
         self._body = body
+        self._interrupts = interrupts
         self._kept = kept
         self._run_bytes = run_bytes
         self._runs: dict[str, Run] = {}
@@ -128,7 +131,8 @@ class MemoryRuns:
 
     async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:
         old = self._find(run_id)
-        kept = next((n for n, entry in enumerate(old.journal) if _is_within(entry.path, from_step)), None)
+        entries = [(n, entry) for n, entry in enumerate(old.journal) if entry is not None]
+        kept = next((n for n, entry in entries if _is_within(entry.path, from_step)), None)
         if kept is None:
             raise UnknownStepError(from_step, known=_list_steps(old))
         if new_run_id in self._runs:
@@ -150,7 +154,7 @@ class MemoryRuns:
             journal=list(old.journal[:kept]),
             size_limit=self._run_bytes,
         )
-        new.size.stored = sum(len(entry.outcome) for entry in new.journal)
+        new.size.stored = sum(len(entry.outcome) for entry in new.journal if entry is not None)
         self._runs[new_run_id] = new
         self._launch(new, "run_started")
         return new.record
@@ -241,7 +245,8 @@ class MemoryRuns:
 
     async def _drive(self, run: Run, *, resumed: bool) -> None:
         """Run the body and record how it ended; raises nothing, not even when cancelled."""
-        context = MemoryContext(run, self._services, resumed=resumed)
+        interrupts = self._interrupts and run.root is run
+        context = MemoryContext(run, self._services, resumed=resumed, interrupts=interrupts)
         status: RunStatus = "failed"
         value: Any = None
         fault: Fault | None = None
@@ -309,7 +314,7 @@ class MemoryRuns:
 
 def _iterate_records(run: Run) -> Iterator[StepRecord]:
     for entry in run.journal:
-        if entry.kind in ("step", "receive"):
+        if entry is not None and entry.kind in ("step", "receive"):
             outcome = read_json(StepOutcome, orjson.loads(entry.outcome))
             yield StepRecord(run.record.id, run.name_step(entry.path), outcome)
     for child in run.children:
@@ -322,4 +327,5 @@ def _is_within(path: str, step: str) -> bool:
 
 
 def _list_steps(run: Run) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(re.split(r"[/@.#]", entry.path)[0] for entry in run.journal))
+    paths = [entry.path for entry in run.journal if entry is not None]
+    return tuple(dict.fromkeys(re.split(r"[/@.#]", path)[0] for path in paths))

@@ -25,6 +25,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ from retinue.authoring.agent import Agent
 from retinue.core.errors import InvalidSettingError, SkillNotOfferedError, UnknownAgentError
 from retinue.core.record import Skill
 from retinue.core.text import suggest
+from retinue.flows.body import CodeBody, HostedWorkflows
+from retinue.flows.workflow import CodeWorkflow
 from retinue.mesh.directory.routing import CAPABILITIES, find_role_skill
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.testing.memory_runs import MemoryRuns
@@ -41,6 +44,7 @@ from retinue.testing.scripted_peer import InTurn, ScriptedPeer
 from retinue.workflows.definitions.definition import Definition
 from retinue.workflows.definitions.documents import document_of
 from retinue.workflows.definitions.loading import Loaded, load
+from retinue.workflows.interpreter.frame import Tools
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.library import Library, StoredText, bundle
 from retinue.workflows.orchestrator import Orchestrator
@@ -57,7 +61,7 @@ class WorkflowRun:
     """A run that has ended.
 
     ``calls`` are (skill, arguments) in order, also of calls that failed; ``agents`` the agents that were
-    called; ``slept_s`` the delays before further attempts, which take no time here.
+    called; ``slept_s`` the delays before further attempts and the timers, which take no time here.
     """
 
     record: RunRecord
@@ -78,20 +82,24 @@ class WorkflowRun:
 
 
 async def run_workflow(
-    definition: str | Path | Mapping[str, Any] | Definition,
+    definition: str | Path | Mapping[str, Any] | Definition | CodeWorkflow,
     input: Any = None,  # noqa: A002 - the word of the command line and of the grammar
     *,
     agents: Sequence[Agent] = (),
     skills: Mapping[str, Any] | None = None,
     signals: Mapping[str, Any] | None = None,
     workflows: Mapping[str, str] | None = None,
+    crash_at_every_step: bool = False,
 ) -> WorkflowRun:
-    """Run a workflow to its end.
+    """Run a workflow to its end; time that it sleeps passes at once.
 
-    ``definition`` is a file (Path), a text in YAML or JSON, an object or a `Workflow`. Its steps call the
+    ``definition`` is a file (Path), a text in YAML or JSON, an object, a `Workflow`, or a function with
+    `@workflow`. Its steps call the
     skills of ``agents``, with their schemas, and those in ``skills``, each with a script as `scripted_peer`
     takes them. ``signals`` hold the value for each topic that a step waits for, or ``in_turn(…)`` for several
-    waits; ``workflows`` the texts of nested workflows by name.
+    waits; ``workflows`` the texts of workflows that it runs, by name. With ``crash_at_every_step`` the run is
+    interrupted after each step and resumed, as if its process had died: a function that does not repeat
+    its steps then fails with the kind ``durable_rule``.
 
     Raises DefinitionError for a faulty definition and for what `retinue run` would refuse,
     InvalidParametersError where the input does not fit, and InvalidSettingError where a step waits for a
@@ -112,10 +120,18 @@ async def run_workflow(
         slept_s.append(seconds)
         await asyncio.sleep(0)
 
-    async with MemoryRuns(Interpreter(caller).run, sleep=sleep) as runs:
-        record = await Orchestrator(runs).start(loaded.definition, input, nested=bundled.nested)
+    def clock() -> float:
+        return time.time() + sum(slept_s)
+
+    tools = Tools(caller, clock=clock)
+    hosted = HostedWorkflows([definition] if isinstance(definition, CodeWorkflow) else [])
+    library = Library([_Texts(workflows or {})], code=hosted.list_loaded())
+    body = Interpreter(tools, code=CodeBody(hosted, tools, library).run).run
+    async with MemoryRuns(body, sleep=sleep, clock=clock, interrupts=crash_at_every_step) as runs:
+        given = {} if input is None and hosted.list_loaded() else input
+        record = await Orchestrator(runs).start(loaded.definition, given, nested=bundled.nested)
         signalling = asyncio.create_task(_answer_waits(runs, record.id, dict(signals or {})))
-        finishing = asyncio.create_task(runs.finish(record.id))
+        finishing = asyncio.create_task(_finish(runs, record.id))
         await asyncio.wait((signalling, finishing), return_when=asyncio.FIRST_EXCEPTION)
         if signalling.done():
             signalling.result()  # raises where a signal is missing
@@ -129,7 +145,16 @@ async def run_workflow(
         )
 
 
-def _load(definition: str | Path | Mapping[str, Any] | Definition) -> Loaded:
+async def _finish(runs: Runs, run_id: str) -> RunRecord:
+    """Wait for the end of a run, and resume it each time that it is interrupted."""
+    while (record := await runs.finish(run_id)).status == "cancelled":
+        await runs.resume(run_id)
+    return record
+
+
+def _load(definition: str | Path | Mapping[str, Any] | Definition | CodeWorkflow) -> Loaded:
+    if isinstance(definition, CodeWorkflow):
+        return definition.loaded
     if isinstance(definition, Path):
         return load(definition.read_text("utf-8"), source=definition.name)
     if isinstance(definition, Definition):
@@ -184,21 +209,29 @@ def _finder(mesh: Sequence[Agent]) -> Callable[[str, str | None, str | None], Aw
 
 
 async def _answer_waits(runs: Runs, run_id: str, signals: Mapping[str, Any]) -> None:
-    """Send each step that waits its signal."""
-    async for event in runs.follow(run_id):
-        if event.kind != "step_started" or event.facts.get("kind") != "wait":
-            continue
-        topic = str(event.facts["topic"])
-        answer = signals.get(topic, _MISSING)
-        if isinstance(answer, InTurn):
-            answer = answer.take() if answer.left else _MISSING
-        if answer is _MISSING:
-            raise InvalidSettingError(
-                "signals",
-                f"step {event.step} waits for {topic!r}, and no answer is left",
-                remedy=f'give it: signals={{"{topic}": VALUE}}, or in_turn(VALUE, …) for several waits',
-            )
-        await runs.signal(event.run_id, topic, answer)
+    """Send each step that waits its signal; a run that is interrupted is followed on."""
+    seen = 0
+    while (await runs.get(run_id)).status in ("running", "cancelled"):
+        async for event in runs.follow(run_id, after=seen):
+            seen = event.seq
+            await _answer_wait(runs, event, signals)
+        await asyncio.sleep(0)
+
+
+async def _answer_wait(runs: Runs, event: RunEvent, signals: Mapping[str, Any]) -> None:
+    if event.kind != "step_started" or event.facts.get("kind") != "wait":
+        return
+    topic = str(event.facts["topic"])
+    answer = signals.get(topic, _MISSING)
+    if isinstance(answer, InTurn):
+        answer = answer.take() if answer.left else _MISSING
+    if answer is _MISSING:
+        raise InvalidSettingError(
+            "signals",
+            f"step {event.step} waits for {topic!r}, and no answer is left",
+            remedy=f'give it: signals={{"{topic}": VALUE}}, or in_turn(VALUE, …) for several waits',
+        )
+    await runs.signal(event.run_id, topic, answer)
 
 
 _MISSING = object()

@@ -6,6 +6,7 @@ import os
 import socket
 import ssl
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -103,6 +104,20 @@ class HttpStream(Protocol):
         """Read the rest of the body, so that the connection can be reused.
 
         After the time limit it is closed.
+        """
+        ...
+
+
+class HttpStreamer(Protocol):
+    """Sends one request and reads the response as it comes: `HttpClient`, and `PlainHttpClient`."""
+
+    def stream(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AbstractAsyncContextManager[HttpStream]:
+        """Yield the response, whatever its status, as soon as its headers arrive.
+
+        Only connecting has a time limit. Leaving the block before the end of the body closes the connection,
+        which tells the server. Raises TransportError and UrlRefusedError.
         """
         ...
 

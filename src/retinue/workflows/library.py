@@ -1,4 +1,4 @@
-"""Finds stored workflows by name: built-in ones first, then folders and registries.
+"""Finds stored workflows by name: built-in ones first, then those in Python, folders and registries.
 
 A workflow and its nested workflows are read and checked before the first step, because a run stores its
 definitions and a resumed run executes the same steps. Cycles and chains that are too deep are refused with
@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 from retinue.core.errors import DefinitionError, RetinueError, UnknownWorkflowError
 from retinue.core.text import suggest
 from retinue.workflows.caller import cache_key
-from retinue.workflows.definitions.definition import Definition, iterate_steps
+from retinue.workflows.definitions.definition import CodeDefinition, Definition, iterate_steps
 from retinue.workflows.definitions.loading import (
     Loaded,
     list_broken,
@@ -74,10 +74,14 @@ class StoredWorkflow:
 
 
 class Library:
-    """All stored workflows; a built-in name cannot be taken over by a folder or a registry."""
+    """All stored workflows; a built-in name cannot be taken over by a folder or a registry.
 
-    def __init__(self, shelves: Sequence[Shelf] = ()) -> None:
+    Nor can that of ``code``, the workflows in Python of this process.
+    """
+
+    def __init__(self, shelves: Sequence[Shelf] = (), *, code: Sequence[Loaded] = ()) -> None:
         self._shelves = tuple(shelves)
+        self._code = {loaded.definition.name: loaded for loaded in code}
 
     async def get(self, reference: str) -> Loaded:
         """The workflow ``name``, ``name@tag`` or ``name@sha256:…``.
@@ -91,6 +95,8 @@ class Library:
         name, _, version = reference.partition("@")
         if name in list_builtins() and not version:
             return load_builtin(name)
+        if name in self._code and not version:
+            return self._code[name]
         for shelf in self._shelves:
             stored = await shelf.find_text(name, version or None)
             if stored is not None:
@@ -107,6 +113,7 @@ class Library:
         """Every stored workflow; an unreadable workflow is listed with its problem."""
         workflows = [self._read_builtin(name) for name in list_builtins()]
         workflows += [StoredWorkflow(f"({name})", "built-in", None, error) for name, error in list_broken()]
+        workflows += [StoredWorkflow(name, "custom", one.definition) for name, one in self._code.items()]
         seen = {workflow.name for workflow in workflows}
         for shelf in self._shelves:
             try:
@@ -223,7 +230,14 @@ class _Gathering:
 
     async def _read(self, reference: str, loaded: Loaded, place: tuple[str | int, ...]) -> Loaded:
         try:
-            return await self._library.get(reference)
+            nested = await self._library.get(reference)
+            if isinstance(nested.definition, CodeDefinition):
+                raise loaded.document.fault(
+                    place,
+                    f"{reference} is a workflow in Python, which no step runs",
+                    "start it by itself, or write this workflow in Python too",
+                )
+            return nested
         except DefinitionError:
             raise  # it names its own text and line
         except RetinueError as error:

@@ -83,7 +83,7 @@ def test_connected_once_connected_twice_and_removed_to_the_byte(
     assert file.read_bytes().decode() == BY_CLIENT[name]
     gone = retinue("connect", name, "--remove")
     assert (gone.exit_code, "nothing was changed" in gone.stdout) == (0, True)
-    assert list(file.parent.glob("*.bak")) == [backup]
+    assert list(file.parent.glob("*.bak")) == []
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -113,7 +113,48 @@ def test_what_came_after_the_entry_stays_when_it_is_removed(retinue: Retinue) ->
         "selectedAuthType": "gemini-api-key",
         "mcpServers": {},
     }
-    assert "backup: " in removed.stderr
+    assert "backup: " not in removed.stderr
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_configuration_has_one_private_backup_which_goes_with_the_entry(
+    name: str, retinue: Retinue, token: str
+) -> None:
+    client, file = CLIENTS[name], _write(name, BY_CLIENT[name])
+    own = file.with_name(f"{file.name}.bak")
+    own.write_text("of the person")
+    assert retinue("connect", name, "--stdio").exit_code == 0
+    (first,) = _backups(file)
+    assert retinue("connect", name).exit_code == 0
+    assert retinue("connect", name, "--name", "second").exit_code == 0
+    assert _backups(file) == [first], "it differs by entries of the hub only"
+    entry = client.render_stdio("other-server", [], {})
+    file.write_bytes(client.write_entry(file.read_bytes().decode(), "other", entry, "f").encode())
+    assert retinue("connect", name, "--name", "third").exit_code == 0
+    (second,) = _backups(file)
+    assert second != first
+    assert stat.S_IMODE(second.stat().st_mode) == 0o600
+    for entry_name in ("second", "third"):
+        assert retinue("connect", name, "--remove", "--name", entry_name).exit_code == 0
+        assert _backups(file) == [second], "an entry of the hub is left"
+    assert retinue("connect", name, "--remove").exit_code == 0
+    assert _backups(file) == []
+    assert token not in file.read_bytes().decode()
+    assert own.read_text() == "of the person"
+    assert "other" in client.list_entries(file.read_bytes().decode(), "f")
+
+
+def _backups(file: Path) -> list[Path]:
+    """The backups of Retinue, whose names hold the time."""
+    return [backup for backup in file.parent.glob("*.bak") if backup.name != f"{file.name}.bak"]
+
+
+def test_entries_that_were_changed_come_away_to_the_byte(retinue: Retinue) -> None:
+    file = _write("zed", BY_CLIENT["zed"])
+    retinue("connect", "zed", "--stdio")
+    retinue("connect", "zed")
+    retinue("connect", "zed", "--remove")
+    assert file.read_bytes().decode() == BY_CLIENT["zed"]
 
 
 def test_an_empty_file_is_empty_again_after_removing(retinue: Retinue) -> None:

@@ -10,7 +10,13 @@ import pytest
 
 from retinue.core.errors import InvalidSettingError, StateError
 from retinue.mcp.client_configs import config_files as client_files
-from retinue.mcp.client_configs.config_files import change_text, find_file, read_backups, read_text
+from retinue.mcp.client_configs.config_files import (
+    change_text,
+    drop_backups,
+    find_file,
+    read_backups,
+    read_text,
+)
 
 
 def _mode(path: Path) -> int:
@@ -73,6 +79,19 @@ def test_the_same_content_is_backed_up_once(tmp_path: Path) -> None:
         file.write_text("a\n")
         change_text(file, _add, secret=False)
     assert len(list(tmp_path.glob("*.bak"))) == 1
+
+
+def test_a_backup_replaces_the_former_one_and_no_file_of_somebody_else(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    others = [tmp_path / name for name in ("mcp.json.bak", "mcp.json.old.bak", "mcp.json.2026.bak")]
+    for other in others:
+        other.write_text("mine")
+    for text in ("a\n", "b\n"):
+        file.write_text(text)
+        change_text(file, _add, secret=False)
+    assert read_backups(file) == ["b\n"]
+    drop_backups(file)
+    assert sorted(tmp_path.glob("*.bak")) == sorted(others)
 
 
 def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.flood import FLOOD_BYTES, QUIET_S, FloodMeter
 from retinue.mcp.upstream.imports.server import ImportSpec
-from retinue.mcp.upstream.session import Transport
+from retinue.mcp.upstream.transport import Transport
 from retinue.mesh.pins import Pins
 from tests.mcp.upstream.test_imports import running
 

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imports.server import INSTRUCTIONS, ImportSpec
 from retinue.mcp.upstream.imports.servers import ImportedServers
-from retinue.mcp.upstream.session import Transport
+from retinue.mcp.upstream.transport import Transport
 from retinue.mesh.channel import Capability, LogLevel, NullChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
@@ -94,6 +95,7 @@ class Imports:
         channel: NullChannel | None = None,
         *,
         within_s: float = WAIT_S,
+        trace_id: str | None = None,
     ) -> Outcome:
         deadline = asyncio.get_running_loop().time() + within_s
         call = Call(
@@ -102,7 +104,7 @@ class Imports:
             arguments=arguments or {},
             principal=LOCAL,
             endpoint="test",
-            trace=new_trace(),
+            trace=new_trace() if trace_id is None else replace(new_trace(), id=trace_id),
             deadline=deadline,
         )
         return await self.dispatcher.dispatch(call, channel or NullChannel())

@@ -18,7 +18,7 @@ from retinue.mcp.codec.messages import parse_message
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imports.server import ImportSpec
-from retinue.mcp.upstream.session import Transport
+from retinue.mcp.upstream.transport import Transport
 from retinue.web.http_client import HttpClient
 from tests.mcp.upstream.test_imports import running
 from tests.serving import serve_app

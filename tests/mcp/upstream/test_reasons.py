@@ -14,11 +14,13 @@ from starlette.applications import Starlette
 from starlette.responses import HTMLResponse
 from starlette.routing import Route
 
+from retinue.core.errors import AgentUnreachableError
 from retinue.core.record import Listing
-from retinue.mcp.stdio.server_program import ServerProgram
+from retinue.mcp.codec.foreign import Requests
+from retinue.mcp.stdio.server_program import LAST_WORDS_S, ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imports.server import ImportSpec
-from retinue.mcp.upstream.session import Transport
+from retinue.mcp.upstream.transport import Transport
 from retinue.web.http_client import HttpClient
 from tests.mcp.upstream.test_imports import is_ready, running
 from tests.serving import serve_app
@@ -106,6 +108,35 @@ async def test_a_program_that_ends_in_its_session_is_listed_with_its_code_and_la
         assert listing.last_error is not None
         assert listing.last_error.startswith("it ended with code ")
         assert "the connection ended" not in listing.last_error
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"), [("", "it ended with code 3"), ("no key", "it ended with code 3: no key")]
+)
+async def test_a_line_that_was_printed_long_before_the_end_does_not_explain_it(
+    last: str, reason: str
+) -> None:
+    now_s = 0.0
+    code = (
+        "import sys\n"
+        "print('old: listening', file=sys.stderr, flush=True)\n"
+        "sys.stdin.readline()\n"
+        "print(sys.argv[1], file=sys.stderr, flush=True)\n"
+        "sys.exit(3)\n"
+    )
+    server = ServerProgram("one", python(code, last), {}, own=os.environ, clock=lambda: now_s)
+    await server.open()
+    try:
+        async with asyncio.timeout(30):
+            while "listening" not in server.hint:
+                await asyncio.sleep(0.01)
+        now_s += LAST_WORDS_S + 1
+        with pytest.raises(AgentUnreachableError) as caught:
+            async for _ in server.exchange(Requests("test", "1").initialize()):
+                pass
+    finally:
+        await server.aclose()
+    assert caught.value.cause == reason
 
 
 async def test_a_message_that_is_too_long_is_the_reason_whatever_was_printed_besides() -> None:

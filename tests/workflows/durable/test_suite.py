@@ -9,13 +9,24 @@ from tests.workflows.runs import (
     test_asking,
     test_cancelling,
     test_children,
+    test_code,
     test_runs,
     test_size,
     test_timers,
+    test_together,
 )
 
 pytestmark = pytest.mark.timeout(1_200)
-MODULES = (test_runs, test_children, test_asking, test_cancelling, test_size, test_timers)
+MODULES = (
+    test_runs,
+    test_children,
+    test_code,
+    test_asking,
+    test_cancelling,
+    test_size,
+    test_timers,
+    test_together,
+)
 
 
 @pytest.fixture(scope="module")

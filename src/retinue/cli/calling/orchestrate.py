@@ -108,7 +108,7 @@ async def _orchestrate(asked: Mapping[str, Any], timeout_s: float, hub: str | No
     from retinue.cli.calling.terminal_channel import TerminalChannel
 
     is_interactive = sys.stderr.isatty()
-    async with open_session().hub_client(hub, is_interactive=is_interactive) as client:
+    async with open_session().hub_client(hub) as client:
         options: dict[str, Any] = {"timeout_s": timeout_s}
         if is_interactive or client.hub_url is None:
             options["channel"] = TerminalChannel(asks=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from retinue.cli.completion import complete_agent, complete_skill
 from retinue.cli.options import hub_option, json_option, read_object, registry_option
 from retinue.cli.output import note, print_json, print_table, render_usage_line, warn, warn_missing
 from retinue.cli.session import open_session, run_command
-from retinue.core.errors import CallTimedOutError, InvalidSettingError, is_callers_time
+from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
     from retinue.core.call import Outcome
@@ -194,15 +193,11 @@ def call(
 async def _call(
     skill: str, arguments: dict[str, Any], hub: str | None, *, is_interactive: bool, **options: Any
 ) -> Outcome:
-    async with open_session().hub_client(hub, is_interactive=is_interactive) as client:
+    async with open_session().hub_client(hub) as client:
         if is_interactive:
             from retinue.cli.calling.terminal_channel import TerminalChannel
 
             options["channel"] = TerminalChannel(asks=sys.stdin.isatty() and sys.stderr.isatty())
-        began = time.monotonic()
-        outcome = await client.ask(skill, arguments, **options)
-        # the time-out may also be that of a nested call, with less time
-        if is_callers_time(outcome.error) and time.monotonic() - began > 0.9 * options["timeout_s"]:
-            raise CallTimedOutError(skill, options["timeout_s"], layer="caller", setting="--timeout")
+        outcome = await client.ask(skill, arguments, setting="--timeout", **options)
         outcome.get()
         return outcome

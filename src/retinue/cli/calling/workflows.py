@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+CODE_ENDING = ".py"
+"""The ending of files with workflows in Python."""
+
 
 @click.group(invoke_without_command=True)
 @hub_option
@@ -75,7 +78,7 @@ async def _list(hub: str | None) -> dict[str, Any]:
 @json_option
 @click.pass_context
 def check(context: click.Context, files: tuple[str, ...], hub: str | None, as_json: bool) -> None:
-    """Check definitions in FILE… without running them.
+    """Check definitions in FILE… without running them; a Python file is imported.
 
     Prints each fault with file, line, column and remedy, and exits with 1 if there is one. While the hub
     runs, each definition is also checked against the mesh. A warning alone is no fault.
@@ -100,6 +103,8 @@ def _inspect(file: str) -> Json:
     from retinue.workflows.definitions.loading import inspect_text
 
     row: Json = {"file": file, "valid": False, "problems": [], "warnings": []}
+    if file.endswith(CODE_ENDING):
+        return _inspect_code(file, row)
     try:
         text = read_definition(Path(file))
     except InvalidSettingError as error:
@@ -108,6 +113,18 @@ def _inspect(file: str) -> Json:
     if loaded is not None:
         row["name"] = loaded.definition.name
     return row | {"valid": not faults, "problems": [_render(fault) for fault in faults]}
+
+
+def _inspect_code(file: str, row: Json) -> Json:
+    """The result of a file with workflows in Python, which is imported."""
+    from retinue.core.errors import InvalidSettingError
+    from retinue.flows.modules import load_workflows
+
+    try:
+        names = [workflow.name for workflow in load_workflows(file)]
+    except InvalidSettingError as error:
+        return row | {"problems": [_render_unreadable(error)]}
+    return row | {"valid": True, "name": ", ".join(names)}
 
 
 def _render(fault: DefinitionError) -> Json:
@@ -124,7 +141,7 @@ async def _check_against_mesh(rows: Mapping[str, Json], hub: str | None) -> str 
     Without a hub, add what the definition alone shows.
     """
     session = open_session()
-    valid = {file: row for file, row in rows.items() if row["valid"]}
+    valid = {file: row for file, row in rows.items() if row["valid"] and not file.endswith(CODE_ENDING)}
     chosen = session.choose_hub(hub)
     if chosen is None:
         for file, row in valid.items():

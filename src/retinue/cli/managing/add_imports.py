@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 import click
 
 from retinue.cli.managing.imports import describe, place_of, say, say_outcomes, say_slow
-from retinue.cli.output import print_table
+from retinue.cli.output import clean, print_table
 from retinue.cli.session import open_session, run_command
 from retinue.core.errors import InvalidSettingError
 from retinue.core.text import hide_argument_secrets, hide_url_secrets
@@ -19,13 +20,33 @@ from retinue.core.text import hide_argument_secrets, hide_url_secrets
 if TYPE_CHECKING:
     from retinue.cli.session import CommandSession
     from retinue.mcp.client_configs.servers import FoundServer
+    from retinue.runtime.commands.imports import ImportOutcome
     from retinue.settings_tables import ImportTable
 
 CLIENTS = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
+_replace_option = click.option(
+    "--replace", is_flag=True, help="Replace another import of that name without a question."
+)
 
-@click.group("import")
+
+class _ImportGroup(click.Group):
+    """The kinds of imports; a name in the place of a kind is told the form to write."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            if error.possibilities:
+                raise
+            form = f"retinue import mcp-server {args[0]} -- COMMAND"
+            raise click.UsageError(f"no such command {args[0]}; for an MCP server: {form}", ctx) from None
+
+
+@click.group("import", cls=_ImportGroup)
 def import_() -> None:
     """Import an MCP server, an HTTP API or an A2A agent.
 
@@ -36,7 +57,7 @@ def import_() -> None:
     """
 
 
-@import_.command("mcp-server", context_settings={"ignore_unknown_options": True})
+@import_.command("mcp-server")
 @click.argument("name")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--url", metavar="URL", help="URL of a server that runs already, instead of a command.")
@@ -54,6 +75,7 @@ def import_() -> None:
     "--start-s", type=float, metavar="S", help="Time in which the server must have answered; default: 60."
 )
 @click.option("--private", is_flag=True, help="Offer the tools to the mesh only, not to MCP clients.")
+@_replace_option
 def mcp_server(
     name: str,
     command: tuple[str, ...],
@@ -66,6 +88,7 @@ def mcp_server(
     folder: Path | None,
     start_s: float | None,
     private: bool,
+    replace: bool,
 ) -> None:
     """Import one MCP server as the agent NAME.
 
@@ -75,6 +98,9 @@ def mcp_server(
 
     ${VARIABLE} in a header or variable is read from the hub's environment when the server is started. A
     server that asks for a login gets it from: retinue imports login NAME
+
+    The options of this command stand before --, those of the program behind it. The exit status is 7 if the
+    hub cannot connect, and 4 if the server asks for a login.
     """
     if (url is None) == (not command):
         raise click.UsageError("give either --url URL or a command after --")
@@ -93,7 +119,7 @@ def mcp_server(
     else:
         fields |= {"command": command[0], "args": list(command[1:]), "env": _pairs("--env", environ)}
         fields["folder"] = str((folder or Path.cwd()).expanduser().absolute())
-    _add({_check_name(name): fields})
+    _add({_check_name(name): fields}, replace=replace)
 
 
 @import_.command()
@@ -113,6 +139,7 @@ def mcp_server(
     "--strict", is_flag=True, help="Refuse a response that differs from the document, instead of a warning."
 )
 @click.option("--private", is_flag=True, help="Offer the operations to the mesh only, not to MCP clients.")
+@_replace_option
 def openapi(
     document: str,
     name: str | None,
@@ -120,6 +147,7 @@ def openapi(
     key_origins: tuple[str, ...],
     strict: bool,
     private: bool,
+    replace: bool,
 ) -> None:
     """Import an HTTP API by its OpenAPI document, a URL or a file.
 
@@ -133,7 +161,7 @@ def openapi(
         raise InvalidSettingError("DOCUMENT", f"no file {place}", remedy="give a URL or a file")
     if name is None:
         stem = (urlsplit(document).hostname or "") if is_url else Path(document).stem
-        name = _name_for(place, stem.lower())
+        name = _name_for(place, stem.lower(), replace=replace)
     fields: dict[str, Any] = {
         "openapi": place,
         "server": server,
@@ -144,7 +172,7 @@ def openapi(
         _check_url("--key-origin", url)
     if key_origins:
         fields["key_origins"] = key_origins
-    _add({_check_name(name): fields})
+    _add({_check_name(name): fields}, replace=replace)
 
 
 @import_.command()
@@ -153,7 +181,15 @@ def openapi(
 @click.option("--header", "headers", metavar="K=V", multiple=True, help="Header for every request.")
 @click.option("--token-env", metavar="VARIABLE", help="Variable of the hub with the bearer token to send.")
 @click.option("--private", is_flag=True, help="Offer the skills to the mesh only, not to MCP clients.")
-def a2a(url: str, name: str | None, headers: tuple[str, ...], token_env: str | None, private: bool) -> None:
+@_replace_option
+def a2a(
+    url: str,
+    name: str | None,
+    headers: tuple[str, ...],
+    token_env: str | None,
+    private: bool,
+    replace: bool,
+) -> None:
     """Import an agent that speaks A2A (Agent2Agent), 1.x or 0.3, by its URL.
 
     The card is read from URL/.well-known/agent-card.json, or from URL itself if it ends with .json. Its
@@ -162,7 +198,7 @@ def a2a(url: str, name: str | None, headers: tuple[str, ...], token_env: str | N
     """
     _check_url("URL", url)
     if name is None:
-        name = _name_for(url, (urlsplit(url).hostname or "").lower())
+        name = _name_for(url, (urlsplit(url).hostname or "").lower(), replace=replace)
     pairs = _pairs("--header", headers)
     if token_env is not None:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", token_env):
@@ -170,7 +206,7 @@ def a2a(url: str, name: str | None, headers: tuple[str, ...], token_env: str | N
             raise InvalidSettingError("--token-env", problem, remedy="give its name, without $")
         pairs["Authorization"] = f"Bearer ${{{token_env}}}"
     fields = {"a2a": url, "headers": pairs, "visibility": "mesh" if private else "exposed"}
-    _add({_check_name(name): fields})
+    _add({_check_name(name): fields}, replace=replace)
 
 
 def _from_client(client: str) -> click.Command:
@@ -195,7 +231,7 @@ for _client in CLIENTS:
     import_.add_command(_from_client(_client))
 
 
-def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
+def _add(tables: Mapping[str, Mapping[str, Any]], *, replace: bool = False) -> None:
     """Keep imports, and show what a running hub makes of them."""
     from retinue.runtime.commands.imports import check_names
     from retinue.runtime.imports.files import read_imports, write_import
@@ -207,13 +243,26 @@ def _add(tables: Mapping[str, Mapping[str, Any]]) -> None:
     check_names(session.settings, session.state, read, _list_agents(session) - kept.keys())
     for name, table in read.items():
         if name in kept and kept[name] != table:
+            if not replace:
+                _confirm(name, describe(kept[name]))
             say(f"{name} replaces the import of {describe(kept[name])}")
     if find_hub_url(session.state) is not None:
-        run_command(_keep_and_wait(session, read))
+        say_outcomes(session, run_command(_keep_and_wait(session, read)))
         return
     for name, table in read.items():
         write_import(session.state, name, table)
     say(f"kept: {', '.join(tables)}; start the hub to run it: retinue hub")
+
+
+def _confirm(name: str, former: str) -> None:
+    """Ask whether an import is replaced. Raises InvalidSettingError where there is no terminal to ask at."""
+    if not sys.stdin.isatty():
+        raise InvalidSettingError(
+            "NAME",
+            f"{name!r} is the import of {former} already",
+            remedy="choose another name, or replace it with --replace",
+        )
+    click.confirm(f"{name} is the import of {clean(former)} already. Replace it?", abort=True)
 
 
 def _read_table(name: str, fields: Mapping[str, Any]) -> ImportTable:
@@ -241,12 +290,14 @@ def _list_agents(session: CommandSession) -> set[str]:
     return set() if find_hub_url(session.state) is None else run_command(read())
 
 
-async def _keep_and_wait(session: CommandSession, tables: Mapping[str, ImportTable]) -> None:
-    """Keep new imports in the state, and print the tools of each, or why there are none."""
+async def _keep_and_wait(
+    session: CommandSession, tables: Mapping[str, ImportTable]
+) -> Sequence[ImportOutcome]:
+    """Keep new imports in the state, and wait for what the hub makes of them."""
     from retinue.runtime.commands.imports import keep_and_wait
 
     async with session.client() as client:
-        say_outcomes(session, await keep_and_wait(client, session.state, tables, say_slow(tables)))
+        return await keep_and_wait(client, session.state, tables, say_slow(tables))
 
 
 def _import_from(client: str, names: Sequence[str], project: Path | None, *, every: bool) -> None:
@@ -334,18 +385,18 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def _name_for(place: str, text: str) -> str:
+def _name_for(place: str, text: str, *, replace: bool) -> str:
     """The default name of an import of ``place``. Raises InvalidSettingError if another import has it."""
     from retinue.runtime.imports.files import read_imports
 
     name = re.sub(r"[^a-z0-9_-]+", "-", text).strip("-")[:40]
     session = open_session()
     table = read_imports(session.settings, session.state).get(name)
-    if table is not None and place_of(table) != place:
+    if table is not None and place_of(table) != place and not replace:
         raise InvalidSettingError(
             "NAME",
             f"{name!r}, the default here, is the import of {describe(table)[:200]}",
-            remedy="give another name with --name",
+            remedy="give another name with --name, or replace it with --replace",
         )
     return name
 

@@ -104,7 +104,7 @@ def _list(name: str, as_json: bool) -> None:
 
 def _remove(client_name: str, name: str) -> None:
     from retinue.mcp.client_configs.clients import get_client
-    from retinue.runtime.commands.connect import disconnect, find_config, moves_file
+    from retinue.runtime.commands.connect import disconnect, drop_needless_backups, find_config, moves_file
 
     client = get_client(client_name)
     file = find_config(client)
@@ -127,8 +127,6 @@ def _remove(client_name: str, name: str) -> None:
             click.echo(f"put back {clean(', '.join(server.names))}: {clean(server.file)}")
         if server.kept:
             click.echo(f"kept as added since: {clean(', '.join(server.kept))}: {clean(server.file)}")
-        if server.changed.backup:
-            note(f"backup: {server.changed.backup}")
     if imports:
         click.echo(f"removed from the mesh: {clean(', '.join(imports))}")
     changed = disconnect(client, file, name)
@@ -136,8 +134,8 @@ def _remove(client_name: str, name: str) -> None:
         click.echo(f"removed {name!r} from {client.title}: {clean(file)}")
     else:
         click.echo(f"{client.title} has no entry {name!r}; nothing was changed: {clean(file)}")
-    if changed.backup:
-        note(f"backup: {changed.backup}")
+    for path in {file, *(server.file for server in restored)}:
+        drop_needless_backups(client, path)
 
 
 def _replace(

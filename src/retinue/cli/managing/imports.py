@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -105,15 +105,15 @@ def login(name: str, no_browser: bool, timeout: float, scope: str | None) -> Non
         say(f"logged in at {name}; start the hub to use it: retinue hub")
         return
 
-    async def keep() -> None:
+    async def keep() -> Sequence[ImportOutcome]:
         from retinue.runtime.commands.imports import list_rows, wait_for_hub
 
         async with session.client() as client:
             before = await list_rows(client)
             file.write(rows)
-            say_outcomes(session, await wait_for_hub(client, {name: table}, before, say_slow({name: table})))
+            return await wait_for_hub(client, {name: table}, before, say_slow({name: table}))
 
-    run_command(keep())
+    say_outcomes(session, run_command(keep()))
 
 
 @imports.command()
@@ -177,14 +177,15 @@ def _list(as_json: bool) -> None:
     kept = read_imports(session.settings, session.state)
     pins = open_pins(session.settings, session.state)
     runs = find_hub_url(session.state) is not None
-    states = run_command(_read_states(session)) if kept and runs else {}
-    rows = [
+    states, left_out = run_command(_read_states(session)) if kept and runs else ({}, {})
+    rows: list[dict[str, Any]] = [
         {
             "name": name,
             "connects_to": describe(table),
             "status": states.get(name, ("-", ""))[0],
             "problem": states.get(name, ("-", ""))[1],
             "waiting": list(pins.list_waiting(name)),
+            "left_out": left_out.get(name, {}),
         }
         for name, table in kept.items()
     ]
@@ -203,27 +204,41 @@ def _list(as_json: bool) -> None:
             for row in rows
         ]
         print_table(("NAME", "CONNECTS TO", "STATUS", "TO ACCEPT"), shown)
+        for row in rows:
+            for tool, reason in row["left_out"].items():
+                say(f"{row['name']}: {tool} is left out: {reason}")
 
 
-async def _read_states(session: CommandSession) -> dict[str, tuple[str, str]]:
-    """Status and problem of every agent, as the running hub knows them."""
+async def _read_states(
+    session: CommandSession,
+) -> tuple[dict[str, tuple[str, str]], dict[str, dict[str, str]]]:
+    """Status and problem of every agent, and the tools that each import leaves out with the reason."""
     from retinue.runtime.commands.imports import list_rows
 
     async with session.client() as client:
         rows = await list_rows(client)
-    return {name: (str(row["status"]), str(row.get("last_error") or "")) for name, row in rows.items()}
+        listed = (await client.get("list_imports", {}))["imports"]
+    states = {name: (str(row["status"]), str(row.get("last_error") or "")) for name, row in rows.items()}
+    left_out = {
+        str(row["name"]): {str(tool["tool"]): str(tool["reason"]) for tool in row.get("left_out", ())}
+        for row in listed
+    }
+    return states, left_out
 
 
 def say_outcomes(session: CommandSession, outcomes: Sequence[ImportOutcome]) -> None:
-    """Print the tools of each import, or why it has none, and what waits to be accepted."""
+    """Print the tools of each import, or why it has none, and what waits to be accepted.
+
+    Ends the command with the exit status of the first import that does not run.
+    """
     from retinue.runtime.imports.files import open_pins
 
     pins = open_pins(session.settings, session.state)
     for outcome in outcomes:
         if outcome.problem:
-            say(f"{outcome.name} is kept, but does not run: {clean(outcome.problem)}")
+            note(f"{outcome.name} is kept, but does not run: {outcome.problem}")
         elif not outcome.is_listed:
-            say(f"{outcome.name}: the hub does not list it yet; look again: retinue imports")
+            note(f"{outcome.name}: the hub does not list it yet; look again: retinue imports")
         else:
             say(f"{outcome.name}: {len(outcome.skills)} skills: {clean(_shorten(outcome.skills))}")
             for skill, agents in list(outcome.shared.items())[:_SHOWN_NAMES]:
@@ -238,6 +253,10 @@ def say_outcomes(session: CommandSession, outcomes: Sequence[ImportOutcome]) -> 
                 f"{outcome.name}: waits to be accepted: {clean(_shorten(list(waiting)))}; "
                 f"see it: retinue imports accept {outcome.name} --show"
             )
+    if failures := [kind for outcome in outcomes if (kind := outcome.failure) is not None]:
+        from retinue.web.error_table import row_of
+
+        raise click.exceptions.Exit(row_of(failures[0]).exit_code)
 
 
 def say_slow(tables: Mapping[str, ImportTable]) -> Callable[[Sequence[str]], None]:

@@ -1,5 +1,6 @@
 """Edits configuration files of other programs: reads whole files, backs them up, replaces them atomically.
 
+A file has one backup at most, `FILE.TIME.bak`, readable for its owner only, because it may hold a token.
 Another program may write them at the same time: immediately before replacing a file, its content is
 compared with what was read, and the edit is repeated if it differs.
 """
@@ -7,6 +8,7 @@ compared with what was read, and the edit is repeated if it differs.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +26,8 @@ if sys.platform != "win32":
 MAX_BYTES = 64 * 1024 * 1024
 PRIVATE = 0o600
 _TRIES = 5
+_BACKUP = re.compile(r"\d{8}T\d{6}\.\d{6}Z\.bak")
+"""The end of the name of a backup of this program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,8 @@ def change_text(
     path: Path, edit: Callable[[str | None], str | None], *, secret: bool, backup: bool = True
 ) -> Changed:
     """Replace the file's text by ``edit(text)``; None means no file, before and after.
+
+    With ``backup`` the former text is kept in place of an earlier backup.
 
     Follows symbolic links, creates missing folders and keeps the file's mode; with ``secret`` the mode
     becomes 0600. Raises StateError if the file is read-only, cannot be written or keeps changing. If
@@ -145,6 +151,13 @@ def read_backups(path: Path) -> list[str]:
     return places
 
 
+def drop_backups(path: Path) -> None:
+    """Delete the file's backups."""
+    for backup in _list_backups(_follow(path)):
+        with storage_errors(backup):
+            backup.unlink(missing_ok=True)
+
+
 def _follow(path: Path) -> Path:
     """The target of a symbolic link, which need not exist."""
     try:
@@ -154,18 +167,28 @@ def _follow(path: Path) -> Path:
 
 
 def _list_backups(target: Path) -> list[Path]:
-    return [file for file in target.parent.glob("*.bak") if file.name.startswith(f"{target.name}.")]
+    prefix = f"{target.name}."
+    return [
+        file
+        for file in target.parent.glob("*.bak")
+        if file.name.startswith(prefix) and _BACKUP.fullmatch(file.name.removeprefix(prefix))
+    ]
 
 
 def _keep(target: Path, data: bytes) -> Path:
-    """Copy the file into its folder with mode 0600; return an existing backup with the same content."""
-    for backup in _list_backups(target):
-        if backup.stat().st_size == len(data) and backup.read_bytes() == data:
-            return backup
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    backup = target.with_name(f"{target.name}.{stamp}.bak")
-    replace_file(backup, data, mode=PRIVATE)
-    return backup
+    """Copy the file into its folder with mode 0600, in place of earlier copies, and return the copy."""
+    earlier = _list_backups(target)
+    same = [file for file in earlier if file.stat().st_size == len(data) and file.read_bytes() == data]
+    if same:
+        kept = same[0]
+    else:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        kept = target.with_name(f"{target.name}.{stamp}.bak")
+        replace_file(kept, data, mode=PRIVATE)
+    for file in earlier:
+        if file != kept:
+            file.unlink(missing_ok=True)
+    return kept
 
 
 def _read(path: Path) -> bytes | None:

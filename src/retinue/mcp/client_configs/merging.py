@@ -97,7 +97,7 @@ def _exchange_lines(text: str, before: str, after: str) -> str | None:
 
 def _is_same(client: Client, text: str, wanted: Mapping[str, Any], where: str) -> bool:
     try:
-        return bool(_without_empty(client.read_document(text, where)) == _without_empty(wanted))
+        return bool(without_empty(client.read_document(text, where)) == without_empty(wanted))
     except InvalidSettingError:
         return False
 
@@ -124,9 +124,9 @@ def _without(document: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]
     return edited
 
 
-def _without_empty(value: Any) -> Any:
+def without_empty(value: Any) -> Any:
     """The document without empty objects, because an edit leaves an empty object after the last entry."""
     if not isinstance(value, Mapping):
         return value
-    kept = {key: _without_empty(item) for key, item in value.items()}
+    kept = {key: without_empty(item) for key, item in value.items()}
     return {key: item for key, item in kept.items() if item != {}}

@@ -50,7 +50,8 @@ class ForeignServerFacts:
     """The facts of a server about itself; ``capabilities`` are the names of its capabilities.
 
     ``subscribes`` tells whether it reports changes of single resources, ``is_bilingual`` whether a server
-    with a session takes requests of 2026-07-28 as well.
+    with a session takes requests of 2026-07-28 as well. ``runs_tasks`` and ``cancels_tasks``: whether a tool
+    can be run as a task (2025-11-25), and such a task be cancelled.
     """
 
     era: Era
@@ -61,16 +62,19 @@ class ForeignServerFacts:
     capabilities: frozenset[str] = frozenset()
     subscribes: bool = False
     is_bilingual: bool = False
+    runs_tasks: bool = False
+    cancels_tasks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLists:
-    """The offer of a server, in its own words."""
+    """The offer of a server, in its own words, without the tools that cannot be called (``uncallable``)."""
 
     tools: tuple[Mapping[str, Any], ...] = ()
     resources: tuple[Mapping[str, Any], ...] = ()
     """Resources, then templates."""
     prompts: tuple[Mapping[str, Any], ...] = ()
+    uncallable: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -172,6 +176,9 @@ def _facts(result: Mapping[str, Any], era: Era) -> ForeignServerFacts:
     if not info:
         info = _object(_object(result.get("_meta")).get(f"{_META}serverInfo"))
     offered = _object(result.get("capabilities"))
+    tasks = _object(offered.get("tasks"))
+    task_tools = _object(_object(tasks.get("requests")).get("tools"))
+    has_tasks = era == "handshake" and isinstance(task_tools.get("call"), Mapping)
     return ForeignServerFacts(
         era,
         None,
@@ -180,6 +187,8 @@ def _facts(result: Mapping[str, Any], era: Era) -> ForeignServerFacts:
         _text(result.get("instructions")),
         frozenset(offered),
         _object(offered.get("resources")).get("subscribe") is True,
+        runs_tasks=has_tasks,
+        cancels_tasks=has_tasks and isinstance(tasks.get("cancel"), Mapping),
     )
 
 

@@ -7,7 +7,7 @@ https://modelcontextprotocol.io/specification/2025-11-25/basic/transports.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Literal
 
 import orjson
@@ -130,6 +130,12 @@ def render_message(message: Message, meta: Mapping[str, Any], *, drop: frozenset
         return orjson.dumps(document)
     kept = {key: value for key, value in message.meta.items() if key.lower() not in drop}
     return orjson.dumps({**document, "params": {**(params or {}), "_meta": {**kept, **meta}}})
+
+
+def with_meta(message: Message, meta: Mapping[str, Any]) -> Message:
+    """The request or notification with these keys in ``params._meta``; a key that it has already stays."""
+    params = {**message.params, "_meta": {**meta, **message.meta}}
+    return replace(message, document={**message.document, "params": params})
 
 
 def name_read(message: Message) -> str:

@@ -1,7 +1,8 @@
 """Runs an imported MCP server as a child program and exchanges messages over its standard streams.
 
 Each line of standard output is one message; other output there is skipped; standard error is drained, and its
-last lines explain why a program ended. A program that floods either is read more slowly, and so waits.
+lines of the last seconds explain why a program ended. A program that floods either is read more slowly, so it
+waits.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import asyncio
 import os
 import re
 import signal
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,9 @@ from retinue.processes.environment import select_inherited
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
 STOP_WITHIN_S = 2.0
+LAST_WORDS_S = 5.0
+"""How long before its end a program may have printed the line that explains it."""
+
 _KEPT_LINES = 40
 _CHUNK = 65536
 _SHOWN_CHARACTERS = 300
@@ -80,8 +85,10 @@ class ServerProgram:
         own: Mapping[str, str],
         folder: Path | None = None,
         flood: FloodMeter | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.flood = flood or FloodMeter()
+        self._clock = clock
         self._name = name
         self._command = list(command)
         self._environment = select_inherited(own) | dict(environment)
@@ -91,7 +98,9 @@ class ServerProgram:
         self._readers: list[asyncio.Task[None]] = []
         self._open: dict[Any, asyncio.Queue[Document | None]] = {}
         self._others: asyncio.Queue[Document | None] = asyncio.Queue(_QUEUED)
-        self._tail: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._tail: deque[tuple[float, str]] = deque(maxlen=_KEPT_LINES)
+        """The last lines of standard error, each with the time at which it was read."""
+        self._ended_at: float | None = None
         self._junk = ""
         self._fault = ""
         self._writing = asyncio.Lock()
@@ -111,7 +120,7 @@ class ServerProgram:
             return self.flood.reason
         if self._junk:
             return f"it prints to standard output what is no message: {self._junk}"
-        return f"it said: {last}" if (last := find_cause(self._tail)) else ""
+        return f"it said: {last}" if (last := find_cause([line for _, line in self._tail])) else ""
 
     async def open(self) -> None:
         """Start the program. Raises AgentUnreachableError when it cannot be started."""
@@ -209,7 +218,8 @@ class ServerProgram:
             # its last line may still wait to be read
             await asyncio.wait(self._readers[1:], timeout=STOP_WITHIN_S)
         code = None if self._process is None else self._process.returncode
-        last = find_cause(self._tail)
+        ended_at = self._clock() if self._ended_at is None else self._ended_at
+        last = find_cause([line for read_at, line in self._tail if read_at >= ended_at - LAST_WORDS_S])
         cause = _describe_end(code) + (f": {last}" if last else "")
         return AgentUnreachableError(self._name, self.place, self._fault or cause, sent=sent)
 
@@ -223,6 +233,7 @@ class ServerProgram:
             self._fault = f"it sent a message of more than {MAX_LINE_BYTES:,} bytes"
         if stream.at_eof():
             await process.wait()
+        self._ended_at = self._clock()
         for inbox in (*self._open.values(), self._others):
             with suppress(asyncio.QueueFull):
                 inbox.put_nowait(None)
@@ -281,10 +292,10 @@ class ServerProgram:
             rest = rest[-_SHOWN_CHARACTERS:]
             for line in lines[-_KEPT_LINES:]:
                 if text := line.decode("utf-8", "replace").strip():
-                    self._tail.append(text[:_SHOWN_CHARACTERS])
+                    self._tail.append((self._clock(), text[:_SHOWN_CHARACTERS]))
             await self._count("standard error", len(chunk), pipe)
         if rest.strip():
-            self._tail.append(rest.decode("utf-8", "replace").strip())
+            self._tail.append((self._clock(), rest.decode("utf-8", "replace").strip()))
 
 
 def find_cause(lines: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ from retinue.mcp.codec.messages import Message
 from retinue.mcp.codec.wire import SESSION_HEADER, NegotiatedSession
 from retinue.mcp.upstream.client import McpResponse, open_response
 from retinue.mcp.upstream.flood import FloodMeter
+from retinue.mesh.guard.trace_guard import new_trace
 from retinue.web.codec.trace import parse_trace_meta, render_trace_headers
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import ResponseTooLargeError, TransportError
@@ -70,7 +71,7 @@ class HttpTransport:
     ) -> None:
         self.flood = flood or FloodMeter()
         self.trace: TraceContext | None = None
-        """The trace of requests that name none, such as those that begin and end a session of one call."""
+        """The trace of requests without ``_meta`` (GET, DELETE, answers) in a session of one call."""
         self._name = name
         self._http = http
         self._url = url
@@ -199,6 +200,8 @@ class HttpTransport:
         """Send a message, and once more with a renewed login if the server refuses it (401)."""
         headers = self._headers | self._wire.headers_of(message)
         trace = (None if message is None else parse_trace_meta(message.meta)) or self.trace
+        if trace is None and (message is None or message.kind != "response"):
+            trace = new_trace()  # of a stream of changes, or the end of a session that callers share
         if trace is not None:
             headers = render_trace_headers(trace) | headers  # a server may forward these alone
         if self._authorize is not None:

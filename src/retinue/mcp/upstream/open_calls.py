@@ -54,10 +54,14 @@ class RequestLimit:
 
 @dataclass(slots=True, eq=False)
 class OpenCall:
-    """A call in flight; ``questions`` counts its open questions."""
+    """A call in flight; ``questions`` counts its open questions.
+
+    A question of one that ``is_task`` names its task, so that another call has asked one that names none.
+    """
 
     name: str
     channel: Channel
+    is_task: bool = False
     questions: int = 0
 
     @contextmanager
@@ -90,7 +94,9 @@ class OpenCalls:
         return len(self._open)
 
     @asynccontextmanager
-    async def running(self, call_id: MessageId, name: str, channel: Channel) -> AsyncIterator[None]:
+    async def running(
+        self, call_id: MessageId, name: str, channel: Channel, *, is_task: bool = False
+    ) -> AsyncIterator[None]:
         """Count a call as in flight while inside; may wait until it can begin."""
         turn = self._asking.get(name)
         if turn is not None:
@@ -98,7 +104,7 @@ class OpenCalls:
         try:
             if self._held:
                 await self._is_clear.wait()
-            self._open[call_id] = OpenCall(name, channel)
+            self._open[call_id] = OpenCall(name, channel, is_task)
             try:
                 yield
             finally:
@@ -145,6 +151,7 @@ class OpenCalls:
     async def _wait_for_only_candidate(self) -> OpenCall:
         while True:
             calls = list(self._open.values())
+            calls = [call for call in calls if not call.is_task] or calls
             candidates = [call for call in calls if not call.questions] or calls
             if len(candidates) == 1:
                 return candidates[0]

@@ -14,6 +14,7 @@ from typing import Any
 from retinue.core.errors import AgentUnreachableError, RetinueError
 from retinue.mcp.codec.foreign import refusal, response
 from retinue.mcp.codec.messages import Message
+from retinue.mcp.codec.tasks import RELATED_KEY, find_related
 from retinue.mcp.upstream.flood import FloodMeter
 from retinue.mcp.upstream.invoker import answer_question
 from retinue.mcp.upstream.open_calls import OpenCalls
@@ -84,6 +85,8 @@ class ServerQuestions:
                 else:
                     with (await self._calls.find_asker(document)).asking() as asker:
                         found = await answer_question(asker, str(request_id), method, asked)
+                if (task_id := find_related(document)) is not None:
+                    found = {**found, "_meta": {RELATED_KEY: {"taskId": task_id}}}
                 answer = response(request_id, found)
             except RetinueError as error:
                 answer = refusal(request_id, _CANNOT_ASK, error.message)

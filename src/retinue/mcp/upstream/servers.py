@@ -103,7 +103,7 @@ class _UrlConnection:
         async with self._starting:
             if not self._is_started:
                 self._transport.trace = parse_trace_meta(meta)
-                await self._session.start()
+                await self._session.start(meta)
                 self._is_started = True
         if request.kind == "call":
             return await self._session.call(Skill(request.name), dict(request.arguments), meta, channel)

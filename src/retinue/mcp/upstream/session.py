@@ -1,7 +1,8 @@
 """A session with a foreign MCP server: start, lists, calls, questions of the server.
 
 `ServerSession` speaks both protocol eras over a `Transport`: HTTP (`mcp.upstream.http_transport`) or the
-standard streams of a program (`mcp.stdio.server_program`).
+standard streams of a program (`mcp.stdio.server_program`). Every request and notification carries a trace in
+``_meta``, which HTTP repeats in headers: that of the call that causes it, else one of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -29,13 +30,17 @@ from retinue.mcp.codec.foreign import (
     parse_initialized,
     read_page,
 )
-from retinue.mcp.codec.messages import Message, Reply, notification, parse_reply
+from retinue.mcp.codec.messages import Message, Reply, notification, parse_reply, with_meta
+from retinue.mcp.codec.tasks import STATUS_METHOD, needs_task
 from retinue.mcp.codec.tool_calls import find_lacking, param_headers, parse_feedback, read_answer, read_state
 from retinue.mcp.codec.wire import VERSION_KEY
-from retinue.mcp.upstream.flood import FloodMeter, LogLines
+from retinue.mcp.upstream.flood import LogLines
 from retinue.mcp.upstream.invoker import MAX_ROUNDS, answer_questions
 from retinue.mcp.upstream.open_calls import OpenCalls
 from retinue.mcp.upstream.questions import ServerQuestions
+from retinue.mcp.upstream.tasks import ServerTasks
+from retinue.mcp.upstream.traces import TraceMeta, own_trace, trace_of
+from retinue.mcp.upstream.transport import Transport
 from retinue.mesh.channel import Channel, NullChannel
 
 MAX_LISTED = 10_000
@@ -48,47 +53,15 @@ _GIVE_UP_S = 2.0
 _PROBE_S = 5.0
 """How long a server with a session may take to say whether it speaks 2026-07-28, too."""
 
+_KEPT_S = 60.0
+"""How much longer than the time of its call a server is asked to keep a task."""
+
+_TASK_S = 3600.0
+"""The time of a call without a limit that runs as a task."""
+
 _NOBODY = NullChannel()
 
 _log = structlog.get_logger("retinue.imports")
-
-
-class Transport(Protocol):
-    """A connection to one MCP server. Every method raises AgentUnreachableError when it breaks."""
-
-    @property
-    def place(self) -> str:
-        """The url or the command, for people."""
-
-    @property
-    def ends_with_stream(self) -> bool:
-        """Whether the end of `listen` is the end of the connection."""
-
-    @property
-    def flood(self) -> FloodMeter:
-        """Counts unsolicited messages."""
-
-    @property
-    def hint(self) -> str:
-        """A possible reason for a silent server; "" if nothing was seen."""
-
-    async def open(self) -> None:
-        """Start the server's program, if it has one."""
-
-    def exchange(self, message: Message) -> AsyncGenerator[Mapping[str, Any], None]:
-        """Send a request and yield the server's messages about it, the response last."""
-
-    def listen(self) -> AsyncGenerator[Mapping[str, Any], None]:
-        """Yield messages that belong to no request, until the connection ends."""
-
-    async def send(self, message: Message) -> None:
-        """Send a notification or a response."""
-
-    def agree(self, facts: ForeignServerFacts) -> None:
-        """Use the negotiated version and session from now on."""
-
-    async def aclose(self) -> None:
-        """End the connection and what belongs to it."""
 
 
 class ServerSession:
@@ -110,45 +83,60 @@ class ServerSession:
         self._followed: frozenset[str] = frozenset()
         self._follows_others = asyncio.Event()
         self._is_level_set = False
+        self._tasks = ServerTasks(name)
+        self._task_tools: frozenset[str] | None = None
+        """The tools that run as tasks only; None before they are known."""
 
     @property
     def calls_in_flight(self) -> int:
         return len(self._open)
 
-    async def start(self) -> ForeignServerFacts:
-        """Agree on a protocol version. Raises AgentUnreachableError and RemoteFaultError."""
-        reply = await self._exchange(self._requests.initialize(), _NOBODY)
+    async def start(self, trace_meta: TraceMeta | None = None) -> ForeignServerFacts:
+        """Agree on a protocol version. Raises AgentUnreachableError and RemoteFaultError.
+
+        ``trace_meta`` is the trace of the call that needs the session, None without one.
+        """
+        trace = trace_meta or own_trace()
+        reply = await self._exchange(self._requests.initialize(), _NOBODY, trace)
         if reply.error is None:
             self.facts = parse_initialized(reply.result or {})
         else:
-            modern = await self._exchange(self._requests.discover(), _NOBODY)
+            modern = await self._exchange(self._requests.discover(), _NOBODY, trace)
             if modern.error is not None:
                 raise fault_of(self.name, reply.error)
             self.facts = parse_discovered(modern.result or {})
         self._requests.era = self.facts.era
         self._transport.agree(self.facts)
         if self.facts.era == "handshake":
-            await self._transport.send(notification("notifications/initialized"))
+            await self._transport.send(with_meta(notification("notifications/initialized"), trace))
             if not self._transport.ends_with_stream:  # standard streams have one era
-                self.facts = replace(self.facts, is_bilingual=await self._takes_single_requests())
+                self.facts = replace(self.facts, is_bilingual=await self._takes_single_requests(trace))
         return self.facts
 
-    async def _takes_single_requests(self) -> bool:
+    async def _takes_single_requests(self, trace: TraceMeta) -> bool:
         try:
             async with asyncio.timeout(_PROBE_S):
-                reply = await self._exchange(self._requests.discover(), _NOBODY)
+                reply = await self._exchange(self._requests.discover(), _NOBODY, trace)
         except (AgentUnreachableError, RemoteFaultError, TimeoutError):
             return False  # older servers refuse it in every way; the session stands
         return offers_single_requests(reply.result or {})
 
-    async def read_lists(self) -> ServerLists:
+    async def read_lists(self, trace_meta: TraceMeta | None = None) -> ServerLists:
         """Everything that the server offers. Raises AgentUnreachableError and RemoteFaultError."""
-        offers = self.facts.capabilities
-        tools = await self._list("tools/list") if "tools" in offers else []
-        resources = await self._list("resources/list") if "resources" in offers else []
-        resources += await self._list("resources/templates/list") if "resources" in offers else []
-        prompts = await self._list("prompts/list") if "prompts" in offers else []
-        return ServerLists(tuple(tools), tuple(resources), tuple(prompts))
+        offers, trace = self.facts.capabilities, trace_meta or own_trace()
+        tools = await self._list("tools/list", trace) if "tools" in offers else []
+        resources = await self._list("resources/list", trace) if "resources" in offers else []
+        resources += await self._list("resources/templates/list", trace) if "resources" in offers else []
+        prompts = await self._list("prompts/list", trace) if "prompts" in offers else []
+        as_tasks = self._note_task_tools(tools)
+        if self.facts.runs_tasks or not as_tasks:
+            return ServerLists(tuple(tools), tuple(resources), tuple(prompts))
+        callable_ones = tuple(tool for tool in tools if not needs_task(tool))
+        return ServerLists(callable_ones, tuple(resources), tuple(prompts), tuple(sorted(as_tasks)))
+
+    def _note_task_tools(self, tools: list[Mapping[str, Any]]) -> frozenset[str]:
+        self._task_tools = frozenset(str(tool.get("name")) for tool in tools if needs_task(tool))
+        return self._task_tools
 
     async def watch(self, on_lists: Callable[[], None], on_resource: Callable[[str], None]) -> None:
         """Call ``on_lists`` when a list has changed and ``on_resource`` with the URI of a changed resource.
@@ -193,6 +181,7 @@ class ServerSession:
         while self.facts.era == "modern" or self.facts.is_bilingual:
             self._follows_others.clear()
             message = self._requests.listen(self._followed if self.facts.era == "modern" else ())
+            message = with_meta(message, own_trace())
             stream = asyncio.ensure_future(read(self._transport.exchange(message)))
             moved = asyncio.create_task(self._follows_others.wait())
             try:
@@ -219,15 +208,29 @@ class ServerSession:
         wanted += [("resources/unsubscribe", uri) for uri in sorted(before - uris)]
         for method, uri in wanted:
             try:
-                await self.request(method, {"uri": uri})
+                await self.request(method, {"uri": uri}, own_trace())
             except RemoteFaultError as error:
                 _log.warning("not followed", server=self.name, resource=uri, error=error.message)
 
     async def call(
-        self, skill: Skill, arguments: Any, trace_meta: Mapping[str, Any], channel: Channel
+        self,
+        skill: Skill,
+        arguments: Any,
+        trace_meta: Mapping[str, Any],
+        channel: Channel,
+        *,
+        within_s: float | None = None,
     ) -> Answer:
-        """Run a tool. Raises AgentUnreachableError, RemoteFaultError, and the errors of the channel."""
+        """Run a tool. Raises AgentUnreachableError, RemoteFaultError, and the errors of the channel.
+
+        ``within_s`` is the time that the caller gives it; the caller cancels it then.
+        """
         params = call_params(skill, arguments, trace_meta)
+        if self.facts.runs_tasks:
+            if self._task_tools is None:  # the first call of a connection that has not read the lists
+                self._note_task_tools(await self._list("tools/list", trace_of(params)))
+            if skill.id in (self._task_tools or ()):
+                return read_answer(await self._run_task(params, channel, within_s), self.name, skill)
         repeated = param_headers(skill.input_schema, arguments) if self._era_for(channel) == "modern" else {}
         reply = await self._converse("tools/call", params, skill.id, channel, repeated)
         return read_answer(reply, self.name, skill)
@@ -243,19 +246,19 @@ class ServerSession:
             raise find_lacking(reply.error) or fault_of(self.name, reply.error)
         return reply.result or {}
 
-    async def request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def request(self, method: str, params: Mapping[str, Any], trace: TraceMeta) -> Mapping[str, Any]:
         """The result of any other request. Raises AgentUnreachableError and RemoteFaultError."""
-        reply = await self._exchange(self._requests.of(method, params), _NOBODY)
+        reply = await self._exchange(self._requests.of(method, params), _NOBODY, trace)
         if reply.error is not None:
             raise fault_of(self.name, reply.error)
         return reply.result or {}
 
-    async def _list(self, method: str) -> list[Mapping[str, Any]]:
+    async def _list(self, method: str, trace: TraceMeta) -> list[Mapping[str, Any]]:
         rows: list[Mapping[str, Any]] = []
         cursor: str | None = None
         while True:
             try:
-                result = await self.request(method, {} if cursor is None else {"cursor": cursor})
+                result = await self.request(method, {} if cursor is None else {"cursor": cursor}, trace)
             except RemoteFaultError as error:
                 if error.code == _NO_METHOD:
                     return rows  # the server declares the capability, but not this list
@@ -280,9 +283,9 @@ class ServerSession:
         repeated: Mapping[str, str] = MappingProxyType({}),
     ) -> Reply:
         """The last reply to a request, after the caller has answered all questions in results."""
-        era = self._era_for(channel)
+        era, trace = self._era_for(channel), trace_of(params)
         if "log" in channel.capabilities and era == "handshake":
-            await self._ask_for_log_lines()
+            await self._ask_for_log_lines(trace)
         sent = params
         for _ in range(MAX_ROUNDS):
             message = self._requests.of(method, sent, capabilities=channel.capabilities, era=era)
@@ -291,7 +294,7 @@ class ServerSession:
             # a request outside the session gets everything on its own stream
             is_counted = era == self.facts.era
             async with self._open.running(message.id, name, channel) if is_counted else nullcontext():
-                reply = await self._exchange(message, channel)
+                reply = await self._exchange(message, channel, trace)
             if not reply.needs_input:
                 return reply
             # a round holds the state of the last result, or none
@@ -300,15 +303,32 @@ class ServerSession:
                 sent["requestState"] = state
         raise ExecutionFailedError(f"server {self.name} asks without end: over {MAX_ROUNDS} rounds")
 
-    async def _ask_for_log_lines(self) -> None:
+    async def _run_task(self, params: Mapping[str, Any], channel: Channel, within_s: float | None) -> Reply:
+        """The reply to a call that runs as a task; it is in the session also for a client of 2026-07-28."""
+        trace = trace_of(params)
+        if "log" in channel.capabilities:
+            await self._ask_for_log_lines(trace)
+        ttl_ms = int(((_TASK_S if within_s is None else within_s) + _KEPT_S) * 1000)
+        sent = {**params, "task": {"ttl": ttl_ms}}
+        message = self._requests.of("tools/call", sent, capabilities=channel.capabilities)
+
+        async def ask(method: str, named: Mapping[str, Any]) -> Reply:
+            return await self._exchange(self._requests.of(method, named), channel, trace)
+
+        async with self._open.running(message.id, str(params["name"]), channel, is_task=True):
+            creating = self._exchange(message, channel, trace)
+            return await self._tasks.run(creating, ask, channel, can_cancel=self.facts.cancels_tasks)
+
+    async def _ask_for_log_lines(self, trace: TraceMeta) -> None:
         """Set the log level of a session once; each message is then filtered by the caller's own level."""
         if self._is_level_set or "logging" not in self.facts.capabilities:
             return
         self._is_level_set = True
         with suppress(RemoteFaultError):  # a server that declares logging need not have levels
-            await self.request("logging/setLevel", {"level": "debug"})
+            await self.request("logging/setLevel", {"level": "debug"}, trace)
 
-    async def _exchange(self, message: Message, channel: Channel) -> Reply:
+    async def _exchange(self, message: Message, channel: Channel, trace: TraceMeta) -> Reply:
+        message = with_meta(message, trace)
         asked: list[asyncio.Task[None]] = []
         try:
             async with aclosing(self._transport.exchange(message)) as messages:
@@ -334,7 +354,8 @@ class ServerSession:
         with suppress(AgentUnreachableError, TimeoutError):
             async with asyncio.timeout(_GIVE_UP_S):
                 facts = {"requestId": message.id, "reason": "the caller cancelled the call"}
-                await self._transport.send(notification("notifications/cancelled", facts))
+                cancelled = notification("notifications/cancelled", facts)
+                await self._transport.send(with_meta(cancelled, trace_of(message.params)))
 
     async def _take(self, document: Mapping[str, Any], channel: Channel | None) -> asyncio.Task[None] | None:
         """Pass on progress and log lines; begin to answer a request of the server.
@@ -342,6 +363,11 @@ class ServerSession:
         ``channel`` is that of the call on whose stream the message came, None for the common stream.
         """
         method = document.get("method")
+        if channel is None:
+            channel = self._tasks.find_channel(document)
+        if method == STATUS_METHOD:
+            await self._tasks.take_status(document)
+            return None
         if "id" in document and isinstance(method, str):
             return await self._questions.begin(document, channel)
         if method == "notifications/cancelled":

@@ -13,7 +13,15 @@ from urllib.parse import urlsplit
 
 from retinue.core.errors import InvalidSettingError
 from retinue.mcp.client_configs.clients import CLIENTS, TOKEN_KEYS, Client, Places, get_client
-from retinue.mcp.client_configs.config_files import Changed, change_text, find_file, read_backups, read_text
+from retinue.mcp.client_configs.config_files import (
+    Changed,
+    change_text,
+    drop_backups,
+    find_file,
+    read_backups,
+    read_text,
+)
+from retinue.mcp.client_configs.merging import without_empty
 from retinue.mcp.client_configs.servers import FoundServer, is_hub, is_own_hub, read_server
 from retinue.settings import Settings
 from retinue.storage.state import State
@@ -108,9 +116,11 @@ def find_program(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 def connect(client: Client, file: Path, name: str, entry: dict[str, Any]) -> Changed:
     """Write the entry; an identical entry is left unchanged."""
-    secret = has_token(entry)
     return change_text(
-        file, lambda text: client.write_entry(text or "", name, entry, str(file)), secret=secret
+        file,
+        lambda text: client.write_entry(text or "", name, entry, str(file)),
+        secret=has_token(entry),
+        backup=not has_backup(client, file),
     )
 
 
@@ -133,7 +143,20 @@ def disconnect(client: Client, file: Path, name: str) -> Changed:
 
     # no backup: the replaced text differs by the entry only
     restored = change_text(file, restore, secret=False, backup=False)
-    return restored if restored.changed else change_text(file, remove, secret=False)
+    return restored if restored.changed else change_text(file, remove, secret=False, backup=False)
+
+
+def has_backup(client: Client, file: Path) -> bool:
+    """Whether a backup differs from the file by entries of hubs only, so that another one is not needed."""
+    text = read_text(file)
+    return text is not None and any(_is_same(client, text, former, file) for former in read_backups(file))
+
+
+def drop_needless_backups(client: Client, file: Path) -> None:
+    """Delete the backups of a file without an entry of a hub, because they may hold a token."""
+    text = read_text(file) or ""
+    if not any(is_hub(entry, client) for entry in client.list_entries(text, str(file)).values()):
+        drop_backups(file)
 
 
 def moves_file(state: State, client: Client) -> Path:
@@ -240,6 +263,23 @@ def _adds_up(client: Client, former: str | None, name: str, entry: dict[str, Any
         return client.write_entry(former or "", name, entry, "") == text
     except InvalidSettingError:
         return False
+
+
+def _is_same(client: Client, text: str, former: str, file: Path) -> bool:
+    """Whether the documents are equal without the entries of hubs."""
+
+    def rest_of(document: dict[str, Any]) -> Any:
+        entries = document.get(client.container)
+        if isinstance(entries, dict):
+            others = {name: entry for name, entry in entries.items() if not is_hub(entry, client)}
+            document = {**document, client.container: others}
+        return without_empty(document)
+
+    try:
+        documents = [dict(client.read_document(part, str(file))) for part in (text, former)]
+    except InvalidSettingError:
+        return False
+    return bool(rest_of(documents[0]) == rest_of(documents[1]))
 
 
 def _configured_url(settings: Settings) -> str:

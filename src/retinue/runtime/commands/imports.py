@@ -8,10 +8,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from retinue.core.errors import InvalidSettingError
+from retinue.client.mesh_client import MeshClient
+from retinue.core.errors import (
+    AgentUnreachableError,
+    CallTimedOutError,
+    InvalidSettingError,
+    NotAuthenticatedError,
+    RetinueError,
+)
 from retinue.core.record import HUB_NAME
 from retinue.mcp.client_configs.servers import is_own_hub
-from retinue.runtime.commands.client import MeshClient
+from retinue.mcp.upstream.http_transport import NEEDS_LOGIN
 from retinue.runtime.imports.files import find_own_url, open_pins, read_imports, write_import
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable
@@ -43,6 +50,15 @@ class ImportOutcome:
     problem: str = ""
     is_listed: bool = True
     shared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def failure(self) -> type[RetinueError] | None:
+        """The class of error that the failure is; None for an import that runs."""
+        if self.problem.startswith(NEEDS_LOGIN):
+            return NotAuthenticatedError
+        if self.problem:
+            return AgentUnreachableError
+        return None if self.is_listed else CallTimedOutError
 
 
 async def list_rows(client: MeshClient) -> dict[str, Mapping[str, Any]]:

@@ -17,15 +17,16 @@ from typing import Any
 from filelock import FileLock
 from pydantic import ValidationError
 
+from retinue.client.mesh_client import MeshClient
 from retinue.core.errors import InvalidSettingError, StateDamagedError, StateError
 from retinue.mcp.client_configs.clients import CLIENTS, Client
 from retinue.mcp.client_configs.config_files import Changed, change_text, check_writable, read_text
 from retinue.mcp.client_configs.merging import MovedEntry, PutBack, put_back
 from retinue.mcp.upstream.http_transport import NEEDS_LOGIN
-from retinue.runtime.commands.client import MeshClient
 from retinue.runtime.commands.connect import (
     ServerContainer,
     find_places,
+    has_backup,
     has_token,
     moves_file,
     read_servers,
@@ -227,7 +228,8 @@ def _write_files(plan: MovePlan, texts: Texts) -> list[Changed]:
     written: list[Changed] = []
     try:
         for file, (before, after) in texts.items():
-            written.append(_exchange(file, before, after, secret=_is_secret(plan, file)))
+            secret, backup = _is_secret(plan, file), not has_backup(plan.client, file)
+            written.append(_exchange(file, before, after, secret=secret, backup=backup))
     except BaseException:
         for changed in written:
             before, after = texts[changed.path]
@@ -255,7 +257,9 @@ def _is_secret(plan: MovePlan, file: Path) -> bool:
     return file == plan.files[0] and has_token(plan.hub_entry)
 
 
-def _exchange(file: Path, expected: str | None, text: str | None, *, secret: bool) -> Changed:
+def _exchange(
+    file: Path, expected: str | None, text: str | None, *, secret: bool, backup: bool = False
+) -> Changed:
     def edit(text_now: str | None) -> str | None:
         if text_now != expected:
             raise StateError(
@@ -263,7 +267,7 @@ def _exchange(file: Path, expected: str | None, text: str | None, *, secret: boo
             )
         return text
 
-    return change_text(file, edit, secret=secret)
+    return change_text(file, edit, secret=secret, backup=backup)
 
 
 def restore(
@@ -311,7 +315,7 @@ def _restore_file(client: Client, hub_name: str, note: Mapping[str, Any]) -> Res
         )
         return result.text
 
-    changed = change_text(file, edit, secret=False)
+    changed = change_text(file, edit, secret=False, backup=False)
     mode = note.get("mode")
     if mode is not None and changed.changed:
         with storage_errors(file):

@@ -22,7 +22,7 @@ from retinue.mcp.upstream.flood import FloodMeter
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imports.server import ImportSpec
 from retinue.mcp.upstream.imports.servers import ImportedServers
-from retinue.mcp.upstream.session import Transport
+from retinue.mcp.upstream.transport import Transport
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Invoker
@@ -43,6 +43,9 @@ LOOK_S = 0.5
 """Seconds between two looks whether the imports of the state have changed."""
 
 DOCUMENT_TIMEOUT_S = 30.0
+
+TASKS_ONLY = "it runs as a task only (taskSupport: required), and the server does not run tools as tasks"
+"""Why a tool is left out."""
 
 _log = structlog.get_logger("retinue.imports")
 
@@ -147,7 +150,12 @@ class Imports:
         pins = self._servers.pins
         servers = [
             ImportState(
-                member.spec.name, "mcp", member.is_ready, member.reason, pins.list_changes(member.spec.name)
+                member.spec.name,
+                "mcp",
+                member.is_ready,
+                member.reason,
+                pins.list_changes(member.spec.name),
+                dict.fromkeys(member.uncallable, TASKS_ONLY),
             )
             for member in self._servers.list_members()
         ]

@@ -181,6 +181,8 @@ def list_installed_sources() -> InstalledSources:
     folders = [("retinue", resources.files("retinue.workflows").joinpath("builtin"))]
     broken = []
     for plugin in list_plugins(WORKFLOWS):
+        if ":" in plugin.target:
+            continue  # a workflow in Python
         try:
             folders.append((plugin.distribution, _open_package(plugin)))
         except InvalidSettingError as error:

@@ -13,7 +13,14 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Discriminator, Field, Tag, TypeAdapter
 
-from retinue.workflows.definitions.definition import Definition, Step, StrictModel, WorkflowSettings
+from retinue.workflows.definitions.definition import (
+    CodeDefinition,
+    CodeReference,
+    Definition,
+    Step,
+    StrictModel,
+    WorkflowSettings,
+)
 
 _PARSED = 32
 """How many different definitions stay parsed."""
@@ -41,7 +48,15 @@ class WholeRun(Definition):
 
     @classmethod
     def of(cls, definition: Definition, nested: Bundled) -> WholeRun:
-        return cls.model_validate({**dict(definition), "nested": dict(nested)})
+        form = CodeRun if isinstance(definition, CodeDefinition) else cls
+        return form.model_validate({**dict(definition), "nested": dict(nested)})
+
+
+class CodeRun(WholeRun):
+    """A workflow in Python that was started from outside; its function makes the steps."""
+
+    steps: Annotated[tuple[Step, ...], Field(strict=False, max_length=0)] = ()
+    code: CodeReference
 
 
 class NestedRun(WholeRun):
@@ -66,7 +81,7 @@ class BranchRun(StrictModel):
     nested: dict[str, BundledWorkflow] = Field(default={})
 
 
-RunForm = WholeRun | NestedRun | BranchRun
+RunForm = WholeRun | NestedRun | CodeRun | BranchRun
 
 
 def render_form(form: RunForm) -> dict[str, Any]:
@@ -85,13 +100,18 @@ def _parse(text: bytes) -> RunForm:
 
 
 def _kind_of(value: Any) -> str:
-    return "branch" if "branch" in value else "nested" if value.get("as_step") else "whole"
+    if "branch" in value:
+        return "branch"
+    if "code" in value:
+        return "code"
+    return "nested" if value.get("as_step") else "whole"
 
 
 _FORMS: TypeAdapter[RunForm] = TypeAdapter(
     Annotated[
         Annotated[WholeRun, Tag("whole")]
         | Annotated[NestedRun, Tag("nested")]
+        | Annotated[CodeRun, Tag("code")]
         | Annotated[BranchRun, Tag("branch")],
         Discriminator(_kind_of),
     ]

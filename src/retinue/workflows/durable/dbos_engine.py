@@ -27,6 +27,7 @@ from dbos import (
 from dbos import error as dbos_errors
 from dbos._context import get_local_dbos_context
 from dbos._core import WorkflowHandleAsyncTask
+from dbos._dbos import StepReservation
 from dbos._serialization import deserialize_exception, deserialize_value
 
 from retinue.core.errors import StateError
@@ -66,12 +67,23 @@ StoredFailure = PortableWorkflowError
 EngineError = dbos_errors.DBOSException
 """Any failure that the engine itself reports."""
 
+Reservation = StepReservation
+"""The number of a call that was taken before the call is made."""
+
 
 class RunLetGoError(BaseException):
     """The database did not answer: this execution stops, and the run is taken up again later.
 
     A BaseException, so that neither a body nor the engine's journal takes it for an outcome.
     """
+
+
+class RunPassedOnError(RunLetGoError):
+    """This node cannot execute the run: it is queued at the node ``executor``."""
+
+    def __init__(self, executor: str) -> None:
+        super().__init__(f"passed on to {executor}")
+        self.executor = executor
 
 
 class ReplayError(Exception):
@@ -290,8 +302,9 @@ class EngineClient:
         return total
 
     def requeue(self, connection: sa.Connection, run_id: str, owner: str | None, executor: str) -> None:
-        """Queue a run at a node, if it still belongs to this execution."""
-        statement = self._requeue("workflow_uuid = :run_id AND status = 'PENDING' AND owner_xid = :owner")
+        """Queue a run at a node, if it still belongs to this execution, which did not crash in it."""
+        condition = "workflow_uuid = :run_id AND status = 'PENDING' AND owner_xid = :owner"
+        statement = self._requeue(condition, "recovery_attempts = 0, ")
         connection.execute(statement, {"queue": queue_of(executor), "run_id": run_id, "owner": owner})
 
     def list_lost(
@@ -328,9 +341,9 @@ class EngineClient:
             statement.bindparams(sa.bindparam("runs", expanding=True)), parameters
         ).rowcount
 
-    def _requeue(self, condition: str) -> sa.TextClause:
+    def _requeue(self, condition: str, change: str = "") -> sa.TextClause:
         return sa.text(
-            f"UPDATE {self._table} SET status = 'ENQUEUED', owner_xid = NULL, "  # noqa: S608
+            f"UPDATE {self._table} SET {change}status = 'ENQUEUED', owner_xid = NULL, "  # noqa: S608
             f"started_at_epoch_ms = NULL, queue_name = :queue WHERE {condition}"
         )
 
@@ -463,10 +476,16 @@ async def _launch() -> None:
     await launched
 
 
-async def run_step(name: str, act: Callable[[], Awaitable[Any]]) -> Any:
+def reserve_step() -> Reservation:
+    """Take the next number in the journal of the run that this code is part of, for a later `run_step`."""
+    return DBOS.reserve_step()
+
+
+async def run_step(name: str, act: Callable[[], Awaitable[Any]], reserved: Reservation | None = None) -> Any:
     """Do one call of the run that this code is part of, or give its recorded value on replay.
 
-    Raises RunLetGoError where the database does not answer, ReplayError where another call was recorded.
+    The call has the number that was ``reserved`` for it, else the next one. Raises RunLetGoError where the
+    database does not answer, ReplayError where another call was recorded.
     """
 
     async def do() -> Any:
@@ -476,6 +495,8 @@ async def run_step(name: str, act: Callable[[], Awaitable[Any]]) -> Any:
             raise RunLetGoError(error.message) from error
 
     try:
+        if reserved is not None:
+            return await reserved.run_async({"name": name}, do)
         return await DBOS.run_step_async({"name": name}, do)
     except sa.exc.SQLAlchemyError as error:
         raise RunLetGoError(str(error)) from error

@@ -14,13 +14,22 @@ import orjson
 
 from retinue.core.errors import StateError, TooLargeError, UnknownRunError
 from retinue.core.json_values import copy_json
-from retinue.workflows.durable.dbos_engine import RUN, ReplayError, RunLetGoError, run_step, taken_over
+from retinue.workflows.durable.dbos_engine import (
+    RUN,
+    ReplayError,
+    Reservation,
+    RunLetGoError,
+    RunPassedOnError,
+    reserve_step,
+    run_step,
+    taken_over,
+)
 from retinue.workflows.durable.events import EventSink
 from retinue.workflows.durable.nodes import Lease
 from retinue.workflows.durable.run_rows import CALLS, read_ended, stored_ended
 from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.durable.stored_once import is_large
-from retinue.workflows.runs.ports import Count, Effect, WaitMode
+from retinue.workflows.runs.ports import Count, Effect, Mark, StepCall, WaitMode
 from retinue.workflows.runs.records import (
     ChildOutcome,
     ChildRun,
@@ -30,7 +39,7 @@ from retinue.workflows.runs.records import (
     StepOutcome,
     read_json,
 )
-from retinue.workflows.runs.replay_rules import ReplayRules, RunSize, nobody_answered, run_effect
+from retinue.workflows.runs.replay_rules import ReplayRules, RunSize, nobody_answered, run_all, run_effect
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
@@ -63,6 +72,10 @@ class RunServices(Protocol):
     async def still_owns(self, run_id: str, owner: str | None) -> bool: ...
 
     async def count_undo_requests(self, run_id: str) -> int: ...
+
+    def find_other_node(self) -> str | None: ...
+
+    async def find_mark(self, run_id: str, call: str) -> Mark | None: ...
 
     async def compute(self, function: Callable[[*_Args], _T], *arguments: *_Args) -> _T: ...
 
@@ -128,7 +141,9 @@ class DurableContext:
         self._epoch = epoch
         self._events = events
         self._services = services
+        self._places = places
         self._place = StepPlace(places)
+        self._places_held: dict[asyncio.Task[Any] | None, StepPlace] = {}
         self._size = size
         self._given_up: set[str] = set()
         self._may_repeat = resumed
@@ -142,9 +157,15 @@ class DurableContext:
         return self._services.agent_wait_of(self._root)
 
     async def pause(self, seconds: float) -> None:
-        self._place.give_back()
+        place = self._places_held.get(asyncio.current_task(), self._place)
+        place.give_back()
         await asyncio.sleep(seconds)
-        await self._place.take()
+        await place.take()
+
+    async def pass_on(self) -> None:
+        other = self._services.find_other_node()
+        if other is not None:
+            raise RunPassedOnError(other)
 
     async def count_undo_requests(self) -> int:
         try:
@@ -163,12 +184,36 @@ class DurableContext:
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
         count: Count | None = None,
+        mark: Mark | None = None,
     ) -> StepOutcome:
         with self.rules.take(path):
             act = partial(run_effect, path, effect, timeout_s, count)
-            outcome = await self._do_seen(path, path, act, facts, self._place)
+            outcome = await self._do_seen(path, path, act, facts, self._place, mark)
         self.outcomes[path] = outcome.value
         return outcome
+
+    async def together(
+        self, calls: Sequence[StepCall], *, limit: int | None = None
+    ) -> tuple[StepOutcome, ...]:
+        gate = asyncio.Semaphore(limit or max(1, len(calls)))
+        with self.rules.take_all([call.path for call in calls]):
+            works = [self._do_together(call, reserve_step(), gate) for call in calls]
+            outcomes = await run_all(works)
+        self.outcomes |= {call.path: outcome.value for call, outcome in zip(calls, outcomes, strict=True)}
+        return tuple(outcomes)
+
+    async def _do_together(
+        self, call: StepCall, reserved: Reservation, gate: asyncio.Semaphore
+    ) -> StepOutcome:
+        task = asyncio.current_task()
+        place = self._places_held[task] = StepPlace(self._places)
+        act = partial(run_effect, call.path, call.effect, call.timeout_s, call.count)
+        try:
+            return await self._do_seen(
+                call.path, call.path, act, call.facts, place, call.mark, reserved, gate
+            )
+        finally:
+            del self._places_held[task]
 
     async def child(self, path: str, request: RunRequest) -> ChildRun:
         with self.rules.take(path):
@@ -241,7 +286,13 @@ class DurableContext:
             await self._call(f"sleep {path}", sleep)
 
     async def wait_until(
-        self, path: str, until: float, *, at_most_s: float, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        until: float,
+        *,
+        at_most_s: float,
+        facts: Mapping[str, Any] | None = None,
+        mark: Mark | None = None,
     ) -> None:
         async def wait() -> StepOutcome:
             began = time.monotonic()
@@ -253,10 +304,16 @@ class DurableContext:
                 await asyncio.sleep(min(left_s, CLOCK_LOOK_S))
 
         with self.rules.take(path):
-            await self._do_seen(f"sleep {path}", path, wait, facts, nullcontext())
+            await self._do_seen(f"sleep {path}", path, wait, facts, nullcontext(), mark)
 
     async def receive(
-        self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        topic: str,
+        timeout_s: float,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        mark: Mark | None = None,
     ) -> StepOutcome:
         async def take() -> StepOutcome:
             receiver = f"{self._run_id} {path}"
@@ -269,7 +326,7 @@ class DurableContext:
 
         with self.rules.take(path):
             until = await self._record_end(path, timeout_s)
-            return await self._do_seen(f"receive {path}", path, take, facts, nullcontext())
+            return await self._do_seen(f"receive {path}", path, take, facts, nullcontext(), mark)
 
     async def _record_end(self, path: str, seconds: float) -> float:
         async def read_clock() -> Any:
@@ -284,14 +341,20 @@ class DurableContext:
         act: Callable[[], Awaitable[StepOutcome]],
         given: Mapping[str, Any] | None,
         place: AbstractAsyncContextManager[None],
+        mark: Mark | None = None,
+        reserved: Reservation | None = None,
+        gate: AbstractAsyncContextManager[None] | None = None,
     ) -> StepOutcome:
-        """Act, record the outcome, and emit both events; for a recorded call, those not emitted yet."""
+        """Act, record the outcome, and emit both events; for a recorded call, those not emitted yet.
+
+        A call that is made with others has its number ``reserved``, and waits for the ``gate`` to act.
+        """
         facts = dict(copy_json(dict(given or {}), f"the facts of step {path}"))
-        acted = False
+        acted, may_repeat = False, self._may_repeat
 
         async def act_seen() -> Any:
             nonlocal acted
-            async with place:
+            async with gate or nullcontext(), place:
                 acted = True
                 await self._await_lease()
                 began = time.perf_counter()
@@ -304,11 +367,14 @@ class DurableContext:
                 else:
                     self._events.emit("step_started", path, facts)
                     outcome = self._size.add_outcome(path, await act())
-            if self._may_repeat:
+            if may_repeat:
                 outcome = replace(outcome, calls=None)
-            return outcome.to_json() | {"ms": round((time.perf_counter() - began) * 1000, 3)}
+            stored = outcome.to_json() | {"ms": round((time.perf_counter() - began) * 1000, 3)}
+            return stored if mark is None else stored | {"mark": mark.to_json()}
 
-        recorded = await self._call(name, act_seen)
+        recorded = await self._call(name, act_seen, mark, reserved)
+        if not acted:
+            self.rules.check_mark(path, mark, Mark.find(recorded))
         once = f"done {path}"
         if acted or not self._events.was_emitted(once):
             finished = {key: value for key, value in facts.items() if key != "input"}
@@ -318,7 +384,13 @@ class DurableContext:
             self._events.emit("step_finished", path, finished, once)
         return read_json(StepOutcome, recorded)
 
-    async def _call(self, name: str, act: Callable[[], Awaitable[Any]]) -> Any:
+    async def _call(
+        self,
+        name: str,
+        act: Callable[[], Awaitable[Any]],
+        mark: Mark | None = None,
+        reserved: Reservation | None = None,
+    ) -> Any:
         """One durable call; gives the value with which it ended first."""
 
         async def do_again() -> Any:
@@ -328,9 +400,12 @@ class DurableContext:
                 self._may_repeat = False
 
         try:
-            return await run_step(name, do_again if self._may_repeat else act)
+            return await run_step(name, do_again if self._may_repeat else act, reserved)
         except ReplayError as error:
-            raise self._refuse_replay(name, error) from None
+            recorded = None
+            if mark is not None and error.recorded is not None:
+                recorded = await self._services.find_mark(self._run_id, error.recorded)
+            raise self._refuse_replay(name, error, mark, recorded) from None
 
     async def _await_lease(self) -> None:
         """Wait for the lease of this node; if it was lost, check that the run is still this execution's."""
@@ -344,11 +419,15 @@ class DurableContext:
                 raise taken_over(self._run_id)
             self._epoch = epoch
 
-    def _refuse_replay(self, asked: str, error: ReplayError) -> Exception:
+    def _refuse_replay(
+        self, asked: str, error: ReplayError, mark: Mark | None = None, recorded: Mark | None = None
+    ) -> Exception:
         if error.recorded is None:
             return self.rules.refuse(f"{asked}: {error}")
+        asks = "the body" if mark is None else mark.place
+        was = "was recorded" if recorded is None else f"was recorded from {recorded.place}"
         return self.rules.refuse(
-            f"on replay the body asks for {_describe(asked)} where {_describe(error.recorded)} was recorded"
+            f"on replay {asks} asks for {_describe(asked)} where {_describe(error.recorded)} {was}"
         )
 
 

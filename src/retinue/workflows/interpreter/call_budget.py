@@ -35,10 +35,12 @@ class CallBudget:
 
     def settle_branch(self, origin: Origin, ended: ChildOutcome | None) -> None:
         """Count the calls of a branch with this origin; its whole share if they are unknown."""
-        if self._budget is None:
-            return
-        used = None if ended is None else ended.calls
-        self._budget.spend((origin.calls_left or 0) if used is None else used)
+        self.settle_share(origin, None if ended is None else ended.calls)
+
+    def settle_share(self, origin: Origin, used: int | None) -> None:
+        """Count the calls that were used of the share of this origin; all of it if they are unknown."""
+        if self._budget is not None:
+            self._budget.spend((origin.calls_left or 0) if used is None else used)
 
 
 class StepBudget:

@@ -15,7 +15,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from retinue.core.errors import ExpressionError, OutputInvalidError, Problem, StepFailedError
+from retinue.core.errors import (
+    ExecutionFailedError,
+    ExpressionError,
+    OutputInvalidError,
+    Problem,
+    StepFailedError,
+)
 from retinue.core.parts import PARTS_FIELD
 from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.caller import Caller, cache_key
@@ -28,7 +34,7 @@ from retinue.workflows.definitions.definition import (
     iterate_steps,
     parse_duration,
 )
-from retinue.workflows.definitions.run_forms import BranchRun, Bundled, NestedRun, parse_form
+from retinue.workflows.definitions.run_forms import BranchRun, Bundled, CodeRun, NestedRun, parse_form
 from retinue.workflows.expressions.scope import Scope, nearest_output
 from retinue.workflows.expressions.templates import render
 from retinue.workflows.interpreter.branches import BranchInput, BranchResult, describe_error
@@ -44,7 +50,7 @@ from retinue.workflows.interpreter.control_steps import (
 from retinue.workflows.interpreter.frame import Frame, StepResult, Tools, add_note, record_failure
 from retinue.workflows.interpreter.parallel_steps import run_parallel
 from retinue.workflows.interpreter.saga import compensate, finish_undoing, record_trials, record_undo
-from retinue.workflows.runs.ports import RunContext
+from retinue.workflows.runs.ports import Body, RunContext
 from retinue.workflows.runs.records import RunRequest, read_json
 
 RunStep = Callable[[Frame, Step, str], Awaitable[StepResult | None]]
@@ -224,9 +230,13 @@ def _unfit(step: Step) -> OutputInvalidError:
 
 
 class Interpreter:
-    """Executes definitions; `run` is the Body of a Runs implementation."""
+    """Executes definitions; `run` is the Body of a Runs implementation.
 
-    def __init__(self, tools: Tools | Caller) -> None:
+    ``code`` is the body of runs of workflows in Python; without one they fail.
+    """
+
+    def __init__(self, tools: Tools | Caller, *, code: Body | None = None) -> None:
+        self._code = code
         self._tools = tools if isinstance(tools, Tools) else Tools(tools)
 
     async def run(self, context: RunContext, request: RunRequest) -> Any:
@@ -236,6 +246,10 @@ class Interpreter:
         with the step, its agent, the cause and the compensated steps.
         """
         form = parse_form(request.definition)
+        if isinstance(form, CodeRun):
+            if self._code is None:
+                raise ExecutionFailedError("this process runs no workflows in Python", remedy="use a hub")
+            return await self._code(context, request)
         if isinstance(form, BranchRun):
             return await self._run_branch(context, request, form)
         scope = Scope(request.input, (step.id for step in iterate_steps(form.steps)))

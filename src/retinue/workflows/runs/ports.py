@@ -3,18 +3,20 @@
 Rules for bodies. Every implementation enforces 1 and 2, because DBOS would replay wrong data silently:
 
 1. Each durable call has a path, which is unique within the run.
-2. Only the body's own task makes durable calls, one after the other. Concurrent work is done in child
-   runs, which are started in order.
+2. Only the body's own task makes durable calls, one after the other. Concurrent work is done by
+   `RunContext.together`, or in child runs, which are started in order.
 3. A body reads no clock, no random numbers and no settings. It decides by its input and by the outcomes
    of its durable calls, which on replay are the recorded ones.
 4. Arguments and results of durable calls are JSON values, and are copied.
 
-Breaking 1 or 2 raises DurableRuleError and fails the run, even if the body catches the error.
+Breaking 1 or 2 raises DurableRuleError and fails the run, even if the body catches the error. So does a
+durable call with another mark than the recorded one.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from retinue.workflows.runs.records import (
@@ -41,6 +43,38 @@ class DurableRuleError(RuntimeError):
     """A body broke a rule of this module, which is a bug of the body."""
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a durable call was made with: a ``digest`` of its arguments, and its ``place`` in the source.
+
+    It is recorded with the outcome. On replay another digest breaks the rules; the error names both places.
+    """
+
+    digest: str
+    place: str
+
+    def to_json(self) -> list[str]:
+        return [self.digest, self.place]
+
+    @classmethod
+    def find(cls, recorded: Any) -> Mark | None:
+        """The mark in what was recorded for a durable call; None for a call without one."""
+        mark = recorded.get("mark") if isinstance(recorded, Mapping) else None
+        return None if mark is None else cls(*mark)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """One of the effects that `RunContext.together` runs; its fields are arguments of `RunContext.step`."""
+
+    path: str
+    effect: Effect
+    timeout_s: float
+    facts: Mapping[str, Any] | None = None
+    count: Count | None = None
+    mark: Mark | None = None
+
+
 class RunContext(Protocol):
     """The durable calls of a body: each is done once, and its outcome is recorded."""
 
@@ -57,6 +91,12 @@ class RunContext(Protocol):
 
     async def pause(self, seconds: float) -> None:
         """Wait within an effect, for an agent to come back; meanwhile other steps use its place."""
+
+    async def pass_on(self) -> None:
+        """Let another living node execute this run, which this one cannot; returns where there is none.
+
+        It is no durable call, ends this execution, and comes before the first durable call.
+        """
 
     async def count_undo_requests(self) -> int:
         """How often this run, which failed with steps left to be undone, was resumed to undo them.
@@ -75,11 +115,21 @@ class RunContext(Protocol):
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
         count: Count | None = None,
+        mark: Mark | None = None,
     ) -> StepOutcome:
         """Run an effect and record its outcome; failures and time-outs are outcomes too.
 
         ``facts`` are added to the events of the step. ``count`` gives ``calls`` of the outcome, which stay
         unknown if an earlier execution of the run was interrupted during the step.
+        """
+
+    async def together(
+        self, calls: Sequence[StepCall], *, limit: int | None = None
+    ) -> tuple[StepOutcome, ...]:
+        """Run several effects at once, at most ``limit`` of them; returns their outcomes in the given order.
+
+        Each is a step of its own, and is recorded when it ends. Their places in the journal are taken in the
+        given order before any of them begins, so a resumed run repeats only those that had not ended.
         """
 
     async def child(self, path: str, request: RunRequest) -> ChildRun:
@@ -97,7 +147,13 @@ class RunContext(Protocol):
         """Sleep; time that passes while the run is interrupted counts."""
 
     async def wait_until(
-        self, path: str, until: float, *, at_most_s: float, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        until: float,
+        *,
+        at_most_s: float,
+        facts: Mapping[str, Any] | None = None,
+        mark: Mark | None = None,
     ) -> None:
         """Wait until a time, in seconds since 1970, as the clock shows it. Emits the events of a step.
 
@@ -105,7 +161,13 @@ class RunContext(Protocol):
         """
 
     async def receive(
-        self, path: str, topic: str, timeout_s: float, *, facts: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        topic: str,
+        timeout_s: float,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        mark: Mark | None = None,
     ) -> StepOutcome:
         """Wait for the next signal of a topic; a time-out is a fault. Emits the events of a step."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -20,7 +20,7 @@ from retinue.core.errors import (
 )
 from retinue.core.json_values import copy_json
 from retinue.mesh.time_limit import TimeLimit
-from retinue.workflows.runs.ports import Count, DurableRuleError, Effect
+from retinue.workflows.runs.ports import Count, DurableRuleError, Effect, Mark
 from retinue.workflows.runs.records import Fault, StepOutcome
 
 MAX_RUN_BYTES = 64 * 1024 * 1024
@@ -28,6 +28,8 @@ MAX_RUN_BYTES = 64 * 1024 * 1024
 
 _ALWAYS_KEPT_BYTES = 4 * 1024
 _STEP_LAYER = "workflow step"
+
+_T = TypeVar("_T")
 
 
 class RunSize:
@@ -85,26 +87,64 @@ class ReplayRules:
     @contextmanager
     def take(self, path: str) -> Iterator[None]:
         """Check one durable call and hold the turn until it ends; raises DurableRuleError."""
-        if asyncio.current_task() is not self.task:
-            raise self.refuse(
-                f"durable call {path!r} comes from a task other than the body's: use child runs"
-            )
-        if self._path is not None:
-            raise self.refuse(f"durable call {path!r} while {self._path!r} is in flight: use child runs")
-        if path in self._used:
-            raise self.refuse(f"path {path!r} is used twice in run {self._run_id}")
-        self._used.add(path)
-        self._path = path
+        with self.take_all((path,)):
+            yield
+
+    @contextmanager
+    def take_all(self, paths: Sequence[str]) -> Iterator[None]:
+        """Check durable calls that are made together; as `take`."""
+        for path in paths:
+            if asyncio.current_task() is not self.task:
+                raise self.refuse(
+                    f"durable call {path!r} comes from a task other than the body's: use child runs"
+                )
+            if self._path is not None:
+                raise self.refuse(f"durable call {path!r} while {self._path!r} is in flight: use child runs")
+            if path in self._used:
+                raise self.refuse(f"path {path!r} is used twice in run {self._run_id}")
+            self._used.add(path)
+        self._path = paths[0] if paths else None
         try:
             yield
         finally:
             self._path = None
+
+    def check_mark(self, path: str, mark: Mark | None, recorded: Mark | None) -> None:
+        """Check that a recorded call was made with what the body asks for now; raises DurableRuleError."""
+        if mark is not None and recorded is not None and mark.digest != recorded.digest:
+            raise self.refuse(
+                f"on replay {mark.place} asks for step {path!r} with other arguments than those recorded "
+                f"from {recorded.place}"
+            )
 
     def refuse(self, problem: str) -> DurableRuleError:
         """Record a violation; returns the error to raise."""
         error = DurableRuleError(problem)
         self.broken_rule = self.broken_rule or error
         return error
+
+
+async def run_all(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Run works in tasks of their own, begun in order; returns their results in order.
+
+    Where one raises, or this task is cancelled, all are cancelled and awaited. The first one that raised
+    tells the error, which may be a BaseException.
+    """
+    tasks = [asyncio.create_task(work) for work in works]
+    if not tasks:
+        return []
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        running = [task for task in tasks if not task.done()]
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+    for task in tasks:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+    return [task.result() for task in tasks]
 
 
 async def run_effect(path: str, effect: Effect, timeout_s: float, count: Count | None = None) -> StepOutcome:

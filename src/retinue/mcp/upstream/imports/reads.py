@@ -48,7 +48,9 @@ async def read_from(
         outgoing.record_usage(0)
         meta = trace_for(outgoing.trace)
         try:
-            result = await server.with_session(lambda session: session.read(method, params, meta, channel))
+            result = await server.with_session(
+                meta, lambda session: session.read(method, params, meta, channel)
+            )
         except RemoteFaultError as error:
             if request.kind == "completion" and error.code == _NO_METHOD:
                 return Completion(())  # it has prompts or templates, but completes nothing

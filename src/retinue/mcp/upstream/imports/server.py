@@ -23,7 +23,9 @@ from retinue.core.record import AgentRecord, Health, Listing
 from retinue.core.uri_template import names_place
 from retinue.mcp.codec.foreign import ServerLists, parse_prompts, parse_resources, parse_tools
 from retinue.mcp.upstream.open_calls import RequestLimit
-from retinue.mcp.upstream.session import ServerSession, Transport
+from retinue.mcp.upstream.session import ServerSession
+from retinue.mcp.upstream.traces import TraceMeta, own_trace
+from retinue.mcp.upstream.transport import Transport
 from retinue.mesh.directory.sources import LiveMember, OnChange
 from retinue.mesh.foreign_records import bound_tools, clean_record
 from retinue.mesh.pins import Pins
@@ -117,6 +119,10 @@ class ImportedServer(LiveMember):
         """Set at the end of an attempt to connect; cleared by a call that waits for one."""
         self._wake = asyncio.Event()
         self._renew = asyncio.Event()
+        self.uncallable: tuple[str, ...] = ()
+        """The tools that are left out, because the server runs them as tasks only and offers no tasks."""
+        self._caused_by: TraceMeta | None = None
+        """The trace of the call that waits for a session; None if the process connects for itself."""
         self._describe(self._tools)
 
     @property
@@ -170,37 +176,42 @@ class ImportedServer(LiveMember):
         self._followed = frozenset(sorted(uris)[:MAX_FOLLOWED])
         self._follows_others.set()
 
-    async def open_session(self) -> ServerSession:
-        """The session; waits for one attempt to connect. Raises AgentUnreachableError."""
+    async def open_session(self, trace_meta: TraceMeta | None = None) -> ServerSession:
+        """The session; waits for one attempt to connect, as part of the trace of the call that needs it.
+
+        Raises AgentUnreachableError.
+        """
         if self._session is None and not self.spec.problem:
             self._settled.clear()
+            self._caused_by = trace_meta
             self._wake.set()
             await self._settled.wait()
         if self._session is None:
             raise AgentUnreachableError(self.spec.name, self.spec.place, self.reason, sent=False)
         return self._session
 
-    async def renew_session(self, lost: ServerSession) -> ServerSession:
+    async def renew_session(self, lost: ServerSession, trace_meta: TraceMeta | None = None) -> ServerSession:
         """The session after ``lost``. Raises AgentUnreachableError."""
         if self._session is lost:
             self._session = None
             self._renew.set()
-        return await self.open_session()
+        return await self.open_session(trace_meta)
 
-    async def with_session(self, work: Callable[[ServerSession], Awaitable[T]]) -> T:
+    async def with_session(self, trace_meta: TraceMeta, work: Callable[[ServerSession], Awaitable[T]]) -> T:
         """``work`` with the session; once more with a new one if the request was certainly not sent.
 
-        Raises BusyError while `MAX_IN_FLIGHT` others run.
+        ``trace_meta`` is the trace of the call, also of a session that it must open. Raises BusyError while
+        `MAX_IN_FLIGHT` others run.
         """
         with self._limit.running():
             try:
-                session = await self.open_session()
+                session = await self.open_session(trace_meta)
                 try:
                     return await work(session)
                 except AgentUnreachableError as error:
                     if error.sent:
                         raise
-                    return await work(await self.renew_session(session))
+                    return await work(await self.renew_session(session, trace_meta))
             except AgentUnreachableError as error:
                 error.remedy = "the hub connects to it again for the next call; its state: retinue imports"
                 raise
@@ -242,10 +253,12 @@ class ImportedServer(LiveMember):
     async def _serve(self, transport: Transport) -> None:
         """Open a session, and return when it has ended."""
         session = ServerSession(self.spec.name, transport, self._client_version)
+        trace, self._caused_by = self._caused_by or own_trace(), None
         async with asyncio.timeout(self.spec.start_s):
             await transport.open()
-            facts = await session.start()
-            lists = await session.read_lists()
+            facts = await session.start(trace)
+            lists = await session.read_lists(trace)
+        self._caused_by = None  # of a call that came meanwhile
         self._instructions = facts.instructions[:MAX_DESCRIPTION]
         self._subscribes = facts.subscribes
         self._record = replace(self._record, version=facts.server_version or None)
@@ -307,7 +320,9 @@ class ImportedServer(LiveMember):
             _log.warning(
                 "import bounded", server=self.spec.name, tools_left_out=left_out, templates=templates
             )
-        self._tools, self._has_lists = bounded, True
+        if lists.uncallable != self.uncallable:
+            _log.warning("tools not callable", server=self.spec.name, tools=lists.uncallable)
+        self._tools, self._has_lists, self.uncallable = bounded, True, lists.uncallable
         if self._instructions:
             self._tools = (*bounded, {"name": INSTRUCTIONS, "description": self._instructions})
         seen = self.spec.visibility

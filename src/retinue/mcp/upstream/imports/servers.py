@@ -5,6 +5,7 @@ A server that fails never affects the others.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -104,7 +105,10 @@ class ImportedServers(LiveSource[ImportedServer]):
         with admitted.relay() as outgoing:
             # it reports no further calls; those that come back with the trace are one hop each
             outgoing.record_usage(0)
-            meta = trace_for(outgoing.trace)
+            meta, within_s = trace_for(outgoing.trace), None
+            if call.deadline is not None:
+                within_s = call.deadline - asyncio.get_running_loop().time()
             return await server.with_session(
-                lambda session: session.call(skill, call.arguments, meta, channel)
+                meta,
+                lambda session: session.call(skill, call.arguments, meta, channel, within_s=within_s),
             )

@@ -1,0 +1,1 @@
+"""Workflows in Python: functions whose steps are recorded as those of workflows in YAML."""

@@ -1,0 +1,136 @@
+"""Executes workflows in Python, as the body of their runs."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from retinue.core.errors import ExecutionFailedError, InvalidSettingError, RetinueError, StepFailedError
+from retinue.flows.run import Run
+from retinue.flows.workflow import CodeWorkflow
+from retinue.workflows.definitions.definition import CodeReference
+from retinue.workflows.definitions.loading import Loaded
+from retinue.workflows.interpreter.frame import Frame, Tools
+from retinue.workflows.interpreter.saga import compensate, finish_undoing
+from retinue.workflows.library import Library
+from retinue.workflows.runs.ports import DurableRuleError, RunContext
+from retinue.workflows.runs.records import Fault, RunRequest, as_json
+
+_log = structlog.get_logger("retinue.runs")
+
+PASS_ON_S = 5.0
+"""How long a node keeps a run whose code it does not have, before another node gets it."""
+
+CODE = "code"
+"""The key of a stored definition whose run is executed by Python code."""
+
+
+class HostedWorkflows:
+    """The workflows in Python that this process executes, by name."""
+
+    def __init__(self, workflows: Iterable[CodeWorkflow] = ()) -> None:
+        self._workflows: dict[str, CodeWorkflow] = {}
+        for workflow in workflows:
+            self.add(workflow)
+
+    def add(self, workflow: CodeWorkflow) -> None:
+        """Host a workflow; raises InvalidSettingError where another one has its name."""
+        known = self._workflows.setdefault(workflow.name, workflow)
+        if known is not workflow:
+            raise InvalidSettingError(
+                f"workflow {workflow.name}",
+                f"both {known.place.file}:{known.place.line} and {workflow.place.file}:{workflow.place.line} "
+                "have this name",
+                remedy='give one of them another: @workflow(name="…")',
+            )
+
+    def list_loaded(self) -> Sequence[Loaded]:
+        """The workflows as the library lists them, in the order of their names."""
+        return [self._workflows[name].loaded for name in sorted(self._workflows)]
+
+    def find(self, code: CodeReference) -> CodeWorkflow | None:
+        """The workflow that executes runs of this code; None where this process has no such code."""
+        return next((one for one in self._workflows.values() if one.executes(code)), None)
+
+    def explain_missing(self, definition: Mapping[str, Any]) -> str | None:
+        """Which code a run with this stored definition waits for; None for none."""
+        if CODE not in definition:
+            return None
+        code = CodeReference.model_validate(definition[CODE])
+        return None if self.find(code) is not None else describe_code(code)
+
+
+def describe_code(code: CodeReference) -> str:
+    """A reference for people, as ``flows.py:nightly (sha256:1234567890ab…)``."""
+    return f"{code.file}:{code.function} ({code.digest[:19]}…)"
+
+
+class CodeBody:
+    """The body of the runs of workflows in Python; ``library`` has the workflows that they run."""
+
+    def __init__(self, hosted: HostedWorkflows, tools: Tools, library: Library | None = None) -> None:
+        self._hosted = hosted
+        self._tools = tools
+        self._library = library or Library(code=hosted.list_loaded())
+
+    async def run(self, context: RunContext, request: RunRequest) -> Any:
+        """Execute a run.
+
+        A run whose code this process does not have is passed on to another node. Where there is none it
+        waits, until one comes, the run is cancelled or the process ends: other code might make other steps.
+        """
+        code = CodeReference.model_validate(request.definition[CODE])
+        workflow = self._hosted.find(code)
+        if workflow is None:
+            _log.warning("run waits for its code", run=context.run_id, code=describe_code(code))
+        while workflow is None:
+            await asyncio.sleep(PASS_ON_S)
+            await context.pass_on()
+        run = Run(context, request, self._tools, self._library)
+        return await _execute(workflow, context, request, run)
+
+
+async def _execute(workflow: CodeWorkflow, context: RunContext, request: RunRequest, run: Run) -> Any:
+    frame = run.open_frame(context)
+    try:
+        arguments = workflow.signature.bind(request.input or {}, run)
+        value = workflow.signature.encode(await workflow.function(**arguments))
+    except DurableRuleError:
+        raise
+    except Exception as error:
+        failed = await _undo(frame, _explain(workflow, error))
+        frame.record_usage()
+        raise failed from error
+    frame.record_usage()
+    return value
+
+
+async def _undo(frame: Frame, failed: RetinueError) -> RetinueError:
+    """Make the registered compensations; returns the error that ends the run."""
+    if not frame.undo:
+        return failed
+    if not isinstance(failed, StepFailedError):
+        failed = StepFailedError("body", None, as_json(Fault.from_error(failed)))
+    undone = await compensate(frame, 0)
+    failed = StepFailedError(failed.step, failed.agent, failed.cause, [*failed.compensated, *undone])
+    return await finish_undoing(frame, failed)
+
+
+def _explain(workflow: CodeWorkflow, error: Exception) -> RetinueError:
+    """The error of a failed step, or what the author's code raised, with its line."""
+    failed = error if isinstance(error, StepFailedError) else error.__cause__
+    if isinstance(error, RetinueError) and isinstance(failed, StepFailedError):
+        return failed
+    file = workflow.function.__code__.co_filename
+    lines = [entry.lineno for entry in traceback.extract_tb(error.__traceback__) if entry.filename == file]
+    place = f"{Path(file).name}:{lines[-1]}: " if lines else ""
+    plain = ExecutionFailedError.from_exception(error)
+    name = type(error).__name__
+    text = plain.message if plain.message == name else f"{name}: {plain.message}"
+    remedy = error.remedy if isinstance(error, RetinueError) else ""
+    return ExecutionFailedError(f"{place}{text}", remedy=remedy, exception=name, detail=plain.detail)

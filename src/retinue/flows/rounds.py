@@ -1,0 +1,223 @@
+"""Runs several steps of one body at once, in rounds.
+
+A step is a chain of durable calls, such as the choice of an agent and its call. The durable calls that all
+steps wait for are one round and are made together; the next round begins when all of them have ended. So the
+order of all durable calls depends on recorded outcomes alone, and a resumed run repeats it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from retinue.workflows.runs.ports import (
+    Count,
+    DurableRuleError,
+    Effect,
+    Mark,
+    RunContext,
+    StepCall,
+    WaitMode,
+)
+from retinue.workflows.runs.records import ChildOutcome, ChildRun, RunRequest, StepOutcome
+
+T = TypeVar("T")
+
+
+class MarkedContext:
+    """The RunContext of one step: its durable calls have the step's mark.
+
+    With ``rounds`` they are made together with those of the other steps at hand.
+    """
+
+    def __init__(self, context: RunContext, mark: Mark, rounds: Rounds | None = None) -> None:
+        self._context = context
+        self._mark = mark
+        self._rounds = rounds
+
+    @property
+    def run_id(self) -> str:
+        return self._context.run_id
+
+    @property
+    def agent_wait_s(self) -> float:
+        return self._context.agent_wait_s
+
+    async def pause(self, seconds: float) -> None:
+        await self._context.pause(seconds)
+
+    async def pass_on(self) -> None:
+        await self._context.pass_on()
+
+    async def count_undo_requests(self) -> int:
+        return await self._context.count_undo_requests()
+
+    def record_usage(self, calls: int | None) -> None:
+        self._context.record_usage(calls)
+
+    async def step(
+        self,
+        path: str,
+        effect: Effect,
+        *,
+        timeout_s: float,
+        facts: Mapping[str, Any] | None = None,
+        count: Count | None = None,
+        mark: Mark | None = None,
+    ) -> StepOutcome:
+        mark = mark or self._mark
+        if self._rounds is not None:
+            return await self._rounds.step(StepCall(path, effect, timeout_s, facts, count, mark))
+        return await self._context.step(
+            path, effect, timeout_s=timeout_s, facts=facts, count=count, mark=mark
+        )
+
+    async def sleep(self, path: str, seconds: float) -> None:
+        if self._rounds is not None:
+            await self._rounds.sleep(path, seconds)
+        else:
+            await self._context.sleep(path, seconds)
+
+    async def together(
+        self, calls: Sequence[StepCall], *, limit: int | None = None
+    ) -> tuple[StepOutcome, ...]:
+        self._refuse_rounds("together")
+        return await self._context.together(calls, limit=limit)
+
+    async def child(self, path: str, request: RunRequest) -> ChildRun:
+        self._refuse_rounds(path)
+        return await self._context.child(path, request)
+
+    async def wait(
+        self, path: str, children: Sequence[ChildRun], mode: WaitMode = "all"
+    ) -> tuple[ChildOutcome, ...]:
+        self._refuse_rounds(path)
+        return await self._context.wait(path, children, mode)
+
+    async def cancel(self, path: str, children: Sequence[ChildRun]) -> None:
+        self._refuse_rounds(path)
+        await self._context.cancel(path, children)
+
+    async def wait_until(
+        self,
+        path: str,
+        until: float,
+        *,
+        at_most_s: float,
+        facts: Mapping[str, Any] | None = None,
+        mark: Mark | None = None,
+    ) -> None:
+        self._refuse_rounds(path)
+        await self._context.wait_until(path, until, at_most_s=at_most_s, facts=facts, mark=mark or self._mark)
+
+    async def receive(
+        self,
+        path: str,
+        topic: str,
+        timeout_s: float,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        mark: Mark | None = None,
+    ) -> StepOutcome:
+        self._refuse_rounds(path)
+        return await self._context.receive(path, topic, timeout_s, facts=facts, mark=mark or self._mark)
+
+    def _refuse_rounds(self, path: str) -> None:
+        if self._rounds is not None:
+            raise DurableRuleError(f"durable call {path!r} cannot be made together with others")
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A durable call that a step waits for; ``call`` is the length of a sleep, or an effect."""
+
+    place: int
+    path: str
+    call: StepCall | float
+    answer: asyncio.Future[Any]
+
+
+class Rounds:
+    """Runs steps at once, with at most ``limit`` effects in flight."""
+
+    def __init__(self, context: RunContext, limit: int | None) -> None:
+        self._context = context
+        self._limit = limit
+        self._asked: list[_Asked] = []
+        self._live = 0
+        self._quiet = asyncio.Event()
+        self._places: dict[asyncio.Task[Any] | None, int] = {}
+
+    async def run(
+        self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]], *, stop_at_failure: bool = True
+    ) -> list[T | BaseException]:
+        """The result of each work, or what it raised.
+
+        With ``stop_at_failure`` no further round begins after a failure; works that had not ended then have
+        raised CancelledError.
+        """
+        tasks = [asyncio.create_task(work()) for work in works]
+        self._places = {task: place for place, task in enumerate(tasks)}
+        self._live = len(tasks)
+        for task in tasks:
+            task.add_done_callback(self._end)
+        try:
+            while self._live:
+                await self._quiet.wait()
+                self._quiet.clear()
+                has_failed = any(task.done() and _error_of(task) is not None for task in tasks)
+                if not self._asked or (has_failed and stop_at_failure):
+                    break
+                await self._make_round()
+        finally:
+            running = [task for task in tasks if not task.done()]
+            for task in running:
+                task.cancel()
+            if running:
+                await asyncio.wait(running)
+        return [_error_of(task) or task.result() for task in tasks]
+
+    async def step(self, call: StepCall) -> StepOutcome:
+        """Make a durable call in the next round."""
+        outcome: StepOutcome = await self._ask(call.path, call)
+        return outcome
+
+    async def sleep(self, path: str, seconds: float) -> None:
+        """Sleep between two rounds; all steps that sleep then sleep as long as the longest."""
+        await self._ask(path, seconds)
+
+    async def _ask(self, path: str, call: StepCall | float) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._asked.append(_Asked(self._places[asyncio.current_task()], path, call, answer))
+        self._note()
+        return await answer
+
+    async def _make_round(self) -> None:
+        asked, self._asked = sorted(self._asked, key=lambda one: one.place), []
+        calls = [one for one in asked if isinstance(one.call, StepCall)]
+        sleeps = [one for one in asked if not isinstance(one.call, StepCall)]
+        outcomes = await self._context.together(
+            [one.call for one in calls if isinstance(one.call, StepCall)], limit=self._limit
+        )
+        if sleeps:
+            await self._context.sleep(
+                sleeps[0].path, max(one.call for one in sleeps if isinstance(one.call, float | int))
+            )
+        for one, outcome in zip(calls, outcomes, strict=True):
+            one.answer.set_result(outcome)
+        for one in sleeps:
+            one.answer.set_result(None)
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._live -= 1
+        self._note()
+
+    def _note(self) -> None:
+        if len(self._asked) == self._live:
+            self._quiet.set()
+
+
+def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    return asyncio.CancelledError() if task.cancelled() else task.exception()

@@ -1,0 +1,450 @@
+"""The handle with which a workflow in Python makes its steps."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, ParamSpec, TypeVar, overload
+
+from pydantic import ValidationError
+
+from retinue.authoring.forms import make_form
+from retinue.core.errors import InvalidSettingError, StepFailedError
+from retinue.flows.children import make_child
+from retinue.flows.rounds import MarkedContext, Rounds
+from retinue.flows.steps import (
+    Perform,
+    PlannedStep,
+    arguments_as_json,
+    find_error,
+    make_call,
+    make_own,
+    mark_of,
+    name_of,
+)
+from retinue.workflows.definitions.definition import (
+    DEFAULT_STEP_TIMEOUT_S,
+    Compensation,
+    Retry,
+    Step,
+    WorkflowSettings,
+    render_duration,
+)
+from retinue.workflows.expressions.scope import Scope
+from retinue.workflows.interpreter.call_budget import CallBudget
+from retinue.workflows.interpreter.control_steps import run_timer, run_wait_for
+from retinue.workflows.interpreter.frame import Frame, Tools, Undo
+from retinue.workflows.library import Library
+from retinue.workflows.runs.ports import Mark, RunContext
+from retinue.workflows.runs.records import Origin, RunRequest
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
+_LONGEST_NAME = 56
+_CLOCK_S = 60.0
+_OPTIONS = ("agent", "version", "timeout_s", "retry", "into", "name")
+DEFAULT_WAIT = "24h"
+
+
+class Run:
+    """The run of a workflow in Python: each method makes a step, which is recorded once.
+
+    A run that is taken up after a crash begins its function again: recorded steps give their recorded
+    results, and the first one without a record is made. So between two steps a function must decide by its
+    arguments and by results of steps alone: it reads the time by `now` and random numbers by `random`, and
+    does everything else that is not the same each time by `step`.
+
+    A step is named after its skill or function; repeated ones are numbered: ``review``, ``review-2``.
+    """
+
+    def __init__(self, context: RunContext, request: RunRequest, tools: Tools, library: Library) -> None:
+        self._context = context
+        self._library = library
+        self._request = request
+        self._tools = tools
+        self._scope = Scope(request.input, ())
+        self._names: set[str] = set()
+        self._budget = CallBudget(request.origin)
+        self._undo: list[Undo] = []
+
+    @property
+    def id(self) -> str:
+        """The id of the run, which begins the idempotency keys of its calls."""
+        return self._context.run_id
+
+    def call(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        agent: str | None = None,
+        version: str | None = None,
+        timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
+        retry: int | Retry | None = None,
+        into: Any = None,
+        name: str | None = None,
+        **fields: Any,
+    ) -> PlannedStep[Any]:
+        """Call a skill of an agent; awaited, it gives the value.
+
+        The arguments are a mapping or keywords; a parameter that has the name of an option needs the
+        mapping. ``retry`` is the number of attempts, each limited to ``timeout_s``; ``into`` a type of the
+        value, such as a dataclass. Raises the error of a failed call, of its own class (a RetinueError).
+        """
+        if arguments is not None and fields:
+            raise InvalidSettingError(
+                f"run.call of {skill}",
+                "arguments come as a mapping and as keywords",
+                remedy="give one of them",
+            )
+        given = arguments_as_json(skill, fields if arguments is None else arguments)
+        values = (agent, version, timeout_s, retry, into, name)
+        defaults = (None, None, DEFAULT_STEP_TIMEOUT_S, None, None, None)
+        used = {o for o, v, d in zip(_OPTIONS, values, defaults, strict=True) if v != d}
+        perform = make_call(
+            skill,
+            given,
+            agent=agent,
+            version=version,
+            timeout_s=timeout_s,
+            retry=_read_retry(retry),
+            into=into,
+            options=frozenset(used),
+        )
+        return self._plan(name or skill, mark_of("call", skill, given, agent, version), perform)
+
+    @overload
+    def step(
+        self,
+        function: Callable[P, Coroutine[Any, Any, T]],
+        /,
+        *args: P.args,
+        **named: P.kwargs,
+    ) -> PlannedStep[T]: ...
+
+    @overload
+    def step(self, function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> PlannedStep[T]: ...
+
+    def step(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> PlannedStep[Any]:
+        """Call an own function with these arguments, once; awaited, it gives the result.
+
+        The result is recorded as JSON, and read back by the return annotation. A plain function runs in a
+        thread. See `options` for a name, attempts and a time limit. Raises ExecutionFailedError for what the
+        function raises.
+        """
+        return self.options().step(function, *args, **named)
+
+    def options(
+        self,
+        *,
+        name: str | None = None,
+        retry: int | Retry | None = None,
+        timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
+    ) -> StepOptions:
+        """Options of an own function: ``run.options(retry=3).step(upload, plans)``."""
+        return StepOptions(self, name, _read_retry(retry), timeout_s)
+
+    async def gather(
+        self, *steps: PlannedStep[Any], limit: int | None = None, return_exceptions: bool = False
+    ) -> list[Any]:
+        """Make several steps at once, at most ``limit`` in flight; gives their values in the given order.
+
+        Where a step fails, those in flight come to their end and the first failure is raised. With
+        ``return_exceptions`` all are made, and failures are among the values.
+        """
+        _check_steps(steps)
+        if limit is not None and limit < 1:
+            raise InvalidSettingError("limit of run.gather", f"it is {limit}", remedy="give 1 or more")
+        if not steps:
+            return []
+        rounds = Rounds(self._context, limit)
+        origin = self._budget.divide(len(steps))
+        frames = [self._open_branch(step.mark, rounds, origin) for step in steps]
+        works = [partial(step.perform, frame) for step, frame in zip(steps, frames, strict=True)]
+        results = await rounds.run(works, stop_at_failure=not return_exceptions)
+        for frame in frames:
+            self._budget.settle_share(origin, frame.budget.used)
+        errors = [result for result in results if isinstance(result, BaseException)]
+        raised = [error for error in errors if not isinstance(error, Exception) or not return_exceptions]
+        if raised:
+            raise next((error for error in raised if isinstance(error, Exception)), raised[0])
+        return results
+
+    async def sleep(
+        self,
+        seconds: float = 0.0,
+        *,
+        minutes: float = 0.0,
+        hours: float = 0.0,
+        days: float = 0.0,
+        name: str | None = None,
+    ) -> None:
+        """Sleep; time that passes while the run is interrupted counts."""
+        total_s = seconds + 60 * minutes + 3600 * hours + 86_400 * days
+        step = _make_step(
+            "sleep", self._take_name(name or "sleep"), {"wait": {"for": render_duration(total_s)}}
+        )
+        mark = mark_of("sleep", total_s)
+        await self._perform(step.id, mark, lambda frame, path: run_timer(frame, step, path))
+
+    @overload
+    async def receive(
+        self,
+        topic: str,
+        into: type[T],
+        *,
+        timeout: str | float = DEFAULT_WAIT,
+        message: str = "",
+        name: str | None = None,
+    ) -> T: ...
+
+    @overload
+    async def receive(
+        self,
+        topic: str,
+        into: Any = None,
+        *,
+        timeout: str | float = DEFAULT_WAIT,
+        message: str = "",
+        name: str | None = None,
+    ) -> Any: ...
+
+    async def receive(
+        self,
+        topic: str,
+        into: Any = None,
+        *,
+        timeout: str | float = DEFAULT_WAIT,
+        message: str = "",
+        name: str | None = None,
+    ) -> Any:
+        """Wait for the next signal of a topic (``retinue signal RUN TOPIC VALUE``), and give its value.
+
+        ``into`` is the type that the value must have, or its JSON Schema. ``timeout`` is a text such as
+        ``8h``, or seconds. Raises CallTimedOutError.
+        """
+        schema, read = (None, None) if into is None else make_form(into)
+        wait = {"topic": topic, "message": message, "schema": schema, "timeout": _read_time(timeout)}
+        path = self._take_name(name or topic)
+        step = _make_step("receive", path, {"wait_for": wait})
+        perform: Perform[Any] = lambda frame, path: run_wait_for(frame, step, path)  # noqa: E731
+        result = await self._perform(path, mark_of("receive", topic, schema), perform)
+        return result.output if read is None else read(result.output)
+
+    @overload
+    async def elicit(
+        self,
+        message: str,
+        into: type[T],
+        *,
+        timeout: str | float = DEFAULT_WAIT,
+        name: str = "answer",
+    ) -> T: ...
+
+    @overload
+    async def elicit(
+        self, message: str, into: Any, *, timeout: str | float = DEFAULT_WAIT, name: str = "answer"
+    ) -> Any: ...
+
+    async def elicit(
+        self,
+        message: str,
+        into: Any,
+        *,
+        timeout: str | float = DEFAULT_WAIT,
+        name: str = "answer",
+    ) -> Any:
+        """Ask a person, and give the answer as a value of the type ``into``.
+
+        The question waits with the run and is answered as a signal: its topic is the name of the step,
+        ``answer``, ``answer-2`` and so on. Raises CallTimedOutError.
+        """
+        path = self._peek_name(name)
+        return await self.receive(path, into, timeout=timeout, message=message, name=name)
+
+    async def workflow(
+        self,
+        workflow: str,
+        input: Any = None,  # noqa: A002 - the word of the grammar
+        *,
+        name: str | None = None,
+    ) -> Any:
+        """Run a stored workflow, in YAML or in Python, as a child run; gives its output.
+
+        It is cancelled with this run, and undoes its own steps if it fails; what it has done is not undone
+        with this run. Raises the error of its failed step, UnknownWorkflowError and InvalidParametersError.
+        """
+        given = {} if input is None else arguments_as_json(workflow, input)
+        perform = make_child(self._library, workflow, given)
+        mark = mark_of("workflow", workflow, given)
+        return await self._perform(self._take_name(name or workflow), mark, perform)
+
+    async def now(self, *, name: str = "now") -> datetime:
+        """The time, in UTC, as it was when the step was first made."""
+        path, mark = self._take_name(name), mark_of("now")
+        read = await self._perform(path, mark, lambda frame, path: frame.read_clock(path, path))
+        return datetime.fromtimestamp(read, UTC)
+
+    async def random(self, *, name: str = "random") -> float:
+        """A random number from 0 to 1, the same one whenever the step is repeated."""
+
+        async def draw() -> float:
+            return random.random()
+
+        async def perform(frame: Frame, path: str) -> float:
+            outcome = await frame.context.step(path, draw, timeout_s=_CLOCK_S, facts={"kind": "random"})
+            return float(outcome.value)
+
+        return await self._perform(self._take_name(name), mark_of("random"), perform)
+
+    def undo(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any],
+        /,
+        *,
+        agent: str | None = None,
+        retry: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        """Let this call undo what was done, should the run fail later; the last one is made first.
+
+        It is made as the ``compensate`` of a step in YAML: ``retinue runs resume`` repeats one that failed.
+        """
+        path = self._take_name(name or skill)
+        call: dict[str, Any] = {"skill": skill}
+        if agent is not None:
+            call["agent"] = agent
+        if retry is not None:
+            call["retry"] = {"attempts": retry}
+        compensation = Compensation.model_validate(call)
+        stored = compensation.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        given = arguments_as_json(skill, arguments)
+        self._undo.append(Undo(path, path, agent, stored, arguments=given))
+
+    def open_frame(self, context: RunContext) -> Frame:
+        """The state with which steps of this run are made."""
+        frame = self._make_frame(context, self._request)
+        frame.budget, frame.undo = self._budget, self._undo
+        return frame
+
+    def begin_own(
+        self,
+        options: StepOptions,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        named: Mapping[str, Any],
+    ) -> PlannedStep[Any]:
+        """The step of an own function."""
+        perform = make_own(function, args, named, timeout_s=options.timeout_s, retry=options.retry)
+        wanted = name_of(function)
+        return self._plan(options.name or wanted, mark_of("step", wanted, args, named), perform)
+
+    def _plan(self, wanted: str, mark: Mark, perform: Perform[T]) -> PlannedStep[T]:
+        return PlannedStep(self._take_name(wanted), mark, perform, self._begin)
+
+    def _begin(self, step: PlannedStep[T]) -> Awaitable[T]:
+        return step.perform(self.open_frame(MarkedContext(self._context, step.mark)))
+
+    async def _perform(self, path: str, mark: Mark, perform: Perform[T]) -> T:
+        try:
+            return await perform(self.open_frame(MarkedContext(self._context, mark)), path)
+        except StepFailedError as failed:
+            raise find_error(failed) from failed
+
+    def _open_branch(self, mark: Mark, rounds: Rounds, origin: Origin) -> Frame:
+        return self._make_frame(
+            MarkedContext(self._context, mark, rounds), replace(self._request, origin=origin)
+        )
+
+    def _make_frame(self, context: RunContext, request: RunRequest) -> Frame:
+        return Frame(context, request, self._scope, self._tools, WorkflowSettings(), {}, _run_no_steps)
+
+    def _take_name(self, wanted: str) -> str:
+        name = self._peek_name(wanted)
+        self._names.add(name)
+        return name
+
+    def _peek_name(self, wanted: str) -> str:
+        base = _NOT_IN_NAMES.sub("_", wanted)[:_LONGEST_NAME] or "step"
+        if not (base[0].isalpha() or base[0] == "_"):
+            base = f"_{base}"
+        name, number = base, 1
+        while name in self._names:
+            number += 1
+            name = f"{base}-{number}"
+        return name
+
+
+class StepOptions:
+    """The options of one step of an own function; made by `Run.options`."""
+
+    def __init__(self, run: Run, name: str | None, retry: Retry | None, timeout_s: float) -> None:
+        self.name = name
+        self.retry = retry
+        self.timeout_s = timeout_s
+        self._run = run
+
+    @overload
+    def step(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **named: P.kwargs
+    ) -> PlannedStep[T]: ...
+
+    @overload
+    def step(self, function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> PlannedStep[T]: ...
+
+    def step(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> PlannedStep[Any]:
+        """As `Run.step`."""
+        return self._run.begin_own(self, function, args, named)
+
+
+async def _run_no_steps(steps: tuple[Step, ...], prefix: str) -> None:
+    raise AssertionError("a workflow in Python has no nested steps")
+
+
+def _check_steps(steps: tuple[Any, ...]) -> None:
+    """Refuse what cannot run together; coroutines are closed, so that Python does not warn of them."""
+    wrong = [step for step in steps if not isinstance(step, PlannedStep)]
+    for step in steps:
+        if isinstance(step, Coroutine):
+            step.close()
+    if wrong:
+        raise InvalidSettingError(
+            "run.gather",
+            f"{type(wrong[0]).__name__} {getattr(wrong[0], '__name__', '')} is no step".replace("  ", " "),
+            remedy="give run.call(…) and run.step(…) themselves; make other steps one after the other",
+        )
+
+
+def _make_step(method: str, path: str, keys: Mapping[str, Any]) -> Step:
+    try:
+        return Step.model_validate({"id": path, **keys})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        text = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
+        where = ".".join(str(part) for part in first["loc"][1:])
+        raise InvalidSettingError(
+            f"run.{method}", f"{where}: {text}", remedy="correct the arguments"
+        ) from error
+
+
+def _read_time(timeout: str | float) -> str:
+    return timeout if isinstance(timeout, str) else render_duration(timeout)
+
+
+def _read_retry(retry: int | Retry | None) -> Retry | None:
+    if isinstance(retry, Retry) or retry is None:
+        return retry
+    try:
+        return Retry(attempts=retry)
+    except ValidationError as error:
+        raise InvalidSettingError(
+            "retry", f"{retry!r} is no number of attempts", remedy="give 1 to 20"
+        ) from error

@@ -1,0 +1,221 @@
+"""The steps of a workflow in Python that can run alone or together: calls of skills, and own functions."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import typing
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from retinue.authoring.results import encode_result
+from retinue.core.errors import (
+    InvalidParametersError,
+    InvalidSettingError,
+    OutputInvalidError,
+    Problem,
+    RemoteFaultError,
+    RetinueError,
+    StepFailedError,
+)
+from retinue.core.remote_faults import rebuild_error
+from retinue.workflows.definitions.definition import Retry
+from retinue.workflows.interpreter.calls import Ask, CallSteps, shown_input
+from retinue.workflows.interpreter.frame import Frame, below
+from retinue.workflows.runs.ports import Mark
+from retinue.workflows.runs.records import as_json
+
+T = TypeVar("T")
+
+_OWN_CODE = str(Path(__file__).parent)
+
+Perform = Callable[[Frame, str], Awaitable[T]]
+"""Makes the step at a path, with the state of a body."""
+
+
+class PlannedStep(Generic[T]):
+    """A step that has its name and has not begun: await it, or give it to `Run.gather`."""
+
+    def __init__(
+        self, path: str, mark: Mark, perform: Perform[T], begin: Callable[[PlannedStep[T]], Any]
+    ) -> None:
+        self.path = path
+        self.mark = mark
+        self._perform = perform
+        self._begin = begin
+        self._has_begun = False
+
+    def __await__(self) -> Generator[Any, None, T]:
+        awaited: Awaitable[T] = self._begin(self)
+        return awaited.__await__()
+
+    def __repr__(self) -> str:
+        return f"<step {self.path} of {self.mark.place}>"
+
+    async def perform(self, frame: Frame) -> T:
+        """Make the step; once. Raises the error of a failed step, of its own class."""
+        if self._has_begun:
+            raise InvalidSettingError(
+                f"step {self.path}", "it was awaited before", remedy="keep its result in a variable"
+            )
+        self._has_begun = True
+        try:
+            return await self._perform(frame, self.path)
+        except StepFailedError as failed:
+            raise find_error(failed) from failed
+
+
+def make_call(
+    skill: str,
+    arguments: Mapping[str, Any],
+    *,
+    agent: str | None,
+    version: str | None,
+    timeout_s: float,
+    retry: Retry | None,
+    into: Any,
+    options: frozenset[str],
+) -> Perform[Any]:
+    """The call of a skill; ``options`` are the names of the options that were given as keywords."""
+
+    async def perform(frame: Frame, path: str) -> Any:
+        ask = Ask(
+            step_id=path,
+            arguments_for=lambda choice: arguments,
+            skill=skill,
+            agent=agent,
+            version=version,
+            timeout_s=timeout_s,
+            retry=retry,
+            allow_empty=True,
+        )
+        try:
+            result = await CallSteps(frame).run(ask, path)
+        except StepFailedError as failed:
+            raise _explain_options(failed, skill, options) from failed.__cause__
+        return _convert(path, result.output, into)
+
+    return perform
+
+
+def make_own(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    named: Mapping[str, Any],
+    *,
+    timeout_s: float,
+    retry: Retry | None,
+) -> Perform[Any]:
+    """The call of an own function; a plain one runs in a thread."""
+    returned = _read_return(function)
+
+    async def effect() -> Any:
+        if inspect.iscoroutinefunction(function):
+            value = await function(*args, **named)
+        else:
+            value = await asyncio.to_thread(function, *args, **named)
+            if inspect.isawaitable(value):
+                value = await value
+        encoded = encode_result(name_of(function), value, None if returned is Any else TypeAdapter(returned))
+        return {"value": encoded, "agent": None}
+
+    async def perform(frame: Frame, path: str) -> Any:
+        for number in range(1, (retry.attempts if retry else 1) + 1):
+            here = path if number == 1 else f"{path}@{number}"
+            if number > 1 and retry:
+                await frame.sleep(f"{here}/wait", retry.delay_before(number), step=path)
+            facts = {"kind": "call", "skill": name_of(function), "agent": None, "attempt": number}
+            facts |= {"input": shown_input(to_json(list(args)) if args else to_json(dict(named)))}
+            facts |= {"below": below(here, path)}
+            outcome = await frame.context.step(here, effect, timeout_s=timeout_s, facts=facts)
+            if outcome.fault is None:
+                return _convert(path, outcome.value["value"], returned)
+            if not outcome.fault.retryable:
+                break
+        assert outcome.fault is not None
+        raise StepFailedError(path, None, as_json(outcome.fault))
+
+    return perform
+
+
+def mark_of(*facts: Any) -> Mark:
+    """The mark of a step that is made by the author's code right now."""
+    text = orjson.dumps(to_json(facts), option=orjson.OPT_SORT_KEYS)
+    return Mark(sha256(text).hexdigest()[:32], find_caller())
+
+
+def find_caller() -> str:
+    """File and line of the author's code, as ``flows.py:12``."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_CODE):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def to_json(value: Any) -> Any:
+    """Arguments as JSON; an object that has no such form is named by its type."""
+    return to_jsonable_python(value, by_alias=True, fallback=lambda given: f"<{type(given).__qualname__}>")
+
+
+def arguments_as_json(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a skill; raises InvalidParametersError for a value that JSON cannot represent."""
+    try:
+        made: dict[str, Any] = to_jsonable_python(dict(arguments), by_alias=True)
+    except PydanticSerializationError as error:
+        raise InvalidParametersError(
+            [Problem("", f"an argument of {skill} is no JSON value: {error}")]
+        ) from error
+    return made
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """The name of a function, as steps show it."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _read_return(function: Callable[..., Any]) -> Any:
+    try:
+        returned = typing.get_type_hints(function).get("return", Any)
+    except (NameError, AttributeError, TypeError):
+        return Any
+    return None if returned is type(None) else returned
+
+
+def _convert(path: str, value: Any, into: Any) -> Any:
+    """A recorded value as the type that is wanted; raises StepFailedError where it does not fit."""
+    if into is None or into is Any:
+        return value
+    try:
+        return TypeAdapter(into).validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise OutputInvalidError(f"step {path}", [Problem(where, f"{where}: {first['msg']}")]) from error
+
+
+def find_error(failed: StepFailedError) -> RetinueError:
+    """The cause of a failed step as the error that it was."""
+    cause = failed.cause
+    facts = {**cause.get("data", {}), "type": cause.get("type"), "remedy": cause.get("remedy", "")}
+    error = rebuild_error(RemoteFaultError(failed.agent or "", -32603, str(cause.get("message", "")), facts))
+    return failed if isinstance(error, StepFailedError) else error
+
+
+def _explain_options(failed: StepFailedError, skill: str, options: frozenset[str]) -> StepFailedError:
+    """A refusal of the arguments, with the remedy where a parameter has the name of an option."""
+    cause = failed.cause
+    if cause.get("type") != InvalidParametersError.type:
+        return failed
+    missing = {str(row.get("path", "")) for row in cause.get("data", {}).get("errors", ())} & options
+    if not missing:
+        return failed
+    name = min(missing)
+    remedy = f'{name} is an option of run.call: give the argument by run.call("{skill}", {{"{name}": …}})'
+    return StepFailedError(failed.step, failed.agent, {**cause, "remedy": remedy})

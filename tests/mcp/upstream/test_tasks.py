@@ -1,0 +1,164 @@
+"""Tools that run as tasks only (2025-11-25): a real server of the SDK, as a program and over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from retinue.core.errors import AgentUnreachableError, CallTimedOutError, RemoteFaultError
+from retinue.mcp.stdio.server_program import ServerProgram
+from retinue.mcp.upstream.http_transport import HttpTransport
+from retinue.mcp.upstream.imports.server import ImportSpec
+from retinue.web.http_client import HttpClient
+from tests.mcp.upstream.task_server import STAGES, TOOLS, TaskServer
+from tests.mcp.upstream.test_imports import WAIT_S, Imports, Person, is_ready, running
+from tests.serving import serve_app
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning"),
+]
+
+
+@asynccontextmanager
+async def over_http(server: TaskServer) -> AsyncIterator[Imports]:
+    async with serve_app(server.server.streamable_http_app()) as url, HttpClient() as http:
+        spec = ImportSpec("slow", lambda: HttpTransport("slow", http, f"{url}/mcp", {}), url)
+        async with running(spec) as imports:
+            await imports.until("slow", is_ready)
+            yield imports
+
+
+@pytest.fixture(params=["program", "http"])
+async def imports(request: pytest.FixtureRequest) -> AsyncIterator[Imports]:
+    if request.param == "http":
+        async with over_http(TaskServer()) as found:
+            yield found
+        return
+    command = [sys.executable, "-m", "tests.mcp.upstream.task_server"]
+    spec = ImportSpec("slow", lambda: ServerProgram("slow", command, {}, own=os.environ), "a program")
+    async with running(spec) as found:
+        await found.until("slow", is_ready)
+        yield found
+
+
+async def read_tasks(imports: Imports) -> list[Mapping[str, Any]]:
+    """What the server says of its tasks."""
+    rows: list[Mapping[str, Any]] = (await imports.call("state")).get()["tasks"]
+    return rows
+
+
+async def test_a_tool_that_runs_as_a_task_only_is_called_and_its_states_are_progress(
+    imports: Imports,
+) -> None:
+    person = Person()
+    outcome = await imports.call("research", {"topic": "owls"}, person)
+    assert outcome.get() == "research: owls"
+    assert person.said == [*STAGES, "done"]
+    (task,) = await read_tasks(imports)
+    assert task["polls"] == len(STAGES) + 1
+    # it is kept longer than its call may take
+    assert WAIT_S * 1000 < task["ttl"] <= (WAIT_S + 60) * 1000
+
+
+async def test_a_question_of_a_task_reaches_the_caller_of_its_call(imports: Imports) -> None:
+    people = [Person(name) for name in ("Ada", "Bob", "Cleo")]
+    outcomes = await asyncio.gather(*(imports.call("ask", {}, person) for person in people))
+    assert [outcome.get() for outcome in outcomes] == ["for Ada", "for Bob", "for Cleo"]
+    assert people[0].said == ["who is it for?", "Who is it for?"]
+
+
+async def test_a_state_that_the_server_tells_ends_the_wait_for_the_next_look(imports: Imports) -> None:
+    person = Person()
+    assert (await imports.call("told", {"topic": "news"}, person)).get() == "told: news"
+    assert person.said == ["told so"]
+    assert [task["polls"] for task in await read_tasks(imports)] == [0]
+
+
+async def test_a_task_ends_with_the_time_limit_of_its_call_and_with_its_caller(imports: Imports) -> None:
+    late = await imports.call("hang", within_s=0.3)
+    assert isinstance(late.error, CallTimedOutError)
+    given_up = asyncio.create_task(imports.call("hang"))
+    async with asyncio.timeout(WAIT_S):
+        while [task["status"] for task in await read_tasks(imports)] != ["cancelled", "working"]:
+            await asyncio.sleep(0.01)
+        given_up.cancel()
+        await asyncio.gather(given_up, return_exceptions=True)
+        while [task["status"] for task in await read_tasks(imports)] != ["cancelled", "cancelled"]:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        ("fail", "server slow: the library is closed: Task has no result"),
+        ("stop", "server slow: out of quota"),
+        ("expire", "server slow: the state of its task is not known: Task has expired"),
+    ],
+)
+async def test_a_task_that_fails_says_why(imports: Imports, tool: str, text: str) -> None:
+    outcome = await imports.call(tool)
+    assert isinstance(outcome.error, RemoteFaultError)
+    assert outcome.error.message == text
+
+
+class Sessionless(Person):
+    """A person at a client of 2026-07-28."""
+
+    is_sessionless = True
+
+
+async def test_a_server_of_both_eras_runs_tasks_in_its_session_for_every_client() -> None:
+    server = TaskServer()
+    async with over_http(server) as imports:
+        assert (await imports.call("state", {}, Sessionless())).get() == {"tasks": []}
+        assert (await imports.call("research", {"topic": "owls"}, Sessionless())).get() == "research: owls"
+        assert (await imports.call("ask", {}, Sessionless("Bob"))).get() == "for Bob"
+
+
+async def test_a_call_that_ends_before_its_task_exists_cancels_it_when_it_does() -> None:
+    server = TaskServer()
+    async with over_http(server) as imports:
+        call = asyncio.create_task(imports.call("late"))
+        async with asyncio.timeout(WAIT_S):
+            while "tools/call late" not in server.requests:
+                await asyncio.sleep(0.01)
+        call.cancel()
+        server.may_create.set()
+        await asyncio.gather(call, return_exceptions=True)
+        assert [task.status for task in server.tasks.values()] == ["cancelled"]
+
+
+async def test_a_call_whose_task_was_created_is_not_repeated_when_the_server_is_lost() -> None:
+    server = TaskServer()
+    async with HttpClient() as http:
+        app = server.server.streamable_http_app()
+        async with serve_app(app) as url:
+            spec = ImportSpec("slow", lambda: HttpTransport("slow", http, f"{url}/mcp", {}), url)
+            async with running(spec) as imports:
+                await imports.until("slow", is_ready)
+                call = asyncio.create_task(imports.call("hang"))
+                async with asyncio.timeout(WAIT_S):
+                    while not server.tasks:
+                        await asyncio.sleep(0.01)
+                # the session is forgotten, as by a server that was started again
+                server.server.session_manager._server_instances.clear()
+                outcome = await call
+    assert isinstance(outcome.error, AgentUnreachableError)
+    assert outcome.error.sent
+    assert len(server.tasks) == 1
+
+
+async def test_tools_that_cannot_be_called_are_left_out_and_named() -> None:
+    async with over_http(TaskServer(offers_tasks=False)) as imports:
+        listing = await imports.until("slow", is_ready)
+        assert [skill.id for skill in listing.record.skills] == ["state"]
+        server = imports.servers.find("slow")
+        assert server is not None
+        assert server.uncallable == tuple(sorted(TOOLS))
