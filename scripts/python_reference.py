@@ -163,6 +163,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
         (
             Name("scripted_peer", module="retinue.testing.scripted_peer"),
             Name("ScriptedCaller", ("unused",), module="retinue.testing.scripted_caller"),
+            Name("connect_agents", module="retinue.testing.memory_mesh"),
             Name("MemoryCaller", ("offer",), module="retinue.testing.memory_caller"),
         ),
     ),

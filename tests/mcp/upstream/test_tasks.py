@@ -82,16 +82,19 @@ async def test_a_state_that_the_server_tells_ends_the_wait_for_the_next_look(imp
 
 
 async def test_a_task_ends_with_the_time_limit_of_its_call_and_with_its_caller(imports: Imports) -> None:
-    late = await imports.call("hang", within_s=0.3)
+    async def until(*statuses: str) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while [task["status"] for task in await read_tasks(imports)] != list(statuses):
+                await asyncio.sleep(0.01)
+
+    late = await imports.call("hang", within_s=1.5)
     assert isinstance(late.error, CallTimedOutError)
+    await until("cancelled")
     given_up = asyncio.create_task(imports.call("hang"))
-    async with asyncio.timeout(WAIT_S):
-        while [task["status"] for task in await read_tasks(imports)] != ["cancelled", "working"]:
-            await asyncio.sleep(0.01)
-        given_up.cancel()
-        await asyncio.gather(given_up, return_exceptions=True)
-        while [task["status"] for task in await read_tasks(imports)] != ["cancelled", "cancelled"]:
-            await asyncio.sleep(0.01)
+    await until("cancelled", "working")
+    given_up.cancel()
+    await asyncio.gather(given_up, return_exceptions=True)
+    await until("cancelled", "cancelled")
 
 
 @pytest.mark.parametrize(
