@@ -94,7 +94,7 @@ def take(
     for width, size in WIDTHS.items():
         for scheme in ("light", "dark"):
             context = browser.new_context(
-                color_scheme=scheme,  # type: ignore[arg-type]
+                color_scheme=scheme,
                 viewport={"width": size[0], "height": size[1]},
                 device_scale_factor=1,
             )
