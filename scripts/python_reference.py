@@ -62,6 +62,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
                     "ask_agents",
                     "mcp",
                     "progress",
+                    "stream_text",
                     "has_progress_listener",
                     "log",
                     "elicit",
@@ -110,6 +111,27 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
         ),
     ),
     (
+        "Call a mesh from a program",
+        "A program needs no agent of its own; the [guide](guides/python-client.md) shows these names in use.",
+        (
+            Name("connect"),
+            Name("connect_sync"),
+            Name("MeshConnection", module="retinue.client.mesh_connection", has_constructor=False),
+            Name("FoundSkills", (), module="retinue.client.found_skills", has_constructor=False),
+            Name("FoundSkill", (), module="retinue.client.found_skills", has_constructor=False),
+            Name("CallUpdate", (), module="retinue.client.updates", has_constructor=False),
+            Name("Question", (), module="retinue.client.updates", has_constructor=False),
+            Name(
+                "ReceivedPart",
+                ("content", "save"),
+                module="retinue.client.received_parts",
+                has_constructor=False,
+            ),
+            Name("RunHandle", module="retinue.client.run_handle", has_constructor=False),
+            Name("RunUpdate", (), module="retinue.client.updates", has_constructor=False),
+        ),
+    ),
+    (
         "Results and workflows",
         "",
         (
@@ -124,6 +146,8 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
                     "step",
                     "options",
                     "gather",
+                    "race",
+                    "workflow",
                     "sleep",
                     "receive",
                     "elicit",
@@ -141,6 +165,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
         (
             Name("scripted_peer", module="retinue.testing.scripted_peer"),
             Name("ScriptedCaller", ("unused",), module="retinue.testing.scripted_caller"),
+            Name("connect_agents", module="retinue.testing.memory_mesh"),
             Name("MemoryCaller", ("offer",), module="retinue.testing.memory_caller"),
         ),
     ),
@@ -207,14 +232,17 @@ def _render_signature(thing: Any, name: str) -> str:
     if hasattr(thing, "model_fields"):
         return ""  # a person writes it in YAML
     words: list[str] = []
-    keyword_only = False
+    keyword_only = is_positional_only = False
     for parameter in shown:
+        if is_positional_only and parameter.kind is not parameter.POSITIONAL_ONLY:
+            words.append("/")
+        is_positional_only = parameter.kind is parameter.POSITIONAL_ONLY
         if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
             keyword_only = True
             words.append("*")
         words.append(_render_parameter(parameter))
-        if parameter.kind is parameter.POSITIONAL_ONLY:
-            words.append("/")
+    if is_positional_only:
+        words.append("/")
     result = signature.return_annotation
     arrow = (
         "" if result in (signature.empty, "None", None) or inspect.isclass(thing) else f" -> {_type(result)}"

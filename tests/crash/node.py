@@ -158,6 +158,9 @@ class Watched:
     async def pause(self, seconds: float) -> None:
         await self._context.pause(seconds)
 
+    async def pass_on(self) -> None:
+        await self._context.pass_on()
+
     async def count_undo_requests(self) -> int:
         return await self._context.count_undo_requests()
 
@@ -183,10 +186,10 @@ class Watched:
         return outcome
 
     async def together(
-        self, calls: Sequence[StepCall], *, limit: int | None = None
+        self, calls: Sequence[StepCall], *, limit: int | None = None, enough: int | None = None
     ) -> tuple[StepOutcome, ...]:
         self._points.reach()
-        outcomes = await self._context.together(calls, limit=limit)
+        outcomes = await self._context.together(calls, limit=limit, enough=enough)
         for call in calls:
             self._points.log("recorded", f"{self.run_id}/{call.path}")
         self._points.reach()

@@ -93,12 +93,13 @@ class Hub:
 @pytest.mark.timeout(300)
 @requirement("P-29")
 def test_no_recorded_step_runs_again_and_the_run_waits_for_its_code(
-    tmp_path: Path, retinue_home: Path
+    tmp_path: Path, retinue_home: Path, database: str
 ) -> None:
     (tmp_path / "worker.py").write_text(AGENT)
     (tmp_path / "flows.py").write_text(FLOWS)
     settings = tmp_path / "retinue.toml"
-    settings.write_text(SETTINGS)
+    stored = f'database = "{database}"\n'
+    settings.write_text(stored + SETTINGS)
     with program("serve", "worker.py", cwd=tmp_path) as agent:
         agent.wait_for("published")
         token = (retinue_home / "keys" / "local.token").read_text()
@@ -110,13 +111,13 @@ def test_no_recorded_step_runs_again_and_the_run_waits_for_its_code(
             wait_until(lambda: read_log(tmp_path)["begin 1"] == 1, "the first of three calls begins")
             wait_until(lambda: hub.list_finished() >= {"work-3", "work-4"}, "the others are recorded")
             hub.kill()
-        settings.write_text("")
+        settings.write_text(stored)
         with program("hub", "--bare", "--port", "0", cwd=tmp_path) as served:
             hub = Hub(served, token)
             shown = hub.show()
             assert (shown["status"], shown["missing_code"][:14]) == ("running", "flows.py:five ")
             hub.kill()
-        settings.write_text(SETTINGS)
+        settings.write_text(stored + SETTINGS)
         (tmp_path / "go").touch()
         with program("hub", "--bare", "--port", "0", cwd=tmp_path) as served:
             hub = Hub(served, token)
@@ -129,3 +130,30 @@ def test_no_recorded_step_runs_again_and_the_run_waits_for_its_code(
     assert [log[f"begin {n}"] for n in (0, 2, 3, 4)] == [1] * 4
     assert log["begin 1"] in (1, 2)
     assert log["note 1"] == 1
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_without_the_code_of_a_run_passes_it_on(tmp_path: Path, retinue_home: Path) -> None:
+    """It takes the run of a killed hub over; a worker that is started with the file executes it."""
+    (tmp_path / "worker.py").write_text(AGENT)
+    (tmp_path / "flows.py").write_text(FLOWS)
+    settings = tmp_path / "retinue.toml"
+    settings.write_text(f"{SETTINGS}[runs]\nlease_s = 3\n")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "retinue.toml").write_text("[runs]\nlease_s = 3\n")
+    with program("serve", "worker.py", cwd=tmp_path) as agent:
+        agent.wait_for("published")
+        token = (retinue_home / "keys" / "local.token").read_text()
+        with program("hub", "--bare", "--port", "0", cwd=tmp_path) as served:
+            hub = Hub(served, token)
+            hub.ask("start_run", workflow="five", input={"start": 0}, run="mine")
+            hub.ask("signal_run", run="mine", topic="answer", value=True)
+            wait_until(lambda: read_log(tmp_path)["begin 1"] == 1, "the first of three calls begins")
+            hub.kill()
+        with program("worker", cwd=elsewhere) as without:
+            without.wait_for("run waits for its code")
+            (tmp_path / "go").touch()
+            with program("worker", "../flows.py", cwd=elsewhere):
+                without.wait_for("run passed on")
+                wait_until(lambda: read_log(tmp_path)["end 4"] == 1, "the run comes to its end")

@@ -50,6 +50,7 @@ def test_the_page_is_a_file_of_tests_that_pytest_passes(tmp_path: Path) -> None:
     "module",
     [
         "retinue.testing.memory_caller",
+        "retinue.testing.memory_mesh",
         "retinue.testing.memory_runs",
         "retinue.testing.scripted_caller",
         "retinue.testing.scripted_peer",

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from retinue import InvalidSettingError, Run, workflow
 from retinue.flows.body import HostedWorkflows
 from retinue.flows.modules import load_hosted, load_workflows
+from retinue.plugins import Plugin
 from retinue.workflows.definitions.definition import CodeReference
 from retinue.workflows.definitions.run_forms import CodeRun, WholeRun, parse_form, render_form
 
@@ -137,3 +139,20 @@ def test_a_file_of_the_settings_that_has_no_workflow_or_a_taken_name_is_refused(
         lambda: load_hosted([write("broken_flows.py", "1 / 0")]),
         "^workflows.modules: importing .*broken_flows.py raised ZeroDivisionError",
     )
+
+
+def test_workflows_of_installed_distributions_are_hosted_and_broken_ones_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "installed_flows.py").write_text(FLOW)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def list_plugins(group: str) -> list[Plugin]:
+        targets = ("installed_flows:hello", "installed_flows:Run", "absent_flows:hello", "package_with_yaml")
+        return [Plugin(f"p{n}", "", target, f"dist-{n}", "") for n, target in enumerate(targets)]
+
+    monkeypatch.setattr("retinue.flows.modules.list_plugins", list_plugins)
+    with capture_logs() as logs:
+        hosted = load_hosted([])
+    assert [one.definition.name for one in hosted.list_loaded()] == ["hello"]
+    assert [line["distribution"] for line in logs] == ["dist-1", "dist-2"]

@@ -245,6 +245,7 @@ _OF_EVERY_PROCESS = (
     *_PROBES,
     Target("POST", "/messages", _MESSAGES),
     Target("POST", "/messages/", _MESSAGES, headers=("Prefer: respond-async",), statuses=(200, 202)),
+    Target("GET", "/openapi.json"),
     *_koi(),
 )
 
@@ -353,6 +354,7 @@ HUB_TARGETS = (
     Target("POST", f"{_AGENT_AT_HUB}/messages", _MESSAGES),
     Target("POST", f"{_AGENT_AT_HUB}/messages/", _MESSAGES),
     Target("GET", f"{_AGENT_AT_HUB}/agent-card"),
+    Target("GET", f"{_AGENT_AT_HUB}/openapi.json"),
     Target("GET", f"{_AGENT_AT_HUB}/.well-known/agent-card.json"),
     *_mcp("/mcp", "session", "call_skill", _CALL_ECHO),
     *_mcp("/agents/retinue/mcp", "hub_session", "call_skill", _CALL_ECHO),
@@ -364,6 +366,7 @@ HUB_TARGETS = (
     *_rest("echo", _ECHO, _AGENT_AT_HUB),
     Target("POST", "/hooks/registry", (_HOOK,), "application/vnd.docker.distribution.events.v2+json",
            statuses=(200, 202, 429)),
+    Target("POST", f"/webhooks/{'0' * 32}", ({"commit": "ab12"},), statuses=(404,)),
     Target("GET", "/.well-known/ai-catalog.json"),
     Target("POST", "/search", (_SEARCH,)),
     Target("POST", "/explore", (_SEARCH,), statuses=(501,)),

@@ -43,7 +43,7 @@ def test_a_changed_tool_is_read_before_it_is_accepted(run: Run) -> None:
 
 @pytest.mark.usefixtures("hub")
 def test_what_is_wrong_with_an_import_is_a_finding_of_doctor(run: Run) -> None:
-    assert "imports" not in run("doctor").stdout
+    assert "\timports\t" not in run("doctor").stdout
     run("import", "mcp-server", "gone", "--", "no-such-program")
     run("import", "mcp-server", "loud", "--", *SERVER)
     found = run("doctor")
@@ -51,7 +51,17 @@ def test_what_is_wrong_with_an_import_is_a_finding_of_doctor(run: Run) -> None:
     assert "no-such-program does not start" in found.stdout
     assert "retinue imports remove gone" in found.stdout
     run("imports", "remove", "gone")
-    assert "1 of 1 connected" in run("doctor").stdout
+    assert "\timports\t1 of 1 connected" in run("doctor").stdout
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_tool_that_cannot_be_called_is_a_row_with_the_reason(run: Run) -> None:
+    server = [sys.executable, "-m", "tests.mcp.upstream.task_server", "silent"]
+    assert run("import", "mcp-server", "slow", "--", *server).stdout == "slow: 1 skills: state\n"
+    reason = "it runs as a task only (taskSupport: required), and the server does not run tools as tasks"
+    assert f"slow: research is left out: {reason}\n" in run("imports").stdout
+    (row,) = orjson.loads(run("imports", "--json").stdout)["imports"]
+    assert row["left_out"]["ask"] == reason
 
 
 @pytest.mark.usefixtures("hub")

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retinue.client.mesh_client import MeshClient
 from retinue.core.call import Call, Outcome
 from retinue.core.errors import InvalidSettingError
-from retinue.runtime.commands.client import MeshClient
 from retinue.runtime.commands.imports import wait_for_hub
 from retinue.runtime.imports.files import open_pins, read_imports, write_import
 from retinue.settings import Settings

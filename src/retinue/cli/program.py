@@ -81,7 +81,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "runs": ("calling.runs:runs", "List runs, or show one as a tree of its steps."),
         "schedules": (
             "calling.schedules:schedules",
-            "List the schedules of workflows, add, pause, resume, remove and run them.",
+            "List the schedules and triggers of workflows, add, pause, resume, remove and run them.",
         ),
         "resume": ("calling.runs:resume", "Resume a run."),
         "cancel": ("calling.runs:cancel", "Cancel a run, its branches and the calls in flight."),

@@ -21,8 +21,8 @@ from retinue.core.log_lines import JsonLines, hide_tokens_in_line, render_json_l
 from retinue.core.text import hide_tokens
 
 if TYPE_CHECKING:
-    from retinue.runtime.commands.client import MeshClient
-    from retinue.runtime.commands.hub_choice import HubChoice
+    from retinue.client.hub_choice import HubChoice
+    from retinue.client.mesh_client import MeshClient
     from retinue.settings import Settings
     from retinue.storage.state import State
 
@@ -47,48 +47,22 @@ class CommandSession:
 
     def choose_hub(self, option: str | None) -> HubChoice | None:
         """The hub of a command with the option ``--hub``; None where no hub is named and none runs."""
-        from retinue.runtime.commands.hub_choice import choose_hub
+        from retinue.client.hub_choice import choose_hub
 
         return choose_hub(self.state, option, os.environ)
 
     @asynccontextmanager
-    async def client(
-        self, hub: HubChoice | None = None, *, is_interactive: bool = False
-    ) -> AsyncIterator[MeshClient]:
-        """Open a client of ``hub``, else of the state's hub, else of the same skills in this process.
-
-        An interactive one passes progress and questions of a call on.
-        """
-        from retinue.core.errors import AgentUnreachableError, NotAuthenticatedError
+    async def client(self, hub: HubChoice | None = None) -> AsyncIterator[MeshClient]:
+        """Open a client of ``hub``, else of the state's hub, else of the same skills in this process."""
         from retinue.runtime.commands.client import open_client
 
-        async with open_client(self.settings, self.state, hub=hub, is_interactive=is_interactive) as client:
-            try:
-                yield client
-            except AgentUnreachableError as error:
-                # Only a request of this process is lost on the way to the hub itself.
-                if client.hub_url is not None:
-                    remedy = "start it: retinue hub; or see what is wrong: retinue doctor"
-                    error.message = f"the hub at {client.hub_url} is unreachable: {error.cause}"
-                    error.args = (error.message,)
-                    error.remedy = remedy if hub is None else hub.remedy
-                raise
-            except NotAuthenticatedError as error:
-                if hub is not None and not hub.is_member:
-                    verb = "wants a token" if hub.token is None else "rejects the token"
-                    error.message = f"the hub at {hub.url} {verb}"
-                    error.args = (error.message,)
-                    error.remedy = (
-                        "set RETINUE_TOKEN, or store one: retinue context add NAME URL --token-stdin"
-                    )
-                raise
+        async with open_client(self.settings, self.state, hub=hub) as client:
+            yield client
 
     @asynccontextmanager
-    async def hub_client(
-        self, option: str | None, *, is_interactive: bool = False
-    ) -> AsyncIterator[MeshClient]:
+    async def hub_client(self, option: str | None) -> AsyncIterator[MeshClient]:
         """Open a client of the hub of `choose_hub`; without a hub, of the same skills in this process."""
-        async with self.client(self.choose_hub(option), is_interactive=is_interactive) as client:
+        async with self.client(self.choose_hub(option)) as client:
             yield client
 
 

@@ -18,6 +18,7 @@ RetinueError
 │   ├── UnknownAgentError
 │   ├── UnknownRunError
 │   ├── UnknownScheduleError
+│   ├── UnknownWebhookError   no workflow is started by requests at this address
 │   ├── UnknownStepError      a run or definition has no such step
 │   ├── UnknownWorkflowError  no workflow of this name
 │   ├── UnknownTokenError     no token of this id
@@ -57,6 +58,7 @@ RetinueError
 │   ├── ExpressionError       a workflow expression failed at run time
 │   └── StepFailedError       a step of a workflow failed, and so the run
 ├── RunConflictError          a run id was used again with other input
+├── RepeatedEventError        the same sending of an event arrived again
 ├── RegistryError             an OCI registry or layout
 │   ├── RegistryUnreachableError
 │   ├── RegistryRefusedError  the registry answered with an error
@@ -119,6 +121,7 @@ from retinue.core.error_kinds.execution import (
     ModelError,
     OutputInvalidError,
     RemoteFaultError,
+    RepeatedEventError,
     RunConflictError,
     StepFailedError,
     is_callers_time,
@@ -139,6 +142,7 @@ from retinue.core.error_kinds.lookups import (
     UnknownSkillError,
     UnknownStepError,
     UnknownTokenError,
+    UnknownWebhookError,
     UnknownWorkflowError,
     VersionConflictError,
 )
@@ -233,6 +237,7 @@ __all__ = [
     "RegistryRefusedError",
     "RegistryUnreachableError",
     "RemoteFaultError",
+    "RepeatedEventError",
     "RepositoryTakenError",
     "RequestError",
     "RetinueError",
@@ -256,6 +261,7 @@ __all__ = [
     "UnknownSkillError",
     "UnknownStepError",
     "UnknownTokenError",
+    "UnknownWebhookError",
     "UnknownWorkflowError",
     "UnsupportedMediaTypeError",
     "VersionConflictError",

@@ -82,6 +82,22 @@ _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] 
     e.UnknownSkillError.type: _of_skill(e.UnknownSkillError),
     e.SkillNotOfferedError.type: _of_skill(e.SkillNotOfferedError),
     e.UnknownAgentError.type: lambda _, m, f: e.UnknownAgentError(m.removeprefix("Unknown agent: ")),
+    e.UnknownRunError.type: lambda _, m, f: e.UnknownRunError(m.removeprefix("Unknown run: ")),
+    e.UnknownScheduleError.type: lambda _, m, f: e.UnknownScheduleError(m.removeprefix("Unknown schedule: ")),
+    e.UnknownStepError.type: lambda _, m, f: e.UnknownStepError(m.removeprefix("Unknown step: ")),
+    e.UnknownWorkflowError.type: lambda _, m, f: e.UnknownWorkflowError(m.removeprefix("Unknown workflow: ")),
+    e.RunConflictError.type: lambda _, m, f: e.RunConflictError(m.removeprefix("Run ").partition(" ")[0]),
+    e.KeyConflictError.type: lambda _, m, f: e.KeyConflictError(
+        m.removeprefix("Idempotency key ").partition(" ")[0]
+    ),
+    e.DefinitionError.type: lambda _, m, f: e.DefinitionError(
+        f["problem"],
+        source=f["source"],
+        line=f["line"],
+        column=f["column"],
+        path=tuple(f["path"]),
+        remedy="",
+    ),
     e.VersionConflictError.type: lambda _, m, f: e.VersionConflictError("", f["wanted"], f["offered"]),
     e.NotAuthenticatedError.type: lambda _, m, f: e.NotAuthenticatedError(m),
     e.NotAllowedError.type: lambda _, m, f: e.NotAllowedError(m),

@@ -17,10 +17,14 @@ from retinue.workflows.definitions.definition import CodeReference
 from retinue.workflows.definitions.loading import Loaded
 from retinue.workflows.interpreter.frame import Frame, Tools
 from retinue.workflows.interpreter.saga import compensate, finish_undoing
+from retinue.workflows.library import Library
 from retinue.workflows.runs.ports import DurableRuleError, RunContext
 from retinue.workflows.runs.records import Fault, RunRequest, as_json
 
 _log = structlog.get_logger("retinue.runs")
+
+PASS_ON_S = 5.0
+"""How long a node keeps a run whose code it does not have, before another node gets it."""
 
 CODE = "code"
 """The key of a stored definition whose run is executed by Python code."""
@@ -67,29 +71,31 @@ def describe_code(code: CodeReference) -> str:
 
 
 class CodeBody:
-    """The body of the runs of workflows in Python."""
+    """The body of the runs of workflows in Python; ``library`` has the workflows that they run."""
 
-    def __init__(self, hosted: HostedWorkflows, tools: Tools) -> None:
+    def __init__(self, hosted: HostedWorkflows, tools: Tools, library: Library | None = None) -> None:
         self._hosted = hosted
         self._tools = tools
+        self._library = library or Library(code=hosted.list_loaded())
 
     async def run(self, context: RunContext, request: RunRequest) -> Any:
         """Execute a run.
 
-        A run whose code this process does not have waits, until the run is cancelled or the process ends:
-        other code might make other steps.
+        A run whose code this process does not have is passed on to another node. Where there is none it
+        waits, until one comes, the run is cancelled or the process ends: other code might make other steps.
         """
         code = CodeReference.model_validate(request.definition[CODE])
         workflow = self._hosted.find(code)
         if workflow is None:
             _log.warning("run waits for its code", run=context.run_id, code=describe_code(code))
-            await asyncio.Event().wait()
-        assert workflow is not None
-        return await _execute(workflow, context, request, self._tools)
+        while workflow is None:
+            await asyncio.sleep(PASS_ON_S)
+            await context.pass_on()
+        run = Run(context, request, self._tools, self._library)
+        return await _execute(workflow, context, request, run)
 
 
-async def _execute(workflow: CodeWorkflow, context: RunContext, request: RunRequest, tools: Tools) -> Any:
-    run = Run(context, request, tools)
+async def _execute(workflow: CodeWorkflow, context: RunContext, request: RunRequest, run: Run) -> Any:
     frame = run.open_frame(context)
     try:
         arguments = workflow.signature.bind(request.input or {}, run)

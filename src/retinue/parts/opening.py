@@ -312,13 +312,14 @@ def _skills_kept_whole(agent: Agent) -> Iterator[None]:
 async def open_parts(
     process: Process, parts: Sequence[Part], *, slow_s: float = SLOW_S
 ) -> AsyncIterator[OpenParts]:
-    """Open the wanted parts; on leaving they are closed in reverse.
+    """Open the wanted parts, and make them a product of the process; on leaving they are closed in reverse.
 
     A part that takes longer than ``slow_s`` to open or to start is named.
 
     Raises RetinueError for a required part that cannot open. Another one is left out and noted.
     """
     opened = OpenParts(process, slow_s)
+    process.add(OpenParts, opened)
     chosen = opened.leave_out_circles([part for part in parts if opened.wants(part)])
     async with AsyncExitStack() as stack:
         for part in in_order(chosen, lambda part: part.needs):

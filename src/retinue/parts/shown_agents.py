@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,9 @@ from retinue.core.record import AgentRecord, Listing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.permissions import Access, is_seen
+
+OPENED_AT_ONCE = 50
+"""Listings that are opened before other tasks run, at about 100 µs each."""
 
 _NO_SCOPES: frozenset[str] = frozenset()
 
@@ -51,7 +55,10 @@ class ShownAgents(Protocol):
         """
 
     def iterate_others(self, caller: Principal) -> AsyncIterator[ShownAgent]:
-        """The agents of other processes that the caller sees."""
+        """The agents of other processes that the caller sees; other tasks run meanwhile."""
+
+    async def read_revision(self) -> tuple[int, ...]:
+        """The number of changes of the agents until now; reads sources that are out of date."""
 
     def find_spelling(self, name: str, caller: Principal) -> str | None:
         """The name of the only seen agent that differs in case, ``_`` or ``-`` alone."""
@@ -85,6 +92,9 @@ class OwnAgent:
         for other in others:
             yield other
 
+    async def read_revision(self) -> tuple[int, ...]:
+        return (self.agent.revision,)
+
     def find_spelling(self, name: str, caller: Principal) -> str | None:
         """None: an agent's own endpoints do not tell its name."""
         return None
@@ -107,6 +117,8 @@ class MeshAgents:
         self._own = OwnAgent(agent, access, url)
         self._access = access
         self._directory = directory
+        self._changes = 0
+        directory.subscribe(self._count)
 
     def own(self, caller: Principal) -> ShownAgent:
         return self._own.own(caller)
@@ -125,8 +137,15 @@ class MeshAgents:
         await self._directory.ensure_fresh()
         view = self._access.view_of(caller)
         async for page in self._directory.iterate_pages():
-            for listing in self._directory.open_all([entry for entry in page if is_seen(view, entry.name)]):
-                yield self._show(listing, caller)
+            seen = [entry for entry in page if is_seen(view, entry.name)]
+            for start in range(0, len(seen), OPENED_AT_ONCE):
+                for listing in self._directory.open_all(seen[start : start + OPENED_AT_ONCE]):
+                    yield self._show(listing, caller)
+                await asyncio.sleep(0)
+
+    async def read_revision(self) -> tuple[int, ...]:
+        await self._directory.ensure_fresh()
+        return (self.agent.revision, self._changes)
 
     def find_spelling(self, name: str, caller: Principal) -> str | None:
         from retinue.mesh.asking.query import fold
@@ -146,6 +165,10 @@ class MeshAgents:
 
         is_own = name == self.agent.name
         return self._own.subscribe(name, changed) if is_own else self._directory.subscribe(note)
+
+    def _count(self, change: ListingChange) -> None:
+        if not change.measured:
+            self._changes += 1
 
     def _show(self, listing: Listing, caller: Principal) -> ShownAgent:
         return ShownAgent(listing.record, self._directory.name_of(listing), caller.scopes)

@@ -23,6 +23,7 @@ from retinue.runtime.parts.protocols import (
     A2aPart,
     CardPart,
     ExecutePart,
+    OpenApiPart,
     ProbesPart,
     RestPart,
 )
@@ -98,6 +99,7 @@ def agent_parts(target: Target, options: ServeOptions, settings: Settings) -> Se
         A2aPart(),
         CardPart(),
         RestPart(),
+        OpenApiPart(),
         ProbesPart(),
         StoragePart(),
         CallsPart(),

@@ -26,7 +26,14 @@ from retinue.runtime.parts.hub_moments import FirstReadingPart, FolderWatchPart,
 from retinue.runtime.parts.hub_protocols import DashboardPart, DiscoveryPart, HubMcpPart, RegistryPart
 from retinue.runtime.parts.imports import ImportsPart
 from retinue.runtime.parts.messages import MessagesPart
-from retinue.runtime.parts.protocols import A2aPart, CardPart, ExecutePart, ProbesPart, RestPart
+from retinue.runtime.parts.protocols import (
+    A2aPart,
+    CardPart,
+    ExecutePart,
+    OpenApiPart,
+    ProbesPart,
+    RestPart,
+)
 from retinue.runtime.parts.runs import RunsPart
 from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.parts.storage import StoragePart
@@ -83,7 +90,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
     return [
         HubFilePart(),
         ImportsPart(),
-        ModelsPart(seeds=not bare),
+        ModelsPart(bare=bare),
         FirstReadingPart(),
         AuditPart(),
         MeshMapPart(),
@@ -93,6 +100,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         ExecutePart(),
         CardPart(),
         RestPart(),
+        OpenApiPart(),
         ProbesPart(),
         StoragePart(),
         DiscoveryPart(),

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import structlog
 
 from retinue.authoring.local import LocalFirst
+from retinue.client.hub_dispatch import interactive_calls
 from retinue.core.call import LOCAL, Call, Outcome
 from retinue.core.errors import (
     AgentUnreachableError,
@@ -27,9 +28,9 @@ from retinue.core.errors import (
     StateError,
     StoppingError,
 )
-from retinue.core.record import HUB_NAME, AgentRecord, Endpoint, Listing
+from retinue.core.record import AgentRecord, Endpoint, Listing
 from retinue.mcp.upstream.client import AgentClient
-from retinue.mcp.upstream.invoker import InteractiveHubCalls, InteractiveInvoker
+from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
@@ -153,14 +154,6 @@ class JoinedMesh:
         endpoint = Endpoint("mcp", f"{url.rstrip('/')}/agents/{quote(name)}/mcp")
         listing = Listing(record=AgentRecord(name, endpoints=(endpoint,)), source="hub", key=url)
         return listing, AgentClient(self._http, lambda source, place: hub.token, self.peers.signer)
-
-
-def interactive_calls(
-    http: HttpClient, url: str, hub: HubCalls, signer: TraceSigner | None
-) -> InteractiveHubCalls:
-    """Calls to the hub at ``url`` whose channel reaches through; the others go by ``hub``."""
-    client = AgentClient(http, lambda source, url: hub.token, signer)
-    return InteractiveHubCalls(client, HUB_NAME, url, hub)
 
 
 async def notify_hub(

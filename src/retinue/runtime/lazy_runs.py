@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from retinue.workflows.durable.database_watch import RunFigures
     from retinue.workflows.durable.runs import DurableRuns
     from retinue.workflows.durable.schedule_table import ScheduleTable
+    from retinue.workflows.durable.trigger_table import TriggerTable
 
 _log = structlog.get_logger("retinue.runs")
 
@@ -128,6 +129,10 @@ class LazyRuns:
     async def open_schedules(self) -> ScheduleTable:
         """The schedules, which are stored with the runs."""
         return (await self._open()).schedules
+
+    async def open_triggers(self) -> TriggerTable:
+        """The triggers, which are stored with the runs."""
+        return (await self._open()).triggers
 
     async def leave(self) -> None:
         """Stop executing runs; another process resumes them."""

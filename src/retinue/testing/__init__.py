@@ -4,6 +4,8 @@ For an agent, ``await agent.call(skill_id, arguments)`` is a call with all its c
 `scripted_caller.ScriptedCaller` is a caller with a person and a model that answer as scripted,
 `scripted_peer.scripted_peer` another agent; ``fixtures`` makes both in pytest.
 
+For a program, `connect_agents` is the client that `retinue.connect` makes, over agents in memory.
+
 For a workflow, `run_workflow` runs it over agents, scripted skills and signals. It stands on
 `memory_caller.MemoryCaller`, which offers plain functions as skills, and `memory_runs.MemoryRuns`, which
 executes the runs.
@@ -12,6 +14,7 @@ executes the runs.
 from __future__ import annotations
 
 from retinue.testing.memory_caller import MemoryCaller
+from retinue.testing.memory_mesh import connect_agents
 from retinue.testing.memory_runs import MemoryRuns
 from retinue.testing.scripted_caller import DECLINED, ScriptedCaller
 from retinue.testing.scripted_peer import ScriptedPeer, in_turn, scripted_peer
@@ -24,6 +27,7 @@ __all__ = [
     "ScriptedCaller",
     "ScriptedPeer",
     "WorkflowRun",
+    "connect_agents",
     "in_turn",
     "run_workflow",
     "scripted_peer",

@@ -97,7 +97,7 @@ async def run_workflow(
     `@workflow`. Its steps call the
     skills of ``agents``, with their schemas, and those in ``skills``, each with a script as `scripted_peer`
     takes them. ``signals`` hold the value for each topic that a step waits for, or ``in_turn(…)`` for several
-    waits; ``workflows`` the texts of nested workflows by name. With ``crash_at_every_step`` the run is
+    waits; ``workflows`` the texts of workflows that it runs, by name. With ``crash_at_every_step`` the run is
     interrupted after each step and resumed, as if its process had died: a function that does not repeat
     its steps then fails with the kind ``durable_rule``.
 
@@ -125,7 +125,8 @@ async def run_workflow(
 
     tools = Tools(caller, clock=clock)
     hosted = HostedWorkflows([definition] if isinstance(definition, CodeWorkflow) else [])
-    body = Interpreter(tools, code=CodeBody(hosted, tools).run).run
+    library = Library([_Texts(workflows or {})], code=hosted.list_loaded())
+    body = Interpreter(tools, code=CodeBody(hosted, tools, library).run).run
     async with MemoryRuns(body, sleep=sleep, clock=clock, interrupts=crash_at_every_step) as runs:
         given = {} if input is None and hosted.list_loaded() else input
         record = await Orchestrator(runs).start(loaded.definition, given, nested=bundled.nested)

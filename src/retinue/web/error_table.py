@@ -181,6 +181,7 @@ TABLE: dict[type[RetinueError], Row] = {
     e.RemoteFaultError: _row(*_FAILED, 502, _TASK, _FAILURE, 1),
     e.InputRequiredError: _row(*_FAILED, 409, ("tool_error", "failed"), _REJECT, 1),
     e.RunConflictError: _row(RUN_CONFLICT, "", 409, _RESULT, _REJECT, 2),
+    e.RepeatedEventError: _row(RUN_CONFLICT, "", 409, _RESULT, _REJECT, 2),
     e.KeyConflictError: _row(RUN_CONFLICT, "", 409, _RESULT, _REJECT, 2),
     e.RegistryError: _row(*_FAILED, 502, _TASK, _FAILURE, 7),
     e.RegistryLoginError: _row(*_FAILED, 502, _TASK, _FAILURE, 4),

@@ -89,6 +89,7 @@ _READ_ENDS = (
     "/agent-card.json",
     "/agent.json",
     "/ai-catalog.json",
+    "/openapi.json",
     "/resources/list",
     "/tools/list",
 )
@@ -214,6 +215,11 @@ class SecurityMiddleware:
     def remembered_hosts(self) -> int:
         """How many accepted Host headers are kept, so that they are not checked again."""
         return len(self._known_hosts)
+
+    @property
+    def accepts_anonymous(self) -> bool:
+        """Whether requests need no token."""
+        return self._settings.anonymous
 
     def configure(self, settings: SecuritySettings) -> None:
         """Apply other settings to the next requests."""

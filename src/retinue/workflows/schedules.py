@@ -38,6 +38,13 @@ class ScheduleOwner:
     def principal(self) -> Principal:
         return Principal(self.id, self.kind, self.scopes)
 
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "kind": self.kind, "scopes": sorted(self.scopes)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ScheduleOwner:
+        return cls(value["id"], value["kind"], frozenset(value["scopes"]))
+
 
 @dataclass(frozen=True, slots=True)
 class LastFiring:
@@ -51,6 +58,15 @@ class LastFiring:
     what: Firing
     run: str | None = None
     reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "scheduled_at": self.scheduled_at,
+            "at": self.at,
+            "what": self.what,
+            "run": self.run,
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +95,7 @@ class Progress:
         found: dict[str, Any] = {"seen_until": self.seen_until, "waiting": list(self.waiting)}
         found |= {"run": self.run, "paused": self.paused, "broken": self.broken}
         if self.last is not None:
-            last = self.last
-            found["last"] = {
-                "scheduled_at": last.scheduled_at,
-                "at": last.at,
-                "what": last.what,
-                "run": last.run,
-                "reason": last.reason,
-            }
+            found["last"] = self.last.to_json()
         return found
 
     @classmethod
@@ -153,7 +162,7 @@ class StoredSchedule:
         return {
             "workflow": self.workflow,
             "rule": self.rule.model_dump(mode="json", exclude_defaults=True),
-            "owner": {"id": self.owner.id, "kind": self.owner.kind, "scopes": sorted(self.owner.scopes)},
+            "owner": self.owner.to_json(),
             "digest": self.digest,
             "home": self.home,
             "added_at": self.added_at,
@@ -163,12 +172,11 @@ class StoredSchedule:
     def from_json(
         cls, schedule_id: str, value: Mapping[str, Any], progress: Mapping[str, Any], revision: int
     ) -> StoredSchedule:
-        owner = value["owner"]
         return cls(
             id=schedule_id,
             workflow=value["workflow"],
             rule=Schedule.model_validate(value["rule"]),
-            owner=ScheduleOwner(owner["id"], owner["kind"], frozenset(owner["scopes"])),
+            owner=ScheduleOwner.from_json(value["owner"]),
             digest=value["digest"],
             home=value["home"],
             added_at=float(value["added_at"]),

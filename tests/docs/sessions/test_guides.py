@@ -126,6 +126,11 @@ def test_the_guide_to_mcp_agents_runs_as_shown(shell: Shell) -> None:
     assert play("guides/mcp-agents.md", shell) == 2
 
 
+@requirement("P-21")
+def test_the_guide_for_other_languages_runs_as_shown(shell: Shell) -> None:
+    assert play("guides/other-languages.md", shell) == 3
+
+
 @requirement("P-28")
 def test_the_guide_for_llm_agents_runs_as_shown(shell: Shell) -> None:
     assert play("guides/llm-guide.md", shell) == 2

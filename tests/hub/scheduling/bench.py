@@ -15,9 +15,13 @@ from retinue.authoring.local import LocalLookup
 from retinue.core.call import Principal
 from retinue.hub.known_skills import KnownSkills
 from retinue.hub.run_access import RunAccess
+from retinue.hub.scheduling.all_schedules import AllSchedules
 from retinue.hub.scheduling.book import ScheduleBook
+from retinue.hub.scheduling.events import EventStarter
 from retinue.hub.scheduling.firing import Firing
 from retinue.hub.scheduling.scheduler import Scheduler
+from retinue.hub.scheduling.trigger_book import TriggerBook
+from retinue.hub.scheduling.webhooks import Webhooks
 from retinue.hub.workflows import RunStarter
 from retinue.mesh.guard.trace_guard import new_trace
 from retinue.mesh.permissions import Access
@@ -26,6 +30,7 @@ from retinue.testing.memory_runs import MemoryRuns
 from retinue.web.security import LOCAL_TOKEN
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.schedule_table import ScheduleTable
+from retinue.workflows.durable.trigger_table import TriggerTable
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.library import Library, StoredText
 from retinue.workflows.orchestrator import Orchestrator
@@ -78,11 +83,22 @@ class Node:
         library, known = Library([TextShelf(texts)]), KnownSkills(bench.lookup, Access())
         self.starter = RunStarter(Orchestrator(bench.runs), library, access, known)
         self.firing = Firing(self.starter, bench.check_owner, lambda: replace(new_trace(), calls_left=99))
-        self.scheduler = Scheduler(self._open, self.firing, clock=bench.read_clock)
-        self.book = ScheduleBook(self._open, self.firing, clock=bench.read_clock)
+        self.scheduler = Scheduler(self.open_schedules, self.firing, clock=bench.read_clock)
+        self.book = ScheduleBook(self.open_schedules, self.firing, clock=bench.read_clock)
+        self.trigger_table = TriggerTable(bench.database, home)
+        self.triggers = TriggerBook(
+            self.open_triggers, self.firing, url="http://hub.test/", clock=bench.read_clock
+        )
+        self.all = AllSchedules(self.book, self.triggers, self.firing)
+        self.webhooks = Webhooks(
+            self.open_triggers, EventStarter(self.firing, clock=bench.read_clock), clock=bench.read_clock
+        )
 
-    async def _open(self) -> ScheduleTable:
+    async def open_schedules(self) -> ScheduleTable:
         return self.table
+
+    async def open_triggers(self) -> TriggerTable:
+        return self.trigger_table
 
     async def look(self) -> float:
         return await self.scheduler.look()

@@ -1,12 +1,15 @@
 """An MCP server whose tools run as tasks only (2025-11-25), made with the SDK's low level.
 
-``python -m tests.mcp.upstream.task_server``: serves on the standard streams. The SDK of today serves no tasks
-by itself, so the server answers ``tools/call`` with a task in its middleware.
+``python -m tests.mcp.upstream.task_server``: serves on the standard streams, with ``silent`` without saying
+that it has tasks. The SDK of today serves none, so the server answers ``tools/call`` with a task in its
+middleware.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +23,7 @@ from mcp.shared.message import ServerMessageMetadata
 
 Context = ServerRequestContext[Any, Any]
 RELATED = "io.modelcontextprotocol/related-task"
-TOOLS = ("research", "ask", "hang", "told", "fail", "stop", "expire")
+TOOLS = ("research", "ask", "hang", "late", "told", "fail", "stop", "expire")
 POLL_MS = 20
 NEVER_MS = 3_600_000
 STAGES = ("gathering", "reading", "writing")
@@ -37,7 +40,8 @@ class Task:
     status: str = "working"
     message: str = ""
     polls: int = 0
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    """Whether its result was asked for."""
 
     def render(self) -> dict[str, Any]:
         at = "2026-11-24T00:00:00Z"
@@ -59,6 +63,8 @@ class TaskServer:
         self.tasks: dict[str, Task] = {}
         self.requests: list[str] = []
         """The methods that came, with the tool of a call."""
+        self.may_create = asyncio.Event()
+        """Whether a task of the tool ``late`` is created now."""
         self.server: Server[Any] = Server(
             "tasks", version="1.0.0", on_list_tools=self._list_tools, on_call_tool=self._call_tool
         )
@@ -103,20 +109,25 @@ class TaskServer:
         self.requests.append(f"{context.method} {name}".strip())
         if context.method != "tools/call" or "task" not in params:
             return await call_next(context)
+        if name == "late":
+            await self.may_create.wait()
         task_id = f"task-{len(self.tasks) + 1}"
         task = Task(task_id, name, params.get("arguments") or {}, params["task"].get("ttl"))
         self.tasks[task_id] = task
         if name == "ask":
             task.status, task.message = "input_required", "who is it for?"
         if name == "told":
-            asyncio.get_running_loop().call_later(0.05, self._tell, context, task)
+            self._telling = asyncio.ensure_future(self._tell(context, task))
         return {"task": task.render()}
 
-    def _tell(self, context: Context, task: Task) -> None:
+    async def _tell(self, context: Context, task: Task) -> None:
+        """Tell the state until it was heard, because the client may not listen yet."""
         task.status, task.message = "completed", "told so"
-        connection: Any = context.session
-        telling = connection._connection.notify("notifications/tasks/status", task.render())
-        self._telling = asyncio.ensure_future(telling)
+        session: Any = context.session
+        while not task.heard.is_set():
+            await session._connection.notify("notifications/tasks/status", task.render())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(task.heard.wait(), 0.05)
 
     async def _get(self, context: Context, params: types.GetTaskRequestParams) -> dict[str, Any]:
         task = self.tasks[params.task_id]
@@ -135,6 +146,7 @@ class TaskServer:
 
     async def _result(self, context: Context, params: types.GetTaskRequestParams) -> dict[str, Any]:
         task = self.tasks[params.task_id]
+        task.heard.set()
         text = f"{task.tool}: {task.arguments.get('topic', '')}"
         if task.tool == "ask":
             schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -160,12 +172,12 @@ class TaskServer:
         return task.render()
 
 
-async def main() -> None:
+async def main(*, offers_tasks: bool) -> None:
     """Serve on the standard streams."""
-    server = TaskServer().server
+    server = TaskServer(offers_tasks=offers_tasks).server
     async with stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(offers_tasks="silent" not in sys.argv))

@@ -11,6 +11,7 @@ from retinue.core.errors import (
     BusyError,
     CircuitOpenError,
     NotAllowedError,
+    SkillNotOfferedError,
     StepFailedError,
     UnknownAgentError,
 )
@@ -54,6 +55,40 @@ async def test_a_step_with_retry_waits_for_its_agent_and_uses_no_attempt(bench: 
     record = await bench.run(ONE % ", retry: {attempts: 2}", run_id="r")
     assert record.get() == {"n": 2}
     assert {call.idempotency_key for call in bench.caller.calls} == {"r/s"}
+
+
+@requirement("P-31")
+@pytest.mark.parametrize(
+    "unlisted",
+    [SkillNotOfferedError("work", unasked=["team"]), UnknownAgentError("work-agent", unasked=["team"])],
+)
+async def test_a_step_with_retry_waits_for_a_registry_that_cannot_be_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, unlisted: Exception
+) -> None:
+    bench.offer("work", {"n": 2})
+    choose, unread = bench.caller.choose, [unlisted] * 9
+
+    async def look_up(*asked: Any) -> Any:
+        if unread:
+            raise unread.pop()
+        return await choose(*asked)
+
+    monkeypatch.setattr(bench.caller, "choose", look_up)
+    record = await bench.run(ONE % ", retry: {attempts: 2}", run_id="r")
+    assert record.get() == {"n": 2}
+    assert len(bench.slept) == 9
+
+
+async def test_a_step_with_retry_does_not_wait_for_a_skill_that_no_registry_lists(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look_up(*_: Any) -> Any:
+        raise SkillNotOfferedError("work")
+
+    bench.offer("work", {"n": 2})
+    monkeypatch.setattr(bench.caller, "choose", look_up)
+    assert (await bench.run(ONE % ", retry: {attempts: 2}", run_id="r")).status == "failed"
+    assert bench.slept == []
 
 
 async def test_an_agent_that_dies_in_the_call_it_was_waited_for_costs_one_attempt(bench: Bench) -> None:

@@ -25,11 +25,12 @@ from filelock import FileLock, Timeout
 
 from retinue.cli.output import command_line, module_command
 from retinue.cli.session import open_session
+from retinue.client.mesh_client import MeshClient
 from retinue.core.errors import ChildFailedError, ExecutionFailedError, InvalidSettingError, StateError
 from retinue.parts.process import Echo
 from retinue.plugins import AGENTS, list_plugins
 from retinue.rpc.probe import answers
-from retinue.runtime.commands.client import MeshClient, RunFollower, open_client
+from retinue.runtime.commands.client import RunFollower, open_client
 from retinue.runtime.serving import Stop, check_loopback, run_loop
 from retinue.runtime.supervisor import ChildSpec, Ready, Supervisor
 from retinue.settings import load_settings

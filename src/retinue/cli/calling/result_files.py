@@ -23,8 +23,6 @@ out_option = click.option(
 )
 """``--out`` of commands that print a result."""
 
-_ATTEMPTS = 1_000
-
 
 def print_result(value: Any, parts: Sequence[Part], out: str | None, *, as_json: bool) -> None:
     """Print a result on standard output, and write its parts to ``out`` or say how to save them.
@@ -67,6 +65,7 @@ def _has_parts_field(value: Any) -> bool:
 
 def _write_all(parts: Sequence[Part], out: str) -> list[dict[str, Any]]:
     """Write the parts; a row of each says its file, or its URL where it is a link without content."""
+    from retinue.client.received_parts import write_new
     from retinue.core.parts import content_of, file_name_of, render_parts
 
     path, contents = Path(out), [content_of(part) for part in parts]
@@ -81,7 +80,7 @@ def _write_all(parts: Sequence[Part], out: str) -> list[dict[str, Any]]:
             row.pop("annotations", None)
             row.pop("data", None)
             if content is not None and is_folder:
-                row["file"] = str(_write_new(path, file_name_of(part, number), content))
+                row["file"] = str(write_new(path, file_name_of(part, number), content))
             elif content is not None:
                 path.write_bytes(content)
                 row["file"] = str(path)
@@ -95,22 +94,6 @@ def _write_all(parts: Sequence[Part], out: str) -> list[dict[str, Any]]:
             remedy="name another file or folder",
         ) from error
     return rows
-
-
-def _write_new(folder: Path, name: str, content: bytes) -> Path:
-    """Write a file of a new name: a server chose the name, and must not replace a file of the user."""
-    stem, dot, ending = name.rpartition(".")
-    for number in range(1, _ATTEMPTS):
-        path = folder / (name if number == 1 else f"{stem}-{number}{dot}{ending}")
-        try:
-            with path.open("xb") as file:
-                file.write(content)
-        except FileExistsError:
-            continue
-        return path
-    raise InvalidSettingError(
-        "--out", f"{folder} has {_ATTEMPTS} files called {name}", remedy="name another folder"
-    )
 
 
 def _describe_written(row: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
-"""``retinue schedules``: list the schedules of workflows, add, pause, resume, remove and run them."""
+"""``retinue schedules``: list schedules and triggers of workflows, add, pause, resume, remove, run them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -20,10 +20,10 @@ OVERLAP = ("skip", "queue", "cancel")
 @json_option
 @click.pass_context
 def schedules(ctx: click.Context, hub: str | None, as_json: bool) -> None:
-    """List the schedules of workflows, add, pause, resume, remove and run them.
+    """List the schedules and triggers of workflows, add, pause, resume, remove and run them.
 
-    Without a subcommand, lists each schedule with its next time and what happened last. Schedules fire while
-    a hub or a worker runs.
+    Without a subcommand, lists each with its next time and what happened last. Schedules fire while a hub or
+    a worker runs, triggers while a hub runs.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -49,6 +49,9 @@ def schedules(ctx: click.Context, hub: str | None, as_json: bool) -> None:
             for row in rows
         ],
     )
+    for row in rows:
+        if "url" in row:
+            note(f"{row['schedule']}: POST {row['url']}")
     _note_reasons(rows)
 
 
@@ -58,9 +61,12 @@ def schedules(ctx: click.Context, hub: str | None, as_json: bool) -> None:
 @click.option("--cron", metavar="TEXT", help="Minute, hour, day, month, weekday, such as '0 3 * * mon-fri'.")
 @click.option("--every", metavar="TIME", help="Time between two starts, such as 15m.")
 @click.option("--timezone", metavar="ZONE", help="Time zone of --cron, such as Europe/Berlin; default: UTC.")
+@click.option("--on", metavar="EVENT", help="In place of a time, an event: webhook, or JSON.")
 @click.option("--input", "input_text", metavar="JSON", help="Input of each run.")
 @click.option("--missed", type=click.Choice(MISSED), help="After times at which no node ran; default: once.")
 @click.option("--overlap", type=click.Choice(OVERLAP), help="While a run still runs; default: skip.")
+@click.option("--secret-file", type=click.File("r"), help="Secret of a webhook that its sender has made.")
+@click.option("--new-secret", is_flag=True, help="Replace the secret of a webhook.")
 @hub_option
 @json_option
 def add(
@@ -69,26 +75,35 @@ def add(
     cron: str | None,
     every: str | None,
     timezone: str | None,
+    on: str | None,
     input_text: str | None,
     missed: str | None,
     overlap: str | None,
+    secret_file: IO[str] | None,
+    new_secret: bool,
     hub: str | None,
     as_json: bool,
 ) -> None:
-    """Start a stored workflow at certain times, with the rights of this command.
+    """Start a stored workflow at certain times or on events, with the rights of this command.
 
-    The options replace those of the workflow's own "schedule". Adding a schedule of the same name replaces
-    it.
+    The options replace those of the workflow's own "schedule" and "on". Adding one of the same name replaces
+    it. The secret of a webhook is shown once.
     """
     keys = {"cron": cron, "every": every, "timezone": timezone, "missed": missed, "overlap": overlap}
     schedule: dict[str, Any] = {key: value for key, value in keys.items() if value is not None}
-    if input_text is not None:
-        schedule["input"] = _read_json(input_text)
     asked: dict[str, Any] = {"workflow": workflow}
     if name is not None:
         asked["name"] = name
+    if on is not None:
+        asked["on"] = _make_event(on, input_text, schedule)
+    elif input_text is not None:
+        schedule["input"] = _read_json(input_text)
     if schedule:
         asked["schedule"] = schedule
+    if secret_file is not None and new_secret:
+        raise click.UsageError("give --secret-file or --new-secret, not both")
+    if secret_file is not None or new_secret:
+        asked["secret"] = "new" if secret_file is None else secret_file.read().strip()
     _print_changed(run_command(_ask("add_schedule", asked, hub)), as_json)
 
 
@@ -143,6 +158,11 @@ def _print_changed(row: Mapping[str, Any], as_json: bool) -> None:
         return
     following = f", next {row['next']}" if "next" in row else ""
     click.echo(f"{row['schedule']}: {row['status']}{following}")
+    if "url" in row:
+        click.echo(f"url: {row['url']}")
+    if "secret" in row:
+        click.echo(f"secret: {row['secret']}")
+        note("the secret is not shown again")
     _note_reasons([row])
 
 
@@ -152,7 +172,23 @@ def _note_reasons(rows: Sequence[Mapping[str, Any]]) -> None:
             note(f"{row['schedule']}: {row['reason']}")
 
 
+def _make_event(on: str, input_text: str | None, schedule: Mapping[str, Any]) -> Any:
+    """The event of ``--on`` with the input of ``--input``; refuses the options of schedules."""
+    if schedule:
+        raise click.UsageError(f"--on and --{next(iter(schedule))} exclude each other")
+    event = _read_json(on)
+    if input_text is None:
+        return event
+    if isinstance(event, str):
+        event = {event: {}}
+    if not isinstance(event, dict) or not all(isinstance(options, dict) for options in event.values()):
+        raise click.UsageError("--input needs --on with the name of an event, or with an object")
+    return {kind: {**options, "input": _read_json(input_text)} for kind, options in event.items()}
+
+
 def _render_rule(row: Mapping[str, Any]) -> str:
+    if "on" in row:
+        return str(row["on"])
     return f"{row['cron']} {row['timezone']}" if "cron" in row else f"every {row['every']}"
 
 
@@ -160,7 +196,7 @@ def _render_last(row: Mapping[str, Any]) -> str:
     last = row.get("last")
     if last is None:
         return "–"
-    what = f"{last['status']} {last['scheduled_at']}"
+    what = f"{last['status']} {last.get('scheduled_at') or last.get('at')}"
     return f"{what}: {last['reason']}" if "reason" in last else what
 
 

@@ -254,6 +254,7 @@ def _render_arguments(values: Mapping[str, Any]) -> list[str]:
 
 
 @click.command()
+@click.argument("modules", metavar="[FILE]…", nargs=-1)
 @click.option("--host", metavar="H", help="Address of the probes; 127.0.0.1 unless configured.")
 @click.option(
     "--port",
@@ -266,6 +267,7 @@ def _render_arguments(values: Mapping[str, Any]) -> list[str]:
 @insecure_bind_option
 @advertise_option
 def worker(
+    modules: tuple[str, ...],
     host: str | None,
     port: int | None,
     database: str | None,
@@ -274,6 +276,8 @@ def worker(
     advertise: str | None,
 ) -> int:
     """Run workflows in an additional process.
+
+    FILE is a Python file with workflows that it executes besides those of workflows.modules.
 
     A worker takes no calls; with --port it serves probes and metrics. It shares the database of runs with
     hubs and other workers: new runs go to the least loaded node, and surviving nodes take over the runs of
@@ -286,7 +290,13 @@ def worker(
     from retinue.runtime.worker_process import run_worker
 
     session = open_session({"database": database} if database else {}, log_level="info", joins=hub_url)
-    configured = session.settings.worker
+    settings = session.settings
+    if modules:
+        both = (*settings.workflows.modules, *modules)
+        settings = settings.model_copy(
+            update={"workflows": settings.workflows.model_copy(update={"modules": both})}
+        )
+    configured = settings.worker
     wanted_port = configured.port if port is None else port
     url = check_advertised(advertise) or configured.advertise
     address = None
@@ -297,7 +307,7 @@ def worker(
         raise InvalidSettingError(
             "worker.advertise", "a worker without a port serves nothing", remedy="add --port N"
         )
-    return run_loop(lambda: run_worker(address, session.settings, session.state, click.echo, session.reread))
+    return run_loop(lambda: run_worker(address, settings, session.state, click.echo, session.reread))
 
 
 @click.command()

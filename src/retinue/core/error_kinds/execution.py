@@ -462,3 +462,22 @@ class RunConflictError(RetinueError):
     def named(self, run_id: str) -> RunConflictError:
         """The same error under the id that the caller chose."""
         return RunConflictError(run_id, is_deleted=self.is_deleted)
+
+
+class RepeatedEventError(RetinueError):
+    """The same sending of an event arrived again, as when somebody replays a recorded request."""
+
+    type = "repeated_event"
+    kind = REQUEST
+
+    def __init__(self, event: str, run: str) -> None:
+        super().__init__(
+            f"Event {event[:100]} was received before, in this very request",
+            remedy="to send it once more, sign it with the time of now",
+        )
+        self.event = event
+        self.run = run
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"run": self.run}

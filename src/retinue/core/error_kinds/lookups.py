@@ -9,10 +9,15 @@ from retinue.core.error_kinds.base import REFUSED, RetinueError
 
 
 class LookupFailedError(RetinueError):
-    """A name matches nothing, or several things."""
+    """A name matches nothing, or several things; ``unasked`` = the registries that could not be read."""
 
     type = "not_found"
     kind = REFUSED
+    unasked: tuple[str, ...] = ()
+
+
+def _name_unasked(registries: Sequence[str]) -> str:
+    return f" (could not be asked: {', '.join(registries)})" if registries else ""
 
 
 class UnknownSkillError(LookupFailedError):
@@ -30,9 +35,7 @@ class UnknownSkillError(LookupFailedError):
         unasked: Sequence[str] = (),
     ) -> None:
         remedy = f"did you mean {', '.join(near)}?" if near else "list the skills: retinue find"
-        if unasked:
-            remedy += f" (could not be asked: {', '.join(unasked)})"
-        super().__init__(f"Unknown skill: {skill}", remedy=remedy)
+        super().__init__(f"Unknown skill: {skill}", remedy=remedy + _name_unasked(unasked))
         self.skill = skill
         self.near = tuple(near)
         self.unasked = tuple(unasked)
@@ -60,11 +63,16 @@ class UnknownAgentError(LookupFailedError):
 
     type = "unknown_agent"
 
-    def __init__(self, name: str, *, near: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, *, near: Sequence[str] = (), unasked: Sequence[str] = ()) -> None:
         remedy = f"did you mean {', '.join(near)}?" if near else "list them: retinue agents"
-        super().__init__(f"Unknown agent: {name}", remedy=remedy)
+        super().__init__(f"Unknown agent: {name}", remedy=remedy + _name_unasked(unasked))
         self.name = name
         self.near = tuple(near)
+        self.unasked = tuple(unasked)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"registries_not_asked": list(self.unasked)} if self.unasked else {}
 
 
 class UnknownRunError(LookupFailedError):
@@ -85,6 +93,16 @@ class UnknownScheduleError(LookupFailedError):
     def __init__(self, name: str) -> None:
         super().__init__(f"Unknown schedule: {name[:80]}", remedy="list them: retinue schedules")
         self.name = name
+
+
+class UnknownWebhookError(LookupFailedError):
+    """No workflow is started by requests at this address."""
+
+    type = "unknown_webhook"
+
+    def __init__(self) -> None:
+        # it does not repeat the address, which nobody is to guess
+        super().__init__("Unknown webhook", remedy="its owner finds the address with: retinue schedules")
 
 
 class UnknownStepError(LookupFailedError):

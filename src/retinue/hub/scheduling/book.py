@@ -5,7 +5,6 @@ A caller has access to the schedules whose owner has no rights that the caller l
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -13,21 +12,19 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from pydantic import ValidationError
-
 from retinue.core.call import Principal
-from retinue.core.errors import (
-    InvalidParametersError,
-    InvalidRequestError,
-    NotAllowedError,
-    Problem,
-    RetinueError,
-    UnknownRunError,
-    UnknownScheduleError,
-)
+from retinue.core.errors import InvalidRequestError, UnknownScheduleError
 from retinue.hub.run_access import reject_limited
 from retinue.hub.scheduling.firing import Firing, own
-from retinue.mesh.schema.checks import compile_schema
+from retinue.hub.scheduling.rows import (
+    PAUSED_BY,
+    check_input,
+    find_problem,
+    make_name,
+    read_rule,
+    refuse_ended,
+    render_last,
+)
 from retinue.workflows.cron import read_timezone
 from retinue.workflows.definitions.definition import Definition, Schedule
 from retinue.workflows.schedules import LastFiring, Progress, StoredSchedule
@@ -38,8 +35,6 @@ if TYPE_CHECKING:  # with the database libraries, which a process without runs d
 Json = dict[str, Any]
 
 Change = Literal["pause", "resume", "remove", "run_now"]
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class ScheduleBook:
@@ -70,11 +65,11 @@ class ScheduleBook:
         """
         owner = own(principal)
         loaded = await self._firing.starter.library.get(workflow)
-        name = _check_name(workflow if name is None else name, is_made=name is None)
+        name = make_name(workflow, name)
         rule = _make_rule(loaded.definition, given)
         if loaded.definition.input is not None:
             rule = rule.model_copy(update={"input": {} if rule.input is None else rule.input})
-            _check_input(loaded.definition, rule.input)
+            check_input(loaded.definition, rule.input)
         digest = await self._firing.digest(loaded)
         table = await self._open_table()
         now = self._clock()
@@ -105,6 +100,13 @@ class ScheduleBook:
             if self._may_access(principal, schedule)
         ]
 
+    async def has(self, principal: Principal, name: str) -> bool:
+        """Whether the caller has a schedule of this name itself."""
+        return (
+            self._exists()
+            and await (await self._open_table()).find(self._access.stored_id(name, principal)) is not None
+        )
+
     async def change(self, principal: Principal, name: str, change: Change) -> Json:
         """Pause, resume or remove a schedule, or start its run now; raises UnknownScheduleError."""
         reject_limited(principal)
@@ -116,15 +118,16 @@ class ScheduleBook:
         now = self._clock()
         run = None
         if change == "run_now":
-            self._refuse_ended(schedule)
+            refuse_ended(self._firing, schedule)
             loaded = await self._firing.load(schedule)
-            run = await self._firing.start(schedule, loaded, f"{schedule.name}:now-{uuid4().hex[:8]}")
+            run = f"{schedule.name}:now-{uuid4().hex[:8]}"
+            run = await self._firing.start(schedule, loaded, run, schedule.rule.input)
             last = LastFiring(now, now, "started", run)
             progress = replace(schedule.progress, run=run, last=last, broken="")
         elif change == "pause":
-            progress = replace(schedule.progress, paused=f"paused by {principal.id}", waiting=())
+            progress = replace(schedule.progress, paused=f"{PAUSED_BY}{principal.id}", waiting=())
         else:
-            self._refuse_ended(schedule)
+            refuse_ended(self._firing, schedule)
             await self._firing.load(schedule)
             progress = replace(schedule.progress, paused="", broken="", seen_until=now)
         while not await table.change(schedule, progress):
@@ -135,13 +138,6 @@ class ScheduleBook:
         self._wake()
         row = await self._render(replace(schedule, progress=progress), principal)
         return row if run is None else row | {"run": self._access.shown_id(run, principal)}
-
-    def _refuse_ended(self, schedule: StoredSchedule) -> None:
-        if reason := self._firing.check_owner(schedule.owner):
-            raise NotAllowedError(
-                f"schedule {schedule.name} acts for {schedule.owner.id}: {reason}",
-                remedy=f"add it again, with your own rights: retinue schedules add {schedule.workflow}",
-            )
 
     async def _get(self, table: ScheduleTable, principal: Principal, name: str) -> StoredSchedule:
         for stored in self._access.list_stored_ids(name, principal):
@@ -157,7 +153,7 @@ class ScheduleBook:
         rule, progress, now = schedule.rule, schedule.progress, self._clock()
         problem = progress.broken
         if not progress.paused and schedule.home == home:
-            problem = await self._find_problem(schedule)
+            problem = await find_problem(self._firing, schedule)
         row: Json = {
             "schedule": self._access.shown_id(schedule.id, principal),
             "workflow": schedule.workflow,
@@ -174,43 +170,9 @@ class ScheduleBook:
         if progress.waiting:
             row["waiting"] = len(progress.waiting)
         if progress.last is not None:
-            row["last"] = await self._render_last(rule, progress.last, principal)
+            at = {"scheduled_at": _render_time(rule, progress.last.scheduled_at)}
+            row["last"] = at | await render_last(self._firing, progress.last, principal)
         return row
-
-    async def _find_problem(self, schedule: StoredSchedule) -> str:
-        try:
-            if reason := self._firing.check_owner(schedule.owner):
-                return reason
-            await self._firing.load(schedule)
-        except RetinueError as error:
-            return f"{error.message} — {error.remedy}" if error.remedy else error.message
-        return ""
-
-    async def _render_last(self, rule: Schedule, last: LastFiring, principal: Principal) -> Json:
-        row: Json = {"scheduled_at": _render_time(rule, last.scheduled_at), "status": last.what}
-        if last.reason:
-            row["reason"] = last.reason
-        if last.run is None:
-            return row
-        row["run"] = self._access.shown_id(last.run, principal)
-        if last.what == "started":
-            try:
-                record = await self._firing.starter.runs.get(last.run)
-            except UnknownRunError:
-                return row | {"status": "deleted"}
-            row["status"] = record.status
-            if record.fault is not None:
-                row["reason"] = record.fault.message
-        return row
-
-
-def _check_name(name: str, *, is_made: bool) -> str:
-    if is_made:
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:64]
-    if NAME.fullmatch(name) is None:
-        wanted = "1 to 64 letters, digits, and . _ - after the first"
-        raise InvalidParametersError([Problem("name", f"field 'name' is no name of a schedule: {wanted}")])
-    return name
 
 
 def _make_rule(definition: Definition, given: Json | str | None) -> Schedule:
@@ -226,26 +188,7 @@ def _make_rule(definition: Definition, given: Json | str | None) -> Schedule:
             f"workflow {definition.name} has no schedule",
             remedy='give it one, as in {"cron": "0 3 * * *", "timezone": "Europe/Berlin"}',
         )
-    try:
-        return Schedule.model_validate(merged)
-    except ValidationError as error:
-        problems = []
-        for one in error.errors(include_url=False):
-            path = ".".join(["schedule", *map(str, one["loc"])])
-            text = str(one["ctx"]["error"]) if one["type"] == "value_error" else str(one["msg"])
-            problems.append(Problem(path, f"{path}: {text}"))
-        raise InvalidParametersError(problems) from None
-
-
-def _check_input(definition: Definition, given: Any) -> None:
-    schema = compile_schema(definition.input or {}, f"the input of {definition.name}")
-    if problems := schema.problems(given):
-        raise InvalidParametersError(
-            [
-                Problem(f"schedule.input.{one.path}".rstrip("."), f"schedule.input: {one.message}", one.hint)
-                for one in problems
-            ]
-        )
+    return read_rule(Schedule, merged, "schedule")
 
 
 def _render_time(rule: Schedule, at: float) -> str:

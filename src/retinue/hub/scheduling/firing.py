@@ -1,9 +1,10 @@
-"""Starts the run of a schedule, with the rights of its owner and the definitions that the owner has seen."""
+"""Starts runs for a schedule or trigger: with the rights of its owner, and definitions that the owner saw."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import (
@@ -21,6 +22,7 @@ from retinue.mesh.permissions import is_mesh_itself
 from retinue.workflows.definitions.loading import Loaded
 from retinue.workflows.library import bundle
 from retinue.workflows.schedules import ScheduleOwner, StoredSchedule, digest_definitions
+from retinue.workflows.triggers import StoredTrigger
 
 TOKEN_CALLER = "token:"  # noqa: S105 - the beginning of an id
 JOIN_CALLER = "join:"
@@ -29,16 +31,19 @@ CheckOwner = Callable[[ScheduleOwner], str]
 """Why the rights of an owner have ended, "" if they have not; raises StateError."""
 
 
+Stored = StoredSchedule | StoredTrigger
+
+
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """Starts runs of schedules. ``new_trace`` begins a chain."""
+    """Starts runs of schedules and triggers. ``new_trace`` begins a chain."""
 
     starter: RunStarter
     check_owner: CheckOwner
     new_trace: Callable[[], TraceContext]
 
-    async def load(self, schedule: StoredSchedule) -> Loaded:
-        """The workflow of a schedule; raises RetinueError if it or one that it runs is another or gone."""
+    async def load(self, schedule: Stored) -> Loaded:
+        """The workflow of a schedule; raises RetinueError if it, or one it runs, has changed or is gone."""
         loaded = await self.starter.library.get(schedule.workflow)
         if await self.digest(loaded) != schedule.digest:
             raise InvalidRequestError(
@@ -52,12 +57,12 @@ class Firing:
         bundled = await bundle(self.starter.library, loaded)
         return digest_definitions(loaded.definition, bundled.nested)
 
-    async def start(self, schedule: StoredSchedule, loaded: Loaded, run: str) -> str:
-        """Start the run of this id, or find it; returns its stored id. Raises RetinueError."""
+    async def start(self, schedule: Stored, loaded: Loaded, run: str, given: Any) -> str:
+        """Start the run of this id with an input, or find it; returns its stored id. Raises RetinueError."""
         started = await self.starter.start(
             loaded,
             loaded.definition,
-            schedule.rule.input,
+            given,
             schedule.owner.principal,
             self.new_trace(),
             run=run,
@@ -86,6 +91,11 @@ def own(principal: Principal) -> ScheduleOwner:
             remedy="use a token that the hub has issued: retinue token new --scope mesh --name NAME",
         )
     return ScheduleOwner(principal.id, principal.kind, principal.scopes)
+
+
+def describe(error: RetinueError) -> str:
+    """An error with its remedy, as the reason why no run was started."""
+    return f"{error.message} — {error.remedy}" if error.remedy else error.message
 
 
 def may_pass(error: RetinueError) -> bool:

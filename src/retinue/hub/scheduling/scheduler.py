@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from retinue.core.errors import RetinueError
-from retinue.hub.scheduling.firing import Firing, has_issued_token, may_pass
+from retinue.hub.scheduling.firing import Firing, describe, has_issued_token, may_pass
 from retinue.workflows.schedules import LATE_S, MAX_WAITING, LastFiring, Progress, StoredSchedule
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
@@ -159,7 +159,7 @@ class Scheduler:
         except RetinueError as error:
             return None if may_pass(error) else self._fail(schedule, at, now, error, is_broken=True)
         try:
-            started = await self._firing.start(schedule, loaded, run)
+            started = await self._firing.start(schedule, loaded, run, rule.input)
         except RetinueError as error:
             return None if may_pass(error) else self._fail(schedule, at, now, error)
         _log.info("schedule fired", schedule=schedule.id, run=started)
@@ -171,6 +171,6 @@ class Scheduler:
     ) -> Progress:
         """The progress after a time whose run could not be started."""
         _log.warning("schedule not fired", schedule=schedule.id, error=error.message)
-        reason = f"{error.message} — {error.remedy}" if error.remedy else error.message
+        reason = describe(error)
         failed = schedule.progress.fired(LastFiring(at, now, "failed", reason=reason))
         return replace(failed, broken=reason) if is_broken else failed

@@ -8,17 +8,18 @@ from pydantic import Field
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
-from retinue.hub.scheduling.book import Change, ScheduleBook
+from retinue.hub.scheduling.all_schedules import AllSchedules
+from retinue.hub.scheduling.book import Change
 
 Json = dict[str, Any]
 
 
-def add_schedule_skills(agent: Agent, book: ScheduleBook) -> None:
+def add_schedule_skills(agent: Agent, book: AllSchedules) -> None:
     """Add the skills to the hub's agent."""
 
     @agent.skill(read_only=True)
     async def list_schedules(ctx: Context) -> Json:
-        """Lists the schedules of workflows: next time, status, and what happened last."""
+        """Lists what starts workflows by itself, times and events: next time, status, what happened last."""
         return {"schedules": await book.list_all(ctx.principal)}
 
     @agent.skill
@@ -32,11 +33,20 @@ def add_schedule_skills(agent: Agent, book: ScheduleBook) -> None:
             Json | str | None,
             Field(description="cron, every, timezone, input, missed, overlap; default: the workflow's own"),
         ] = None,
+        on: Annotated[
+            Json | str | None,
+            Field(
+                description="In place of schedule, an event: webhook, or an object; default: the workflow's"
+            ),
+        ] = None,
+        secret: Annotated[
+            str | None, Field(description="Secret of a webhook: whsec_…, or new; default: kept, or new")
+        ] = None,
     ) -> Json:
-        """Starts a workflow at certain times from now on, with the rights of the caller."""
-        return await book.add(ctx.principal, workflow, name, schedule)
+        """Starts a workflow at certain times or on events from now on, with the rights of the caller."""
+        return await book.add(ctx.principal, workflow, name, schedule=schedule, on=on, secret=secret)
 
     @agent.skill
     async def change_schedule(schedule: str, change: Change, ctx: Context) -> Json:
-        """Pauses, resumes or removes a schedule, or starts a run of it now."""
+        """Pauses, resumes or removes a schedule or trigger, or starts a run of a schedule now."""
         return await book.change(ctx.principal, schedule, change)

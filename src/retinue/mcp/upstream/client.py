@@ -29,8 +29,7 @@ from retinue.mcp.codec.wire import SESSION_HEADER, Incoming, NegotiatedSession, 
 from retinue.mesh.guard.trace_guard import TraceSigner
 from retinue.web.codec.peer_requests import check_not_refused, is_lost, lost, render_rights
 from retinue.web.codec.trace import TRACE_KEYS, render_trace_headers, render_trace_meta
-from retinue.web.http_client import HttpClient
-from retinue.web.transport import HttpStream, ResponseTooLargeError, TransportError
+from retinue.web.transport import HttpStream, HttpStreamer, ResponseTooLargeError, TransportError
 
 ASK_AGAIN_S = 60.0
 """After this time an agent without an MCP endpoint is asked again whether it has one."""
@@ -131,7 +130,7 @@ class AgentResponse(McpResponse):
 
 @asynccontextmanager
 async def open_response(
-    http: HttpClient, method: str, url: str, headers: Mapping[str, str], message: Message | None = None
+    http: HttpStreamer, method: str, url: str, headers: Mapping[str, str], message: Message | None = None
 ) -> AsyncIterator[McpResponse]:
     """Send one HTTP request to any MCP server, with ``message`` as its body.
 
@@ -151,7 +150,7 @@ class AgentClient:
 
     def __init__(
         self,
-        http: HttpClient,
+        http: HttpStreamer,
         token_for: Callable[[str, str], str | None] = lambda source, url: None,
         signer: TraceSigner | None = None,
         *,

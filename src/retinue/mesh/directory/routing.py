@@ -337,6 +337,6 @@ def not_found_error(
         return SkillNotOfferedError(skill_id, near=near, unasked=unasked)
     named = index.find_named(agent)
     if named is None or not named.enabled or not is_seen(view, named.name):
-        return UnknownAgentError(agent, near=index.suggest_names(agent, view))
+        return UnknownAgentError(agent, near=index.suggest_names(agent, view), unasked=unasked)
     near = suggest(skill_id, named.list_skills(scopes))
     return UnknownSkillError(skill_id, near=near, unasked=unasked)

@@ -66,6 +66,7 @@ METRICS: Mapping[str, Metric] = {
     "retinue_run_steps_total": Metric(
         "counter", "Steps of runs that have ended in this process", ("outcome",)
     ),
+    "retinue_schedules": Metric("gauge", "Schedules and triggers in the database, by status", ("status",)),
     "retinue_nodes": Metric("gauge", "Living nodes of the database of the runs"),
     "retinue_lease_remaining_seconds": Metric("gauge", "How long the lease of this node still lasts"),
     "retinue_lease_losses_total": Metric("counter", "How often this node has lost its lease"),

@@ -1,145 +1,51 @@
-"""The command line's client of the mesh: calls skills, and starts and follows runs of workflows.
-
-Calls go to ``/execute`` of the running hub; without a hub, the same skills run in this process.
-"""
+"""The mesh of a command: its client, of a hub or of the skills in this process, and the runs it follows."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from retinue.core.call import LOCAL, Call, Outcome, new_id
+from retinue.client.hub_choice import HubChoice, choose_known
+from retinue.client.hub_dispatch import HubDispatch
+from retinue.client.mesh_client import MeshClient
+from retinue.client.run_handle import FOLLOW_WAIT_S, result_of
 from retinue.core.durations import render_elapsed
-from retinue.core.errors import (
-    AgentUnreachableError,
-    CallCancelledError,
-    CallTimedOutError,
-    ExecutionFailedError,
-    RetinueError,
-    StepFailedError,
-    StoppingError,
-)
-from retinue.mesh.guard.trace_guard import new_trace
-from retinue.rpc.client import HubCalls
-from retinue.runtime.commands.hub_choice import HubChoice, choose_known
+from retinue.core.errors import AgentUnreachableError, RetinueError, StoppingError
 from retinue.settings import Settings
 from retinue.storage.state import State, find_hub_url
-from retinue.web.addresses import is_loopback_url
-from retinue.web.mesh_tokens import MeshSigner
 
 if TYPE_CHECKING:
-    from retinue.mesh.channel import Channel
-    from retinue.mesh.dispatch import Calls  # with schemas and routing, which the hub applies
     from retinue.runtime.commands.file_places import FilePlaces
-    from retinue.web.transport import HttpRequester
     from retinue.workflows.definitions.loading import Loaded
 
-_FOLLOW_WAIT_S = 20.0
-"""How long one ``follow_run`` call waits for a new event."""
-
-
-@dataclass(slots=True)
-class MeshClient:
-    """Calls skills of the mesh; ``hub_url`` is None if they run in this process."""
-
-    calls: Calls
-    hub_url: str | None
-
-    async def ask(
-        self,
-        skill: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        agent: str | None = None,
-        version: str | None = None,
-        timeout_s: float = 60.0,
-        channel: Channel | None = None,
-    ) -> Outcome:
-        """Call a skill; a failure is part of the outcome.
-
-        ``channel`` is told of progress and asked questions; the time limit pauses while one is open.
-        """
-        call = Call(
-            id=new_id(),
-            skill=skill,
-            arguments=dict(arguments or {}),
-            principal=LOCAL,
-            endpoint="cli",
-            trace=new_trace(),
-            agent=agent,
-            version_range=version,
-            deadline=None if channel is not None else asyncio.get_running_loop().time() + timeout_s,
-        )
-        if channel is None:
-            return await self.calls.dispatch(call)
-        from retinue.mesh.channel import run_within
-
-        try:
-            return await run_within(timeout_s, channel, lambda pausing: self.calls.dispatch(call, pausing))
-        except TimeoutError:
-            error = CallTimedOutError(skill, timeout_s, layer="caller", setting="the caller's timeout")
-            return Outcome(call.id, skill, "failed", agent=agent, error=error)
-
-    async def get(self, skill: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        """The value; raises the error of the call."""
-        return (await self.ask(skill, arguments, **options)).get()
+_TAIL = 60
+"""Characters of a text that is being written that are shown: its end."""
 
 
 @asynccontextmanager
 async def open_client(
-    settings: Settings,
-    state: State,
-    *,
-    hub: HubChoice | None = None,
-    hub_url: str | None = None,
-    is_interactive: bool = False,
+    settings: Settings, state: State, *, hub: HubChoice | None = None, hub_url: str | None = None
 ) -> AsyncIterator[MeshClient]:
     """A client of ``hub``, else of the hub at ``hub_url``, else of the hub that processes of the state use
     (`find_hub_url`), else of the state without a hub.
-
-    Only an interactive one passes the channel of a call on to the hub.
     """
     if hub is None and (url := hub_url or find_hub_url(state)) is not None:
         hub = choose_known(state, url)
     async with AsyncExitStack() as stack:
-        if hub is not None and is_interactive:
-            # imported here: the clients of streams take longer to load than most commands to run
-            from retinue.runtime.joined_mesh import interactive_calls
-            from retinue.web.http_client import HttpClient
-
-            web = await stack.enter_async_context(HttpClient())
-            calls = HubCalls(web, hub.url, joined=hub.token, signer=_signer_for(state, hub))
-            yield MeshClient(interactive_calls(web, hub.url, calls, _signer_for(state, hub)), hub.url)
-        elif hub is not None:
-            http = await stack.enter_async_context(_open_http(hub.url))
-            calls = HubCalls(http, hub.url, joined=hub.token, signer=_signer_for(state, hub))
-            yield MeshClient(calls, hub.url)
+        if hub is not None:
+            chosen = hub
+            dispatch = HubDispatch(lambda: chosen, state)
+            stack.push_async_callback(dispatch.aclose)
+            yield MeshClient(dispatch, hub.url, hub.remedy)
         else:
             # imported here, because a command that has a hub does not need these slow imports
             from retinue.runtime.commands.own_mesh import open_own_mesh
 
             process = await stack.enter_async_context(open_own_mesh(settings, state))
             yield MeshClient(process.dispatcher, None)
-
-
-def _signer_for(state: State, hub: HubChoice) -> MeshSigner | None:
-    """Signs traces for a hub of this mesh; a signature means nothing to others."""
-    return MeshSigner.of(state) if hub.is_member else None
-
-
-def _open_http(url: str) -> AbstractAsyncContextManager[HttpRequester]:
-    if url.startswith("http://") and is_loopback_url(url):
-        from retinue.web.fast.plain_http_client import PlainHttpClient
-
-        return PlainHttpClient()
-    # imported here, because aiohttp takes a third of the time of a command
-    from retinue.web.http_client import HttpClient
-
-    return HttpClient()
 
 
 CALL_KINDS = ("call", "undo", "review")
@@ -149,14 +55,22 @@ CALL_KINDS = ("call", "undo", "review")
 class RunFollower:
     """Starts runs and follows them; prints one line for each step that ends, or waits.
 
-    ``now`` is told of each step that begins. When following a run that was started or resumed here is
-    cancelled (Ctrl-C), the run is cancelled too.
+    ``now`` is told of each step that begins and, with ``shows_reports``, of what a step reports. When
+    following a run that was started or resumed here is cancelled (Ctrl-C), the run is cancelled too.
     """
 
     def __init__(
-        self, client: MeshClient, echo: Callable[[str], None], now: Callable[[str], None] = lambda text: None
+        self,
+        client: MeshClient,
+        echo: Callable[[str], None],
+        now: Callable[[str], None] = lambda text: None,
+        *,
+        shows_reports: bool = False,
     ) -> None:
         self._client = client
+        self._shows_reports = shows_reports
+        self._tails: dict[str, str] = {}
+        """The ends of the texts that steps write."""
         self._echo = echo
         self._now = now
         self._places: FilePlaces | None = None
@@ -174,7 +88,8 @@ class RunFollower:
         # the id is chosen here, so that the run can be cancelled even if the start gets no response
         run = uuid.uuid4().hex if run_id is None else run_id
         asked = {"workflow": workflow, "input": given, "run": run}
-        return await self._own(run, self._client.get("start_run", asked | _given(overrides=overrides)))
+        asked |= _given(overrides=overrides, progress=self._shows_reports)
+        return await self._own(run, self._client.get("start_run", asked))
 
     async def run_file(
         self,
@@ -201,27 +116,33 @@ class RunFollower:
 
     async def follow(self, run: str, after: int = 0) -> Any:
         """Follow a run without owning it and return its output, as `run`."""
+        reported = 0
         while True:
-            asked = {"run": run, "after": after, "wait_s": _FOLLOW_WAIT_S}
+            asked: dict[str, Any] = {"run": run, "after": after, "wait_s": FOLLOW_WAIT_S}
+            if self._shows_reports:
+                asked["progress_after"] = reported
             try:
-                reply = await self._client.get("follow_run", asked, timeout_s=_FOLLOW_WAIT_S + 40)
+                reply = await self._client.get("follow_run", asked, timeout_s=FOLLOW_WAIT_S + 40)
             except RetinueError as error:
                 is_stopping = error.type == StoppingError.type
                 if is_stopping or isinstance(error, AgentUnreachableError):
                     self._echo(f"run {run} is stored; the next hub or worker resumes it")
                 if is_stopping:
                     # the same as from a hub that cuts the look at the run off
-                    url = self._client.hub_url or ""
-                    raise AgentUnreachableError("hub", url, "it was stopping") from error
+                    unreachable = AgentUnreachableError("hub", self._client.hub_url or "", "it was stopping")
+                    unreachable.remedy = self._client.remedy or unreachable.remedy
+                    raise unreachable from error
                 raise
             for event in reply["events"]:
                 self._echo_event(event, run)
-            after = reply["next"]
+            for report in reply.get("progress", ()):
+                self._show_report(report)
+            after, reported = reply["next"], reply.get("next_progress", 0)
             if reply["done"]:
                 self._echo_failure(run, whole=reply["status"] != "failed")
                 for line in describe_effects(reply.get("effects")):
                     self._echo(line)
-                return _result(run, reply)
+                return result_of(run, reply)
 
     def _echo_event(self, event: Mapping[str, Any], run: str) -> None:
         if event.get("kind") in CALL_KINDS and event["event"] != "step_finished":
@@ -232,6 +153,17 @@ class RunFollower:
                 self._failed = event
             else:
                 self._echo(line)
+
+    def _show_report(self, report: Mapping[str, Any]) -> None:
+        """Show what a step reports: the end of the text that it writes, or a line."""
+        step = str(report.get("step", ""))
+        if (text := report.get("text")) is not None:
+            before = self._tails.get(step, "") if report.get("at") else ""
+            self._tails[step] = said = (before + str(text))[-_TAIL:]
+        else:
+            fraction, message = report.get("fraction"), report.get("message") or ""
+            said = message if fraction is None else f"{fraction:.0%} {message}"
+        self._now(f"{step}: {said}")
 
     def _echo_failure(self, run: str, *, whole: bool) -> None:
         """Print the last failure, with its message if ``whole``."""
@@ -343,16 +275,3 @@ def describe_way_on(run: str, effects: Mapping[str, Any] | None) -> str:
 
 def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value}
-
-
-def _result(run: str, reply: Mapping[str, Any]) -> Any:
-    if reply["status"] == "done":
-        return reply.get("output")
-    if reply["status"] == "cancelled":
-        raise CallCancelledError(f"run {run}")
-    error = reply.get("error") or {}
-    if error.get("type") == StepFailedError.type:
-        raise StepFailedError.from_data(error["data"])
-    raise ExecutionFailedError(
-        str(error.get("message", "no reason given")), remedy=str(error.get("remedy", ""))
-    )

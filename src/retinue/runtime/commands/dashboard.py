@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import orjson
 
+from retinue.client.hub_choice import HubChoice
 from retinue.core.errors import AgentUnreachableError, RemoteFaultError, StateError
 from retinue.core.record import HUB_NAME
 from retinue.dashboard.sessions import ROOT
-from retinue.runtime.commands.hub_choice import HubChoice
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import TransportError
 

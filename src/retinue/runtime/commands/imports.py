@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from retinue.client.mesh_client import MeshClient
 from retinue.core.errors import (
     AgentUnreachableError,
     CallTimedOutError,
@@ -18,7 +19,6 @@ from retinue.core.errors import (
 from retinue.core.record import HUB_NAME
 from retinue.mcp.client_configs.servers import is_own_hub
 from retinue.mcp.upstream.http_transport import NEEDS_LOGIN
-from retinue.runtime.commands.client import MeshClient
 from retinue.runtime.imports.files import find_own_url, open_pins, read_imports, write_import
 from retinue.settings import Settings
 from retinue.settings_tables import ImportTable

@@ -17,12 +17,12 @@ from typing import Any
 from filelock import FileLock
 from pydantic import ValidationError
 
+from retinue.client.mesh_client import MeshClient
 from retinue.core.errors import InvalidSettingError, StateDamagedError, StateError
 from retinue.mcp.client_configs.clients import CLIENTS, Client
 from retinue.mcp.client_configs.config_files import Changed, change_text, check_writable, read_text
 from retinue.mcp.client_configs.merging import MovedEntry, PutBack, put_back
 from retinue.mcp.upstream.http_transport import NEEDS_LOGIN
-from retinue.runtime.commands.client import MeshClient
 from retinue.runtime.commands.connect import (
     ServerContainer,
     find_places,

@@ -204,8 +204,8 @@ async def _refusing(provider: OAuthClientProvider, url: str) -> AsyncIterator[No
         raise NotAuthenticatedError(
             f"the authorization server registers no client by itself: {_describe(error)}",
             remedy="nothing was stored; register one there by hand, with a redirect to "
-            "http://127.0.0.1/callback, and import again with --client-id ID (and --client-secret "
-            "'${VARIABLE}')",
+            "http://127.0.0.1/callback, and import again with --replace --client-id ID (and "
+            "--client-secret '${VARIABLE}')",
         ) from error
     except OAuthFlowError as error:
         raise _refused(_describe(error)) from error

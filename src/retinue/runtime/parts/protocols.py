@@ -13,6 +13,8 @@ from starlette.routing import Route
 
 from retinue.cards.pallet_card import encode_card, render_card
 from retinue.core.errors import RetinueError
+from retinue.openapi.server import DocumentEndpoint
+from retinue.parts.opening import OpenParts
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.parts.shown_agents import ShownAgent, ShownAgents
@@ -96,6 +98,27 @@ class RestPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         yield Opened(routes=(rest_route(process.dispatcher, process.shown, process.url or ""),))
+
+
+class OpenApiPart(Part):
+    """The OpenAPI document of the process, and at a hub of every agent."""
+
+    name = "openapi"
+    kinds = _SERVING
+    rank = 65
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        # the routes of all parts, once they are open
+        parts = process.get(OpenParts)
+        endpoint = DocumentEndpoint(
+            process.shown,
+            process.dispatcher.access,
+            parts.list_routes,
+            process.tables.get(AuthTable).resource,
+        )
+        yield Opened(routes=endpoint.routes(), on_checks=endpoint.take_checks)
 
 
 class ProbesPart(Part):

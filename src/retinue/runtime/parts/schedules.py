@@ -1,24 +1,31 @@
-"""Schedules as a part: the skills of hubs and commands, and the scheduler of hubs and workers."""
+"""Schedules and triggers as a part: skills of hubs and commands, scheduler of hubs and workers, webhooks."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from retinue.core.call import TraceContext
+from retinue.hub.scheduling.all_schedules import AllSchedules
 from retinue.hub.scheduling.book import ScheduleBook
+from retinue.hub.scheduling.events import EventStarter
 from retinue.hub.scheduling.firing import Firing, has_issued_token
+from retinue.hub.scheduling.inspection import Inspection
 from retinue.hub.scheduling.scheduler import Scheduler
 from retinue.hub.scheduling.skills import add_schedule_skills
+from retinue.hub.scheduling.trigger_book import HOOKS_PATH, TriggerBook
+from retinue.hub.scheduling.webhooks import Webhooks
 from retinue.hub.workflows import RunStarter
 from retinue.mesh.guard.trace_guard import new_trace
+from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part
 from retinue.parts.process import Process
+from retinue.runtime.endpoints.webhooks import webhook_route
 from retinue.runtime.lazy_runs import LOOK_S, LazyRuns
 from retinue.runtime.serving import end_task
 from retinue.web.issued_tokens import TokenFile
@@ -35,6 +42,7 @@ class SchedulesPart(Part):
     needs = (LazyRuns, RunStarter)
     runs_after = (FirstReading, AgentsStarted)
     ready_after = (AgentsStarted,)
+    rank = 85
     is_required = True
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
@@ -59,30 +67,50 @@ class SchedulesPart(Part):
             wake=scheduler.wake,
             clock=self._clock,
         )
-        firing_task: list[asyncio.Task[None]] = []
+        triggers = TriggerBook(
+            runs.open_triggers, firing, exists=runs.store.exists, url=process.url, clock=self._clock
+        )
+        webhooks = Webhooks(
+            runs.open_triggers,
+            EventStarter(firing, clock=self._clock),
+            exists=runs.store.exists,
+            take=process.dispatcher.admission.limits.take,
+            clock=self._clock,
+        )
+        schedules = AllSchedules(book, triggers, firing)
+        inspection = Inspection(runs.open_schedules, runs.open_triggers, firing)
+        tasks: list[asyncio.Task[None]] = []
 
-        async def fire() -> None:
+        async def when_there_are_runs(work: Callable[[], Awaitable[None]]) -> None:
             # without runs there are no schedules, which are stored with them
             while not runs.store.exists():
                 await asyncio.sleep(LOOK_S)
-            await scheduler.run()
+            await work()
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
             try:
                 yield
             finally:
-                for task in firing_task:
+                for task in tasks:
                     await end_task(task)
 
         async def on_ready() -> None:
-            firing_task.append(asyncio.create_task(fire(), name="schedules"))
+            works = (scheduler.run, inspection.run)
+            tasks.extend(asyncio.create_task(when_there_are_runs(work), name="schedules") for work in works)
+
+        async def figures(figures: Figures) -> None:
+            for status, count in inspection.counts.items():
+                figures.put("retinue_schedules", count, status)
 
         is_firing = process.kind in _FIRING
         yield Opened(
-            skills=partial(add_schedule_skills, book=book) if process.kind != "worker" else None,
+            skills=partial(add_schedule_skills, book=schedules) if process.kind != "worker" else None,
+            routes=(webhook_route(webhooks),) if process.kind == "hub" else (),
+            open_prefixes=(f"{HOOKS_PATH}/",) if process.kind == "hub" else (),
             running=running if is_firing else None,
             on_ready=on_ready if is_firing else None,
+            figures=figures if is_firing else None,
         )
 
 

@@ -19,12 +19,14 @@ from retinue.workflows.definitions.definition import (
     Definition,
     Foreach,
     Loop,
+    OnWebhook,
     Parallel,
     Retry,
     Schedule,
     Step,
     StrictModel,
     Timer,
+    Triggers,
     WaitFor,
     WorkflowSettings,
 )
@@ -47,6 +49,8 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "ask": _list_keys(AskFirst),
     "settings": _list_keys(WorkflowSettings),
     "schedule": _list_keys(Schedule),
+    "on": _list_keys(Triggers),
+    "webhook": _list_keys(OnWebhook),
 }
 _SHAPES = {
     "tuple_type": "a list",

@@ -459,6 +459,66 @@ def _expand_schedule(value: Any) -> Any:
 SchedulePart = Annotated[Schedule, BeforeValidator(_expand_schedule)]
 
 
+MAX_EVENTS_A_MINUTE = 6_000
+
+MAX_PAYLOAD_BYTES = 4 * 1024 * 1024
+
+PerMinute = Annotated[int, Field(ge=1, le=MAX_EVENTS_A_MINUTE)]
+
+EVENTS_A_MINUTE = 60
+"""How many events of one trigger start a run in a minute, if it says nothing else."""
+
+PAYLOAD_BYTES = 256 * 1024
+"""The largest body of a webhook, if it says nothing else."""
+
+
+class OnWebhook(StrictModel):
+    """Starts a run for each signed request at an address of the hub.
+
+    The payload is the JSON value in the body. It is the input, or ``input`` makes the input of it: its
+    templates read the payload as ``input``.
+    """
+
+    input: Any = None
+    per_minute: PerMinute = EVENTS_A_MINUTE
+    max_bytes: int = Field(default=PAYLOAD_BYTES, ge=1, le=MAX_PAYLOAD_BYTES)
+
+
+TRIGGERS = ("webhook",)
+"""The kinds of events that start a workflow."""
+
+
+class Triggers(StrictModel):
+    """The events that start a workflow, once somebody has added the trigger."""
+
+    webhook: OnWebhook | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = {value: {}}
+        if isinstance(value, Mapping):
+            # an empty key of a YAML text is null
+            return {key: {} if event in (None, True) else event for key, event in value.items()}
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Triggers:
+        if not self.kinds:
+            raise ValueError(f"on has at least one of {', '.join(TRIGGERS)}")
+        return self
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of events, of `TRIGGERS`."""
+        return tuple(kind for kind in TRIGGERS if getattr(self, kind) is not None)
+
+    def select(self, kind: str) -> Triggers:
+        """The trigger of one kind."""
+        return Triggers.model_validate({kind: getattr(self, kind)})
+
+
 class Definition(StrictModel):
     """A workflow.
 
@@ -479,6 +539,7 @@ class Definition(StrictModel):
     output: Any = "last"
     output_schema: dict[str, Any] | None = None
     schedule: SchedulePart | None = None
+    on: Triggers | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The canonical form: JSON values, without what equals the default."""

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from retinue.core.errors import InvalidSettingError
-from retinue.workflows.definitions.definition import DURATION_SCHEMA, Definition
+from retinue.workflows.definitions.definition import DURATION_SCHEMA, TRIGGERS, Definition
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -34,6 +34,13 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "output": "last (output of the last step), merged (the objects of all steps), or values with ${{ }}",
         "output_schema": "JSON Schema of the output",
         "schedule": "When it starts by itself, once added (retinue schedules add): cron text, or an object",
+        "on": "Events that start it, once added (retinue schedules add): webhook, or an object",
+    },
+    "Triggers": {"webhook": "Signed HTTP requests at an address of the hub"},
+    "OnWebhook": {
+        "input": "Input of each run, with ${{ input }} for the payload; default: the payload",
+        "per_minute": "How many events may start a run in a minute",
+        "max_bytes": "Largest payload in bytes",
     },
     "Schedule": {
         "cron": "Minute, hour, day of the month, month, day of the week, such as 0 3 * * mon-fri",
@@ -127,7 +134,7 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
 }
 """Model → key → description. A model's field with a description of its own needs no row here."""
 
-_TITLES = {"Definition": "Workflow", "AskFirst": "Ask first", "WaitFor": "Wait for"}
+_TITLES = {"Definition": "Workflow", "AskFirst": "Ask first", "WaitFor": "Wait for", "OnWebhook": "Webhook"}
 
 
 def editor_schema() -> dict[str, Any]:
@@ -205,6 +212,8 @@ def _write_unions(models: dict[str, Any]) -> None:
         ("Step", "ask"): [true_or_false, {"$ref": "#/$defs/AskFirst"}],
         ("Step", "foreach"): [text, {"type": "array"}, {"$ref": "#/$defs/Foreach"}],
         ("Step", "wait_for"): [text, {"$ref": "#/$defs/WaitFor"}],
+        ("Definition", "on"): [{"enum": list(TRIGGERS)}, {"$ref": "#/$defs/Triggers"}],
+        ("Triggers", "webhook"): [{"type": "null"}, {"const": True}, {"$ref": "#/$defs/OnWebhook"}],
         ("Definition", "schedule"): [text, {"$ref": "#/$defs/Schedule"}],
         ("Step", "wait"): [DURATION_SCHEMA, {"$ref": "#/$defs/Timer"}],
         ("Parallel", "agents"): [text, {"type": "array", "items": text, "maxItems": 100}],

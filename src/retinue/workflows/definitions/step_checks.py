@@ -198,6 +198,10 @@ class StepChecks:
         self._check_count_and_ids()
         self._check_schema(definition.input, ("input",))
         self._check_schema(definition.output_schema, ("output_schema",))
+        if definition.on is not None:
+            for kind in definition.on.kinds:
+                template = getattr(definition.on, kind).input
+                self._references.check_templates(template, ("on", kind, "input"), View())
         view = self._check_steps(definition.steps, ("steps",), View(), _Place())
         output = definition.output
         if isinstance(output, str) and output not in OUTPUT_WORDS and "${{" not in output:

@@ -87,6 +87,7 @@ class RunDatabase:
         self.events, self.signals, self.nodes = self._tables.events, self._tables.signals, self._tables.nodes
         self.used_ids = self._tables.used_ids
         self.schedules = self._tables.schedules
+        self.triggers, self.deliveries = self._tables.triggers, self._tables.deliveries
         # Not the loop's default executor: DBOS replaces it, and shuts its own down when it is closed.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="runs-database")
         self._prepared = asyncio.Lock()

@@ -78,6 +78,14 @@ class RunLetGoError(BaseException):
     """
 
 
+class RunPassedOnError(RunLetGoError):
+    """This node cannot execute the run: it is queued at the node ``executor``."""
+
+    def __init__(self, executor: str) -> None:
+        super().__init__(f"passed on to {executor}")
+        self.executor = executor
+
+
 class ReplayError(Exception):
     """A body asked for another call than the recorded one, whose name is ``recorded`` where it is known."""
 
@@ -294,8 +302,9 @@ class EngineClient:
         return total
 
     def requeue(self, connection: sa.Connection, run_id: str, owner: str | None, executor: str) -> None:
-        """Queue a run at a node, if it still belongs to this execution."""
-        statement = self._requeue("workflow_uuid = :run_id AND status = 'PENDING' AND owner_xid = :owner")
+        """Queue a run at a node, if it still belongs to this execution, which did not crash in it."""
+        condition = "workflow_uuid = :run_id AND status = 'PENDING' AND owner_xid = :owner"
+        statement = self._requeue(condition, "recovery_attempts = 0, ")
         connection.execute(statement, {"queue": queue_of(executor), "run_id": run_id, "owner": owner})
 
     def list_lost(
@@ -332,9 +341,9 @@ class EngineClient:
             statement.bindparams(sa.bindparam("runs", expanding=True)), parameters
         ).rowcount
 
-    def _requeue(self, condition: str) -> sa.TextClause:
+    def _requeue(self, condition: str, change: str = "") -> sa.TextClause:
         return sa.text(
-            f"UPDATE {self._table} SET status = 'ENQUEUED', owner_xid = NULL, "  # noqa: S608
+            f"UPDATE {self._table} SET {change}status = 'ENQUEUED', owner_xid = NULL, "  # noqa: S608
             f"started_at_epoch_ms = NULL, queue_name = :queue WHERE {condition}"
         )
 

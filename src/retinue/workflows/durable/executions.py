@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -16,7 +17,14 @@ import structlog
 from retinue.core.errors import RetinueError, StateError
 from retinue.core.json_values import copy_json
 from retinue.workflows.durable.database import RunDatabase
-from retinue.workflows.durable.dbos_engine import Engine, EngineStart, Invocation, RunLetGoError, cancelled
+from retinue.workflows.durable.dbos_engine import (
+    Engine,
+    EngineStart,
+    Invocation,
+    RunLetGoError,
+    RunPassedOnError,
+    cancelled,
+)
 from retinue.workflows.durable.events import EmittedEvents, EventSink, EventTable, NewEvent
 from retinue.workflows.durable.executions_here import Execution, ExecutionsHere
 from retinue.workflows.durable.nodes import Lease
@@ -147,9 +155,13 @@ class Executions:
         try:
             await self._open(execution, events, request["name"], is_new)
             return await self._drive(execution, events, invocation.owner, RunRequest.from_json(request))
+        except RunPassedOnError as error:
+            _log.info("run passed on", run=run_id, node=error.executor)
+            self._settle_with(self._take_up_again(run_id, invocation.owner, error.executor))
+            raise
         except (RunLetGoError, StateError) as error:
             _log.warning("run let go", run=run_id, error=str(error))
-            self._settle_with(self._take_up_again(run_id, invocation.owner))
+            self._settle_with(self._take_up_again(run_id, invocation.owner, self.lease.executor))
             raise RunLetGoError(str(error)) from error
         finally:
             self._settle_with(self._settle(execution, events, task))
@@ -237,6 +249,11 @@ class Executions:
     async def count_undo_requests(self, run_id: str) -> int:
         """How often a run was resumed to undo its remaining steps."""
         return await self.signals.count_all(run_id, UNDO_REQUEST)
+
+    def find_other_node(self) -> str | None:
+        """Another living node, any of them; None for no other."""
+        others = [node.executor for node in self.lease.nodes if node.executor != self.lease.executor]
+        return random.choice(others) if others else None
 
     async def find_mark(self, run_id: str, call: str) -> Mark | None:
         """The mark that was recorded with a call of a run; None for one without a mark."""
@@ -366,11 +383,11 @@ class Executions:
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 
-    async def _take_up_again(self, run_id: str, owner: str | None) -> None:
-        """Queue a released run as soon as the database answers, unless another execution owns it."""
+    async def _take_up_again(self, run_id: str, owner: str | None, executor: str) -> None:
+        """Queue a released run at a node once the database answers, unless another execution owns it."""
         while not self._closing:
             try:
-                requeue, executor = self._database.client.requeue, self.lease.executor
+                requeue = self._database.client.requeue
                 await self._database.write(requeue, run_id, owner, executor, retry_s=AGAIN_S)
             except StateError:
                 await asyncio.sleep(AGAIN_PAUSE_S)

@@ -37,6 +37,14 @@ CREATE INDEX IF NOT EXISTS retinue_used_ids_ended ON {used_ids} (ended)
 CREATE TABLE IF NOT EXISTS {schedules} (
     id TEXT PRIMARY KEY, spec TEXT NOT NULL, progress TEXT NOT NULL, revision BIGINT NOT NULL)
 """,
+    """
+CREATE TABLE IF NOT EXISTS {triggers} (
+    id TEXT PRIMARY KEY, hook TEXT UNIQUE, spec TEXT NOT NULL, progress TEXT NOT NULL,
+    revision BIGINT NOT NULL);
+CREATE TABLE IF NOT EXISTS {deliveries} (
+    trigger_id TEXT NOT NULL, event TEXT NOT NULL, sent_at DOUBLE PRECISION NOT NULL,
+    at DOUBLE PRECISION NOT NULL, PRIMARY KEY (trigger_id, event))
+""",
 )
 """One script for each version. Append new ones; never change a released one.
 
@@ -77,6 +85,7 @@ class OwnTables:
         self.events, self.signals, self.nodes = f"{own}events", f"{own}signals", f"{own}nodes"
         self.used_ids = f"{own}used_ids"
         self.schedules = f"{own}schedules"
+        self.triggers, self.deliveries = f"{own}triggers", f"{own}deliveries"
         self._versions = f"{own}schema_version"
 
     def check(self) -> None:
@@ -104,6 +113,8 @@ class OwnTables:
                 "nodes": self.nodes,
                 "used_ids": self.used_ids,
                 "schedules": self.schedules,
+                "triggers": self.triggers,
+                "deliveries": self.deliveries,
                 "serial": serial,
             }
             for script in self._scripts[stored.version :]:

@@ -33,6 +33,7 @@ from retinue.workflows.durable.run_rows import (
 )
 from retinue.workflows.durable.schedule_table import ScheduleTable
 from retinue.workflows.durable.signals import SignalTable
+from retinue.workflows.durable.trigger_table import TriggerTable
 from retinue.workflows.runs.ports import Accept, Body
 from retinue.workflows.runs.records import (
     RunEvent,
@@ -93,6 +94,7 @@ class DurableRuns:
         self._events = EventTable(self._database)
         self._signals = SignalTable(self._database)
         self.schedules = ScheduleTable(self._database, nodes)
+        self.triggers = TriggerTable(self._database, nodes)
         self._retention = Retention(
             self._database,
             self._rows,

@@ -309,7 +309,10 @@ class _Attempt:
         return other if is_other else None
 
     async def _choose(self, path: str, wait_s: float) -> StepOutcome:
-        """Choose an agent; wait for a withdrawn agent and, in a resumed run, for a missing agent."""
+        """Choose an agent; wait for a withdrawn agent and, in a resumed run, for a missing agent.
+
+        While a registry cannot be read, an agent that no other registry lists counts as withdrawn.
+        """
         ask = self._ask
 
         async def effect() -> Any:
@@ -320,8 +323,10 @@ class _Attempt:
                 except AgentUnreachableError as away:
                     if waited_s >= wait_s:
                         raise _after_waiting(away, waited_s) from None
-                except LookupFailedError:
-                    if not ask.is_expected or not self._frame.context.agent_wait_s:
+                except LookupFailedError as error:
+                    may_be_listed = error.unasked and waited_s < wait_s
+                    is_awaited = ask.is_expected and self._frame.context.agent_wait_s
+                    if not may_be_listed and not is_awaited:
                         raise
                 await self._frame.context.pause(AGAIN_S)
                 waited_s += AGAIN_S

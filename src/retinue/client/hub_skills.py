@@ -1,0 +1,56 @@
+"""Calls the hub's own skills, and rebuilds the errors of their replies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.client.mesh_client import MeshClient
+from retinue.core.errors import RetinueError, UnknownSkillError
+from retinue.core.remote_faults import rebuild_error
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HubSkills:
+    """The skills of the hub that ``client`` reaches; every error is of the class that it had at the hub."""
+
+    client: MeshClient
+    timeout_s: float
+
+    async def read(
+        self, skill: str, arguments: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+    ) -> Any:
+        """The reply of a skill whose repetition does nothing more."""
+        return await self._ask(skill, arguments, timeout_s, is_repeatable=True)
+
+    async def change(
+        self, skill: str, arguments: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+    ) -> Any:
+        """The reply of a skill that changes something."""
+        return await self._ask(skill, arguments, timeout_s, is_repeatable=False)
+
+    async def _ask(
+        self, skill: str, arguments: Mapping[str, Any] | None, timeout_s: float | None, *, is_repeatable: bool
+    ) -> Any:
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        outcome = await self.client.ask(
+            skill, arguments, timeout_s=limit_s, setting="timeout_s", is_repeatable=is_repeatable
+        )
+        if outcome.error is not None:
+            raise _explain(rebuild_error(outcome.error), skill)
+        return outcome.value
+
+
+def _explain(error: RetinueError, skill: str) -> RetinueError:
+    """Say of a skill that the hub lacks what may be the reason."""
+    if isinstance(error, UnknownSkillError) and error.skill == skill:
+        error.message = f"the hub has no skill {skill} for this caller"
+        error.args = (error.message,)
+        error.remedy = (
+            "use a token with the scope mesh (retinue token new --scope mesh), "
+            "or update Retinue where the hub runs, because an older version lacks the skill"
+        )
+    return error

@@ -1,0 +1,141 @@
+"""Calls skills of a mesh with the options of a caller, through a hub or in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from retinue.client.limits import TIMEOUT_S
+from retinue.client.retries import find_wait
+from retinue.core.call import LOCAL, MAX_KEY_LENGTH, Call, Outcome, new_id
+from retinue.core.errors import CallTimedOutError, InvalidParametersError, Problem, is_callers_time
+from retinue.mesh.guard.trace_guard import new_trace
+
+if TYPE_CHECKING:
+    from retinue.mesh.channel import Channel
+    from retinue.mesh.dispatch import Calls  # with schemas and routing, which the hub applies
+
+_ALMOST = 0.9
+"""A call whose caller's time ran out before this share of it failed by the time of a nested call."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """The options of one call.
+
+    ``agent`` names the agent, ``version`` a range such as ``>=1.2,<2``. ``key`` is an idempotency key.
+    ``budget`` bounds the further calls that the call may cause. ``setting`` names the time limit in the error
+    of a call that exceeds it. ``is_repeatable``: the call only reads, so that it may be sent again.
+    """
+
+    agent: str | None = None
+    version: str | None = None
+    key: str | None = None
+    timeout_s: float = TIMEOUT_S
+    budget: int | None = None
+    setting: str = "the caller's timeout"
+    is_repeatable: bool = False
+
+
+_DEFAULTS = CallOptions()
+
+
+@dataclass(slots=True)
+class MeshClient:
+    """Calls skills of the mesh; ``hub_url`` is None if they run in this process.
+
+    ``remedy`` is what to do when the hub does not answer. ``retries`` bounds the repetitions of a call that
+    the hub did not get, or whose repetition is safe.
+    """
+
+    calls: Calls
+    hub_url: str | None
+    remedy: str = ""
+    retries: int = 0
+    endpoint: str = "cli"
+
+    async def ask(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        channel: Channel | None = None,
+        options: CallOptions = _DEFAULTS,
+        **changes: Any,
+    ) -> Outcome:
+        """Call a skill; a failure is part of the outcome.
+
+        ``channel`` is told of progress and asked questions; the time limit pauses while one is open.
+        ``changes`` are fields of ``options``.
+        """
+        options = replace(options, **changes) if changes else options
+        began = asyncio.get_running_loop().time()
+        call = _make_call(skill, arguments, options, self.endpoint)
+        if channel is None:
+            outcome = await self._dispatch(replace(call, deadline=began + options.timeout_s), None, options)
+        else:
+            outcome = await self._dispatch_with(channel, call, options)
+        took_s = asyncio.get_running_loop().time() - began
+        # the time-out may also be that of a nested call, with less time
+        if is_callers_time(outcome.error) and took_s > _ALMOST * options.timeout_s:
+            error = CallTimedOutError(skill, options.timeout_s, layer="caller", setting=options.setting)
+            return replace(outcome, error=error)
+        return outcome
+
+    async def get(self, skill: str, arguments: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        """The value; raises the error of the call."""
+        return (await self.ask(skill, arguments, **options)).get()
+
+    async def _dispatch_with(self, channel: Channel, call: Call, options: CallOptions) -> Outcome:
+        from retinue.mesh.channel import run_within
+
+        try:
+            return await run_within(
+                options.timeout_s, channel, lambda pausing: self._dispatch(call, pausing, options)
+            )
+        except TimeoutError:
+            error = CallTimedOutError(call.skill, options.timeout_s, layer="caller", setting=options.setting)
+            return Outcome(call.id, call.skill, "failed", agent=call.agent, error=error)
+
+    async def _dispatch(self, call: Call, channel: Channel | None, options: CallOptions) -> Outcome:
+        repeated = 0
+        while True:
+            waiting = self.calls.dispatch(call) if channel is None else self.calls.dispatch(call, channel)
+            outcome = await waiting
+            if outcome.error is None or repeated >= self.retries:
+                return outcome
+            is_repeatable = options.is_repeatable or options.key is not None
+            wait_s = find_wait(outcome.error, repeated, is_repeatable=is_repeatable)
+            if wait_s is None or _is_over(call, wait_s):
+                return outcome
+            await asyncio.sleep(wait_s)
+            repeated += 1
+
+
+def _is_over(call: Call, wait_s: float) -> bool:
+    """Whether the time of the call is over after the wait."""
+    return call.deadline is not None and asyncio.get_running_loop().time() + wait_s >= call.deadline
+
+
+def _make_call(skill: str, arguments: Mapping[str, Any] | None, options: CallOptions, endpoint: str) -> Call:
+    """Raises InvalidParametersError for an option of another form."""
+    key, budget = options.key, options.budget
+    if key is not None and not (0 < len(key) <= MAX_KEY_LENGTH and key.isascii() and key.isprintable()):
+        problem = f"key is not 1 to {MAX_KEY_LENGTH} printable ASCII characters"
+        raise InvalidParametersError([Problem("key", problem)])
+    if budget is not None and budget < 0:
+        raise InvalidParametersError([Problem("budget", f"budget is {budget}, and not a number of calls")])
+    trace = new_trace()
+    return Call(
+        id=new_id(),
+        skill=skill,
+        arguments=dict(arguments or {}),
+        principal=LOCAL,
+        endpoint=endpoint,
+        trace=trace if budget is None else replace(trace, calls_left=budget),
+        agent=options.agent,
+        version_range=options.version,
+        idempotency_key=key,
+    )

@@ -1,0 +1,73 @@
+"""Makes the connection of a program: checks what it names, and chooses the hub when it is needed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retinue.client.hub_choice import HubChoice, choose_hub
+from retinue.client.hub_dispatch import HubDispatch
+from retinue.client.mesh_client import MeshClient
+from retinue.client.mesh_connection import MeshConnection
+from retinue.core.error_kinds.execution import HUB
+from retinue.core.errors import AgentUnreachableError, InvalidSettingError
+from retinue.storage.state import State, find_state_folder
+
+if TYPE_CHECKING:
+    from retinue.client.updates import QuestionHandler
+
+ENDPOINT = "client"
+
+
+def open_connection(
+    hub: str | None,
+    *,
+    url: str | None,
+    token: str | None,
+    timeout_s: float,
+    retries: int,
+    on_question: QuestionHandler | None,
+) -> MeshConnection:
+    """As `connect`."""
+    if hub is not None and url is not None:
+        raise InvalidSettingError("url", "hub and url are both given", remedy="give one of them")
+    if url is not None and "://" not in url:
+        raise InvalidSettingError("url", f"{url[:80]!r} is not a URL", remedy="write http://host:port")
+    if not timeout_s > 0:
+        raise InvalidSettingError("timeout_s", f"{timeout_s} is not above 0", remedy="give seconds")
+    state = State(find_state_folder(os.environ, Path.cwd()))
+    choice = _Choice(state, hub if url is None else url, "hub" if url is None else "url", token)
+    dispatch = HubDispatch(choice.choose, state)
+    return MeshConnection(
+        MeshClient(dispatch, None, retries=retries, endpoint=ENDPOINT),
+        timeout_s=timeout_s,
+        on_question=on_question,
+        close=dispatch.aclose,
+        check=choice.choose,
+    )
+
+
+class _Choice:
+    """The hub that a program named, or that its environment names."""
+
+    def __init__(self, state: State, hub: str | None, option_name: str, token: str | None) -> None:
+        self._state = state
+        self._hub = hub
+        self._option_name = option_name
+        self._token = token
+
+    def choose(self) -> HubChoice:
+        """Raises InvalidSettingError, StateError, and AgentUnreachableError where no hub is named or runs."""
+        chosen = choose_hub(
+            self._state, self._hub, os.environ, token=self._token, option_name=self._option_name
+        )
+        if chosen is None:
+            error = AgentUnreachableError(HUB, "", f"none runs on the state folder {self._state.root}")
+            error.message = f"no hub is running on the state folder {self._state.root}, and no other is named"
+            error.args = (error.message,)
+            error.remedy = (
+                "start one: retinue hub; or name one: connect(url=…), RETINUE_HUB, retinue context use"
+            )
+            raise error
+        return chosen

@@ -1,0 +1,148 @@
+"""A run of a workflow as a program sees it: its events, signals, its result, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from retinue.client.arguments import convert
+from retinue.client.hub_skills import HubSkills
+from retinue.client.received_parts import value_with_parts
+from retinue.client.updates import RunUpdate
+from retinue.core.errors import (
+    AgentUnreachableError,
+    BusyError,
+    CallCancelledError,
+    CallTimedOutError,
+    ExecutionFailedError,
+    StepFailedError,
+)
+
+T = TypeVar("T")
+
+FOLLOW_WAIT_S = 20.0
+"""How long one ``follow_run`` call waits for a new event."""
+
+_PATIENCE_S = 60.0
+"""How long a hub that is away is waited for: it stores its runs, and goes on with them when it is back."""
+
+_AGAIN_S = 0.5
+
+
+@dataclass(slots=True)
+class RunHandle:
+    """A run by its id. It goes on when the program ends, or no longer follows it."""
+
+    id: str
+    _hub: HubSkills
+    _patience_s: float = _PATIENCE_S
+
+    async def events(self, *, after: int = 0) -> AsyncGenerator[RunUpdate, None]:
+        """The events of the run after the number ``after``, each once, until the run has ended.
+
+        A hub that goes away meanwhile is waited for, for a minute. Raises AgentUnreachableError after that,
+        and UnknownRunError.
+        """
+        async with aclosing(self._follow(after)) as replies:
+            async for reply in replies:
+                for row in reply["events"]:
+                    yield RunUpdate.from_row(row)
+
+    @overload
+    async def result(self, *, timeout_s: float | None = None) -> Any: ...
+
+    @overload
+    async def result(self, *, timeout_s: float | None = None, into: type[T]) -> T: ...
+
+    async def result(self, *, timeout_s: float | None = None, into: Any = None) -> Any:
+        """Wait for the end of the run and return its output, as ``into`` where it is given.
+
+        Raises StepFailedError, which names the step, its agent and the cause; CallCancelledError for a
+        cancelled run; CallTimedOutError after ``timeout_s``, while the run goes on.
+        """
+        try:
+            async with asyncio.timeout(timeout_s), aclosing(self._follow(0)) as replies:
+                async for reply in replies:
+                    if reply["done"]:
+                        output = value_with_parts(result_of(self.id, reply), ())
+                        return output if into is None else convert(output, into, f"run {self.id}")
+        except TimeoutError:
+            assert timeout_s is not None
+            raise CallTimedOutError(
+                f"run {self.id}", timeout_s, layer="caller", setting="timeout_s of result()"
+            ) from None
+        raise AssertionError("a run is followed to its end")
+
+    async def show(self) -> Mapping[str, Any]:
+        """The run with its steps as a tree: status, input, output or error, and what it will do next."""
+        row: Mapping[str, Any] = await self._hub.read("show_run", {"run": self.id})
+        return row
+
+    async def status(self) -> str:
+        """``running``, ``done``, ``failed`` or ``cancelled``."""
+        return str((await self.show())["status"])
+
+    async def signal(self, topic: str, value: Any = True, *, step: str | None = None) -> Mapping[str, Any]:
+        """Answer a step that waits for ``topic``; ``step`` names it where several wait.
+
+        ``step`` of the reply is the step, None where the value is kept until a step waits. Raises
+        InvalidParametersError for a value of another form than the step asks for.
+        """
+        asked = {"run": self.id, "topic": topic, "value": value}
+        row: Mapping[str, Any] = await self._hub.change(
+            "signal_run", asked if step is None else asked | {"step": step}
+        )
+        return row
+
+    async def cancel(self) -> Mapping[str, Any]:
+        """Cancel the run with its calls in flight; ``effects`` of the reply lists what has happened."""
+        row: Mapping[str, Any] = await self._hub.read("cancel_run", {"run": self.id})
+        return row
+
+    async def resume(self) -> None:
+        """Resume a cancelled run where it stopped, or the undoing of a run that failed half undone."""
+        await self._hub.read("resume_run", {"run": self.id})
+
+    async def rerun(self, from_step: str, *, id: str | None = None) -> RunHandle:  # noqa: A002 - as of start
+        """Run again from a step, as a new run with the results before it."""
+        new = uuid.uuid4().hex if id is None else id
+        await self._hub.read("rerun_run", {"run": self.id, "from_step": from_step, "new_run": new})
+        return RunHandle(new, self._hub, self._patience_s)
+
+    async def _follow(self, after: int) -> AsyncGenerator[Mapping[str, Any], None]:
+        """The replies of ``follow_run`` until the one that says that the run is done."""
+        has_answered, away_since = False, None
+        while True:
+            asked = {"run": self.id, "after": after, "wait_s": FOLLOW_WAIT_S}
+            try:
+                reply = await self._hub.read("follow_run", asked, timeout_s=FOLLOW_WAIT_S + 40)
+            except (AgentUnreachableError, BusyError):
+                now = asyncio.get_running_loop().time()
+                away_since = now if away_since is None else away_since
+                if not has_answered or now - away_since > self._patience_s:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            has_answered, away_since = True, None
+            after = reply["next"]
+            yield reply
+            if reply["done"]:
+                return
+
+
+def result_of(run: str, reply: Mapping[str, Any]) -> Any:
+    """The output of a run by its last reply of ``follow_run``; raises the error of a run that has none."""
+    if reply["status"] == "done":
+        return reply.get("output")
+    if reply["status"] == "cancelled":
+        raise CallCancelledError(f"run {run}")
+    error = reply.get("error") or {}
+    if error.get("type") == StepFailedError.type:
+        raise StepFailedError.from_data(error["data"])
+    raise ExecutionFailedError(
+        str(error.get("message", "no reason given")), remedy=str(error.get("remedy", ""))
+    )

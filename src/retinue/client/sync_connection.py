@@ -1,0 +1,276 @@
+"""The mesh for programs without an event loop: the same methods, which wait for their result.
+
+The calls run in an event loop of a thread of its own, so that they work in a notebook, whose own loop runs,
+and in any number of threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+
+from retinue.client.mesh_connection import MeshConnection
+from retinue.client.run_handle import RunHandle
+from retinue.client.updates import CallUpdate, Question, QuestionHandler, RunUpdate
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_END = object()
+
+
+class LoopThread:
+    """An event loop in a daemon thread, which starts with the first call."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine in the loop and wait for its result; an interrupt cancels it.
+
+        Raises RuntimeError in the thread of the loop itself, which must not wait.
+        """
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError(
+                "a call that waits was made in the event loop's own thread; use retinue.connect()"
+            )
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def iterate(self, updates: AsyncGenerator[T, None]) -> Iterator[T]:
+        """The items of an asynchronous iterator, which is closed with this one."""
+        try:
+            while (item := self.run(_next(updates))) is not _END:
+                yield item
+        finally:
+            self.run(updates.aclose())
+
+    def close(self) -> None:
+        """Stop the loop and wait for the end of the thread."""
+        with self._starting:
+            loop, self._loop = self._loop, None
+            thread, self._thread = self._thread, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="retinue-connection", daemon=True
+                )
+                self._thread.start()
+            return self._loop
+
+
+async def _next(updates: AsyncGenerator[T, None]) -> Any:
+    return await anext(updates, _END)
+
+
+def in_thread(handler: QuestionHandler) -> QuestionHandler:
+    """The handler as a coroutine function that runs it in a thread, where it may wait for a person."""
+
+    async def answer(question: Question) -> Any:
+        answer = await asyncio.to_thread(handler, question)
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+    return answer
+
+
+def _waiting(
+    method: Callable[Concatenate[MeshConnection, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncMeshConnection, P], R]:
+    """The method of the same name that waits for the result."""
+
+    @wraps(method)
+    def wait(self: SyncMeshConnection, /, *arguments: P.args, **keywords: P.kwargs) -> R:
+        return self._thread.run(method(self._mesh, *arguments, **keywords))
+
+    return wait
+
+
+def _waiting_run(
+    method: Callable[Concatenate[RunHandle, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncRunHandle, P], R]:
+    @wraps(method)
+    def wait(self: SyncRunHandle, /, *arguments: P.args, **keywords: P.kwargs) -> R:
+        return self._thread.run(method(self._run, *arguments, **keywords))
+
+    return wait
+
+
+class SyncRunHandle:
+    """A run by its id, as `RunHandle`; each method waits for its result."""
+
+    def __init__(self, run: RunHandle, thread: LoopThread) -> None:
+        self._run = run
+        self._thread = thread
+
+    def __repr__(self) -> str:
+        return f"SyncRunHandle({self.id!r})"
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        return self._run.id
+
+    def events(self, *, after: int = 0) -> Iterator[RunUpdate]:
+        """As `RunHandle.events`."""
+        return self._thread.iterate(self._run.events(after=after))
+
+    @overload
+    def result(self, *, timeout_s: float | None = None) -> Any: ...
+
+    @overload
+    def result(self, *, timeout_s: float | None = None, into: type[T]) -> T: ...
+
+    def result(self, *, timeout_s: float | None = None, into: Any = None) -> Any:
+        """As `RunHandle.result`."""
+        return self._thread.run(self._run.result(timeout_s=timeout_s, into=into))
+
+    def rerun(self, from_step: str, *, id: str | None = None) -> SyncRunHandle:  # noqa: A002 - as of start
+        """As `RunHandle.rerun`."""
+        return SyncRunHandle(self._thread.run(self._run.rerun(from_step, id=id)), self._thread)
+
+    show = _waiting_run(RunHandle.show)
+    status = _waiting_run(RunHandle.status)
+    signal = _waiting_run(RunHandle.signal)
+    cancel = _waiting_run(RunHandle.cancel)
+    resume = _waiting_run(RunHandle.resume)
+
+
+class SyncMeshConnection:
+    """A mesh, reached through its hub; made by `connect_sync`, used as ``with connect_sync() as mesh``.
+
+    Has the methods of `MeshConnection`, each of which waits for its result. Every failure is a
+    `RetinueError`.
+    """
+
+    def __init__(self, mesh: MeshConnection) -> None:
+        self._mesh = mesh
+        self._thread = LoopThread()
+
+    def __enter__(self) -> Self:
+        self._thread.run(self._mesh.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and end the thread; the end of the ``with`` block does it."""
+        self._thread.run(self._mesh.aclose())
+        self._thread.close()
+
+    find = _waiting(MeshConnection.find)
+    agents = _waiting(MeshConnection.agents)
+    show = _waiting(MeshConnection.show)
+    ask_agents = _waiting(MeshConnection.ask_agents)
+    imports = _waiting(MeshConnection.imports)
+
+    @overload
+    def call(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        into: type[T],
+        agent: str | None = None,
+        version: str | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+        budget: int | None = None,
+        **keywords: Any,
+    ) -> T: ...
+
+    @overload
+    def call(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        into: None = None,
+        agent: str | None = None,
+        version: str | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
+        budget: int | None = None,
+        **keywords: Any,
+    ) -> Any: ...
+
+    def call(self, skill: str, arguments: Mapping[str, Any] | None = None, /, **options: Any) -> Any:
+        """As `MeshConnection.call`."""
+        return self._thread.run(self._mesh.call(skill, arguments, **options))
+
+    ask = _waiting(MeshConnection.ask)
+
+    def stream(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        agent: str | None = None,
+        version: str | None = None,
+        timeout_s: float | None = None,
+        budget: int | None = None,
+        **keywords: Any,
+    ) -> Iterator[CallUpdate]:
+        """As `MeshConnection.stream`."""
+        updates = self._mesh.stream(
+            skill,
+            arguments,
+            agent=agent,
+            version=version,
+            timeout_s=timeout_s,
+            budget=budget,
+            **keywords,
+        )
+        return self._thread.iterate(updates)
+
+    def start(
+        self,
+        workflow: str | Mapping[str, Any],
+        input: Any = None,  # noqa: A002 - the word of the command line and of the grammar
+        *,
+        id: str | None = None,  # noqa: A002 - the word of the command line
+        agents: Mapping[str, str] | None = None,
+        timeouts: Mapping[str, Any] | None = None,
+    ) -> SyncRunHandle:
+        """As `MeshConnection.start`."""
+        starting = self._mesh.start(workflow, input, id=id, agents=agents, timeouts=timeouts)
+        return SyncRunHandle(self._thread.run(starting), self._thread)
+
+    def run(self, id: str) -> SyncRunHandle:  # noqa: A002 - as of start
+        """The run of this id, which another program may have started; sends nothing."""
+        return SyncRunHandle(self._mesh.run(id), self._thread)
+
+    def rerun(self, run: str, from_step: str, *, id: str | None = None) -> SyncRunHandle:  # noqa: A002
+        """As `MeshConnection.rerun`."""
+        return self.run(run).rerun(from_step, id=id)
+
+    runs = _waiting(MeshConnection.runs)
+    workflows = _waiting(MeshConnection.workflows)
+    schedules = _waiting(MeshConnection.schedules)
+    schedule = _waiting(MeshConnection.schedule)
+    change_schedule = _waiting(MeshConnection.change_schedule)
+    orchestrate = _waiting(MeshConnection.orchestrate)

@@ -1,0 +1,50 @@
+"""Runs another workflow, in YAML or in Python, as a child run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retinue.core.errors import InvalidParametersError, StepFailedError
+from retinue.flows.steps import Perform
+from retinue.mesh.schema.checks import compile_schema
+from retinue.workflows.definitions.run_forms import WholeRun, render_form
+from retinue.workflows.interpreter.branches import Branch, branch_failure, child_origin, run_branches
+from retinue.workflows.interpreter.frame import Frame
+from retinue.workflows.library import Library, bundle, is_run_as_mesh
+from retinue.workflows.runs.records import RunRequest, as_json
+
+FIND_S = 60.0
+"""How long a workflow is looked for."""
+
+
+def make_child(library: Library, name: str, given: Any) -> Perform[Any]:
+    """The run of a stored workflow with an input; its definition is recorded before it begins."""
+
+    async def read() -> Any:
+        whole = await bundle(library, await library.get(name))
+        definition = whole.loaded.definition
+        if definition.input is not None:
+            problems = compile_schema(definition.input, f"the input of {name}").problems(given)
+            if problems:
+                raise InvalidParametersError(problems)
+        form = render_form(WholeRun.of(definition, whole.nested))
+        return {"definition": form, "as_mesh": is_run_as_mesh(whole.loaded)}
+
+    async def perform(frame: Frame, path: str) -> Any:
+        facts = {"kind": "choose", "skill": name, "below": "/choose"}
+        found = await frame.context.step(f"{path}/choose", read, timeout_s=FIND_S, facts=facts)
+        if found.fault is not None:
+            raise StepFailedError(path, None, as_json(found.fault))
+        origin = child_origin(frame)
+        request = RunRequest(
+            name=f"{frame.request.name}/{path}",
+            definition=found.value["definition"],
+            input=given,
+            origin=origin.as_mesh() if found.value["as_mesh"] else origin,
+        )
+        outcome = (await run_branches(frame, path, [Branch(path, request)]))[0]
+        if outcome.status != "done":
+            raise branch_failure(outcome)
+        return outcome.value
+
+    return perform
