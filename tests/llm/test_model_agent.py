@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from retinue.authoring.agent import Agent
+from retinue.core.call import TextPiece
 from retinue.core.errors import (
     BudgetSpentError,
     BusyError,
@@ -27,7 +28,19 @@ from retinue.llm.model_agent import describe_model, model_agent
 from retinue.llm.spec import SEED_MODELS, Budget, Prices
 from retinue.llm.spending import Ledger, read_day
 from retinue.mesh.channel import NullChannel
-from tests.llm.vendors import INPUT_TOKENS, OUTPUT_TOKENS, Fail, Hang, Refuse, Say, Turn, VendorServer, vendor
+from retinue.testing.scripted_caller import ScriptedCaller
+from tests.llm.vendors import (
+    INPUT_TOKENS,
+    OUTPUT_TOKENS,
+    Cut,
+    Fail,
+    Hang,
+    Refuse,
+    Say,
+    Turn,
+    VendorServer,
+    vendor,
+)
 from tests.requirements import requirement
 
 KEY = "sk-very-secret-0123456789abcdef"
@@ -225,10 +238,41 @@ class Listening(NullChannel):
         self._text = text
         self._told = ""
 
-    async def progress(self, fraction: float | None, message: str = "") -> None:
-        self._told += message
+    async def stream_text(self, piece: TextPiece) -> None:
+        self._told += piece.text
         if self._told == self._text:
             self.heard.set()
+
+
+@pytest.mark.parametrize("text", ["  \n\n one,\n\n\n", "two \t three  ", "✓\r\n" * 40])
+async def test_the_pieces_of_an_answer_are_exactly_the_answer(tmp_path: Path, text: str) -> None:
+    async with model(tmp_path, Say(text)) as running:
+        caller = ScriptedCaller()
+        outcome = await running.agent.ask("plan", {"prompt": "x"}, channel=caller)
+        assert "".join(piece.text for piece in caller.pieces) == outcome.get() == text
+        places = [piece.at for piece in caller.pieces]
+        assert places == [sum(len(one.text) for one in caller.pieces[:n]) for n in range(len(places))]
+        assert {piece.agent for piece in caller.pieces} == {"claude"}
+        assert caller.progress_reports == []
+
+
+async def test_an_answer_that_is_written_again_begins_again(tmp_path: Path) -> None:
+    async with model(tmp_path, Cut("half of"), Say("the whole"), retries=1) as running:
+        caller = ScriptedCaller()
+        outcome = await running.agent.ask("plan", {"prompt": "x"}, channel=caller)
+        assert outcome.get() == "the whole"
+        begins = [place for place, piece in enumerate(caller.pieces) if piece.at == 0]
+        assert "".join(piece.text for piece in caller.pieces[begins[-1] :]) == "the whole"
+
+
+async def test_an_answer_in_a_form_that_is_asked_for_again_begins_again(tmp_path: Path) -> None:
+    async with model(tmp_path, Say("no form"), Say(json.dumps(PLAN))) as running:
+        caller = ScriptedCaller()
+        outcome = await running.agent.ask("create_plan", {"requirements": "x"}, channel=caller)
+        assert outcome.get() == PLAN
+        begins = [place for place, piece in enumerate(caller.pieces) if piece.at == 0]
+        assert len(begins) == 2
+        assert "".join(piece.text for piece in caller.pieces[begins[1] :]) == json.dumps(PLAN)
 
 
 async def test_the_answer_is_told_as_progress_while_it_is_written(tmp_path: Path) -> None:

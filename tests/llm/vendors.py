@@ -16,6 +16,9 @@ VENDORS: tuple[Vendor, ...] = ("anthropic", "openai", "google")
 
 INPUT_TOKENS, OUTPUT_TOKENS = 12, 7
 
+_HEADS: dict[Vendor, int] = {"anthropic": 2, "openai": 1, "google": 0}
+"""How many events come before the text of an answer."""
+
 
 @dataclass(frozen=True)
 class Say:
@@ -76,13 +79,21 @@ class Hang:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """Answer with the first text, wait for the server's ``go_on``, and answer with the rest."""
+
+    text: str
+    rest: str
+
+
+@dataclass(frozen=True)
 class Move:
     """Redirect to another server."""
 
     url: str
 
 
-Turn = Say | Refuse | Fail | Garbage | Cut | EndEarly | OnlyDone | Hang | Move
+Turn = Say | Refuse | Fail | Garbage | Cut | EndEarly | OnlyDone | Hang | Pause | Move
 
 
 @dataclass
@@ -97,6 +108,8 @@ class VendorServer:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a client has closed the connection of a `Hang`."""
     begun: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by the test that lets a `Pause` go on."""
     url: str = ""
 
     @property
@@ -143,6 +156,14 @@ class VendorServer:
                     await asyncio.sleep(0.01)
             finally:
                 self.gone.set()
+            return response
+        if isinstance(turn, Pause):
+            for event in _begin(self.vendor, turn.text):
+                await response.write(event)
+            self.begun.set()
+            await self.go_on.wait()
+            for event in _answer(self.vendor, Say(turn.rest))[_HEADS[self.vendor] :]:
+                await response.write(event)
             return response
         events = _refusal(self.vendor) if isinstance(turn, Refuse) else _answer(self.vendor, turn)
         for event in events:

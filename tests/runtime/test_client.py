@@ -94,3 +94,32 @@ async def test_a_hub_that_stops_is_unreachable_and_its_run_stored(error: Retinue
         await follower.follow("mine")
     assert raised.value.message == "the hub at http://hub is unreachable: it was stopping"
     assert said == ["run mine is stored; the next hub or worker resumes it"]
+
+
+async def test_the_end_of_a_text_that_a_step_writes_is_shown_while_it_is_written() -> None:
+    shown: list[str] = []
+    asked: list[Any] = []
+
+    class Noting(Hub):
+        async def dispatch(self, call: Call, channel: Any = None) -> Outcome:
+            asked.append(call.arguments)
+            return await super().dispatch(call, channel)
+
+    hub = Noting(
+        {"events": [], "progress": [{"step": "plan", "text": "One, ", "at": 0}], "next_progress": 7},
+        {
+            "events": [],
+            "progress": [
+                {"step": "plan", "text": "two", "at": 5},
+                {"step": "plan", "fraction": 0.5, "message": "half"},
+                {"step": "plan", "text": "x" * 100, "at": 0},
+            ],
+            "next_progress": 9,
+        },
+        {"events": [], "progress": [], "next_progress": 9, "done": True, "status": "done", "output": 7},
+    )
+    follower = RunFollower(MeshClient(hub, None), lambda line: None, shown.append, shows_reports=True)
+    assert await follower.run("w", {}) == 7
+    assert shown == ["plan: One, ", "plan: One, two", "plan: 50% half", f"plan: {'x' * 60}"]
+    assert asked[0]["progress"] is True
+    assert [one["progress_after"] for one in asked[1:]] == [0, 7, 9]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 
 from retinue.authoring.forms import make_form
 from retinue.authoring.servers import McpServer
-from retinue.core.call import Call, Outcome, Principal, TraceContext, new_id
+from retinue.core.call import Call, Outcome, Principal, TextPiece, TraceContext, new_id
 from retinue.core.errors import (
     CallTimedOutError,
     ExecutionFailedError,
@@ -60,6 +60,8 @@ class Context:
     _failures: list[RetinueError] = field(default_factory=list)
     _outlives_s: float = 0.0
     """How long the call may go on after its deadline, for a repetition of it."""
+    _written: int = 0
+    """The characters of the text that the skill has sent so far."""
 
     @property
     def trace(self) -> TraceContext:
@@ -120,6 +122,23 @@ class Context:
     async def progress(self, fraction: float | None, message: str = "") -> None:
         """Report progress to the caller: 0 … 1, or None when unknown."""
         await self._channel.progress(fraction, message)
+
+    async def stream_text(self, text: str, *, begins: bool = False) -> None:
+        """Send a piece of the text that the skill is writing, exactly as it is.
+
+        A caller that listens to progress gets the pieces marked as text, and may join them. ``begins`` starts
+        the text again, for example after a failed attempt. The result of the skill is not changed by it.
+        """
+        if begins:
+            self._written = 0
+        piece = TextPiece(text, self._written, self._agent)
+        self._written = piece.end
+        if text:
+            await self._channel.stream_text(piece)
+
+    async def pass_on(self, piece: TextPiece) -> None:
+        """Send a piece of a text that another agent writes, with its name and place."""
+        await self._channel.stream_text(piece)
 
     async def log(
         self, message: str, *, level: LogLevel = "info", data: Mapping[str, Any] | None = None

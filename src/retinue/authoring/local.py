@@ -33,7 +33,7 @@ from retinue.core.record import (
     is_visible,
 )
 from retinue.mesh.asking.query import QUERY_SKILL
-from retinue.mesh.channel import Channel, NullChannel
+from retinue.mesh.channel import ASKABLE, Channel, NullChannel
 from retinue.mesh.directory.routing import select_candidates
 from retinue.mesh.dispatch import Calls, Dispatcher, Invoker, Lookup, TimeoutSettings
 from retinue.mesh.guard.trace_guard import AdmittedCall
@@ -82,7 +82,7 @@ class LocalInvoker:
         self, agent: Offering, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
     ) -> Answer:
         """Run a call that outlives its request within the skill's own time, if it can ask no questions."""
-        if skill.timeout_s is None or channel.capabilities:
+        if skill.timeout_s is None or not ASKABLE.isdisjoint(channel.capabilities):
             return await self._run(agent, skill, call, admitted, channel)
         limit = TimeLimit(skill.timeout_s)
         try:

@@ -115,6 +115,11 @@ class Working:
     def __init__(self, show: Callable[[str], None] | None = None) -> None:
         self._show = show
 
+    @property
+    def is_live(self) -> bool:
+        """Whether `now` is shown."""
+        return self._show is not None
+
     def __call__(self, line: str) -> None:
         click.echo("".join(c if c.isprintable() else " " for c in line), err=True)
 

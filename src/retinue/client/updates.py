@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from retinue.core.call import Outcome
+from retinue.core.call import Outcome, TextPiece
 from retinue.core.errors import CannotAskError, InputRefusedError
 from retinue.mesh.channel import Capability, LogLevel, Root
 
@@ -16,16 +16,18 @@ from retinue.mesh.channel import Capability, LogLevel, Root
 class CallUpdate:
     """One report of a running call; the last one has the outcome.
 
-    ``kind`` is ``progress``, ``log`` or ``outcome``. ``text`` is the message; ``fraction`` the progress, 0 to
-    1, None when unknown; ``level`` and ``data`` belong to log lines.
+    ``kind`` is ``progress``, ``text``, ``log`` or ``outcome``. ``text`` is the message, or a piece of a text
+    that is being written, of which ``piece`` has the place; ``fraction`` the progress, 0 to 1, None when
+    unknown; ``level`` and ``data`` belong to log lines.
     """
 
-    kind: Literal["progress", "log", "outcome"]
+    kind: Literal["progress", "text", "log", "outcome"]
     text: str = ""
     fraction: float | None = None
     level: LogLevel = "info"
     data: Mapping[str, Any] = field(default_factory=dict)
     outcome: Outcome | None = None
+    piece: TextPiece | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,10 @@ class CallerChannel:
     async def progress(self, fraction: float | None, message: str = "") -> None:
         if self._report is not None:
             await self._report(CallUpdate("progress", message, fraction))
+
+    async def stream_text(self, piece: TextPiece) -> None:
+        if self._report is not None:
+            await self._report(CallUpdate("text", piece.text, piece=piece))
 
     async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
         if self._report is not None:

@@ -192,3 +192,48 @@ class Outcome:
         if self.error is not None:
             raise self.error
         return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """A piece of a text that a skill writes while it runs.
+
+    ``at`` is the number of characters of the text before the piece, so that a reader knows what it missed.
+    A piece at 0 begins a text, also one that is written again. ``agent`` writes the text. ``step`` is the
+    step of a run to which it belongs, as in the events of the run; "" outside of runs.
+    """
+
+    text: str
+    at: int = 0
+    agent: str = ""
+    step: str = ""
+
+    @property
+    def end(self) -> int:
+        """Where the next piece of the text begins."""
+        return self.at + len(self.text)
+
+    def continues(self, other: TextPiece) -> bool:
+        """Whether this piece follows the other one in the same text, without a gap."""
+        return (self.at, self.agent, self.step) == (other.end, other.agent, other.step)
+
+    @property
+    def for_people(self) -> str:
+        """The piece as a line of progress, after its step."""
+        return f"{self.step}: {self.text}" if self.step else self.text
+
+    def to_json(self) -> dict[str, Any]:
+        """The form on every wire; ``agent`` and ``step`` only where they are known."""
+        named = {"agent": self.agent, "step": self.step}
+        return {"text": self.text, "at": self.at, **{key: name for key, name in named.items() if name}}
+
+    @classmethod
+    def from_json(cls, value: Any) -> TextPiece | None:
+        """The piece in this form; None for any other value."""
+        if not isinstance(value, Mapping):
+            return None
+        text, at = value.get("text"), value.get("at", 0)
+        agent, step = value.get("agent", ""), value.get("step", "")
+        if not (isinstance(text, str) and isinstance(agent, str) and isinstance(step, str)):
+            return None
+        return cls(text, at, agent, step) if type(at) is int and at >= 0 else None

@@ -7,7 +7,7 @@ next to this one add the skills.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.authoring.agent import Agent
@@ -44,6 +44,7 @@ from retinue.parts.text_skills import TextSkills
 from retinue.workflows.caller import Caller
 from retinue.workflows.library import Library
 from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.run_progress import RunProgress
 
 Json = dict[str, Any]
 
@@ -141,13 +142,15 @@ class MeshView:
 class Workflows:
     """The workflows that the hub's agent lists, stores and runs.
 
-    ``clear_steps`` forgets the cached results of steps and returns their number. ``store`` stores a
-    definition. ``explain_missing`` tells which code a run of a stored definition waits for, None for none.
+    ``clear_steps`` forgets the cached results of steps and returns their number. ``progress`` holds what the
+    steps of runs report in this process. ``store`` stores a definition. ``explain_missing`` tells which code
+    a run of a stored definition waits for, None for none.
     """
 
     orchestrator: Orchestrator
     library: Library
     clear_steps: Callable[[], int]
+    progress: RunProgress = field(default_factory=RunProgress)
     store: StoreWorkflow | None = None
     explain_missing: ExplainMissing = lambda definition: None
 
@@ -173,7 +176,7 @@ def hub_agent(
     run_access = RunAccess(orchestrator.runs, access)
     roster = Roster(directory, track, access)
     known_skills = KnownSkills(mesh.lookup, access)
-    starter = RunStarter(orchestrator, library, run_access, known_skills)
+    starter = RunStarter(orchestrator, library, run_access, known_skills, workflows.progress)
     cache = AnswerCache()
     orchestration = Orchestration(
         starter,
@@ -193,7 +196,7 @@ def hub_agent(
     add_query_skill(agent, directory, agent_search, track, access)
     add_draft_skills(agent, library, known_skills, workflows.store)
     add_start_skill(agent, starter)
-    add_run_skills(agent, orchestrator.runs, run_access, workflows.explain_missing)
+    add_run_skills(agent, orchestrator.runs, run_access, workflows.explain_missing, workflows.progress)
     add_agent_resources(agent, directory, stats_of, access)
     prompts = WorkflowPrompts(agent, library)
     tools = ToolList(directory, prompts.list_custom, lambda: agent.changes.notify(Change("tools")))

@@ -6,6 +6,7 @@ Each gets its run through `RunAccess`, which also tells the id that the caller k
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
@@ -24,9 +25,11 @@ from retinue.core.errors import (
 from retinue.hub.orchestration.results import sum_usage
 from retinue.hub.run_access import RunAccess
 from retinue.hub.run_plan import list_plan
+from retinue.hub.step_reports import LOOK_S, passed_on, render_report
 from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.definition import Step
 from retinue.workflows.definitions.run_forms import CodeRun, parse_form
+from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.ports import Runs
 from retinue.workflows.runs.records import RunEvent, RunRecord, as_json, check_run_id
 from retinue.workflows.runs.tree import draw_tree, list_effects
@@ -51,9 +54,11 @@ def add_run_skills(
     runs: Runs,
     access: RunAccess,
     explain_missing: ExplainMissing = lambda definition: None,
+    progress: RunProgress | None = None,
 ) -> None:
-    """Add the skills about runs to the hub's agent."""
+    """Add the skills about runs to the hub's agent; ``progress`` holds what the steps of runs report."""
     _add_run_views(agent, runs, access, explain_missing)
+    _add_follow(agent, runs, access, progress or RunProgress())
     _add_run_changes(agent, runs, access)
     _add_signals(agent, runs, access)
 
@@ -104,11 +109,34 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess, explain_missing:
         plan = list_plan(record.request.definition)
         return shown | {"steps": steps, "plan": plan, "effects": list_effects(events)}
 
+
+def _add_follow(agent: Agent, runs: Runs, access: RunAccess, progress: RunProgress) -> None:
     @agent.skill(read_only=True)
-    async def follow_run(run: str, ctx: Context, after: int = 0, wait_s: float = 20.0) -> Json:
+    async def follow_run(
+        run: str,
+        ctx: Context,
+        after: int = 0,
+        wait_s: float = 20.0,
+        progress_after: Annotated[
+            int | None,
+            Field(description="Also what steps report, after this number; 0 = from the first", ge=0),
+        ] = None,
+    ) -> Json:
         """Returns the events of a run after ``after``; waits at most ``wait_s`` seconds for a new one."""
         stored = (await access.get(run, ctx.principal)).id
-        events = await _next_events(runs, stored, after, min(wait_s, _LONGEST_WAIT_S))
+
+        def has_reports() -> bool:
+            return progress_after is not None and progress.last(stored) > progress_after
+
+        wait_s = min(wait_s, _LONGEST_WAIT_S)
+        if progress_after is not None:
+            progress.watch(stored)
+            events = await _next_events(runs, stored, after, wait_s, has_reports)
+        elif ctx.has_progress_listener:
+            async with passed_on(progress, stored, ctx):
+                events = await _next_events(runs, stored, after, wait_s, has_reports)
+        else:
+            events = await _next_events(runs, stored, after, wait_s, has_reports)
         record = await runs.get(stored)
         if not events and record.status != "running":
             events = list(await runs.list_events(stored, after=after))
@@ -122,6 +150,10 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess, explain_missing:
             "done": done,
             "status": record.status,
         }
+        if progress_after is not None:
+            reports = progress.list_after(stored, progress_after)
+            reply["progress"] = [render_report(report) for report in reports]
+            reply["next_progress"] = reports[-1].number if reports else progress_after
         if done and record.status == "done":
             reply["output"] = record.value
         elif done and record.fault is not None:
@@ -202,19 +234,26 @@ def _add_signals(agent: Agent, runs: Runs, access: RunAccess) -> None:
         return {"run": run, "topic": topic, "step": wait.step}
 
 
-async def _next_events(runs: Runs, run: str, after: int, wait_s: float) -> list[RunEvent]:
-    """The events after ``after``; without any, wait for the next one."""
+async def _next_events(
+    runs: Runs, run: str, after: int, wait_s: float, has_reports: Callable[[], bool]
+) -> list[RunEvent]:
+    """The events after ``after``; without any, wait for the next one, or for a report of a step."""
     if events := list(await runs.list_events(run, after=after)):
         return events
     if (await runs.get(run)).status != "running":
         # it may have ended, and told its last steps, since its events were read
         return list(await runs.list_events(run, after=after))
-    stream = runs.follow(run, after=after)
+    until = time.monotonic() + wait_s
+    waiting = asyncio.ensure_future(anext(runs.follow(run, after=after), None))
     try:
-        async with asyncio.timeout(wait_s):
-            await anext(stream, None)
-    except TimeoutError:
-        return []
+        while not (waiting.done() or has_reports()) and (left_s := until - time.monotonic()) > 0:
+            await asyncio.wait([waiting], timeout=min(left_s, LOOK_S))
+        if not waiting.done():
+            return []
+        await waiting
+    finally:
+        waiting.cancel()
+        await asyncio.wait([waiting])
     return list(await runs.list_events(run, after=after))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -30,6 +31,7 @@ from retinue.workflows.definitions.overrides import apply_overrides
 from retinue.workflows.definitions.step_checks import iterate_places
 from retinue.workflows.library import Library, bundle, is_run_as_mesh
 from retinue.workflows.orchestrator import AUTO, Orchestrator, Selection, choose_workflow
+from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.ports import Runs
 from retinue.workflows.runs.records import MESH_SCOPES, Origin, RunRecord, as_json, check_run_id
 
@@ -77,9 +79,16 @@ class RunStarter:
     """Starts runs of workflows for callers of the hub, with the rights of the caller."""
 
     def __init__(
-        self, orchestrator: Orchestrator, library: Library, access: RunAccess, known_skills: KnownSkills
+        self,
+        orchestrator: Orchestrator,
+        library: Library,
+        access: RunAccess,
+        known_skills: KnownSkills,
+        progress: RunProgress | None = None,
     ) -> None:
         self._orchestrator = orchestrator
+        self.progress = progress or RunProgress()
+        """What the steps of runs report."""
         self.library = library
         self.access = access
         self._known_skills = known_skills
@@ -129,10 +138,12 @@ class RunStarter:
         run: str | None = None,
         overrides: Json | None = None,
         choice: Selection | None = None,
+        watches: bool = False,
     ) -> StartedRun:
         """Start a run of ``definition``, which is that of ``loaded`` or made of it.
 
-        Raises DefinitionError for what would surely fail; a run that was started before is not checked again.
+        ``watches`` = keep what its steps report, from the first one on. Raises DefinitionError for what would
+        surely fail; a run that was started before is not checked again.
         """
         reject_limited(principal)
         bundled = await bundle(self.library, loaded)
@@ -152,11 +163,16 @@ class RunStarter:
         faults = [one.fault for one in findings if one.blocks]
         if faults and (run is None or await self.find(run, principal) is None):
             raise faults[0]
+        stored_id = None if run is None else self.access.stored_id(check_run_id(run), principal)
+        if watches:
+            # the first step may begin before the start of the run returns its id
+            stored_id = stored_id or uuid.uuid4().hex
+            self.progress.watch(stored_id)
         try:
             record = await self._orchestrator.start(
                 definition,
                 given,
-                run_id=None if run is None else self.access.stored_id(check_run_id(run), principal),
+                run_id=stored_id,
                 origin=origin,
                 nested=bundled.nested,
             )
@@ -192,6 +208,7 @@ def add_start_skill(agent: Agent, starter: RunStarter) -> None:
         overrides: Annotated[
             Json | None, Field(description="agents and timeouts (ms) by step id or position")
         ] = None,
+        progress: Annotated[bool, Field(description="Keep what steps report, for follow_run")] = False,
     ) -> Json:
         """Starts a workflow and returns at once."""
         with ctx.entrust() as outgoing:
@@ -208,6 +225,7 @@ def add_start_skill(agent: Agent, starter: RunStarter) -> None:
                 run=run,
                 overrides=overrides,
                 choice=choice,
+                watches=progress or ctx.has_progress_listener,
             )
             # the run outlives this call and keeps its call budget
             outgoing.record_usage(None)

@@ -1,7 +1,7 @@
 """An agent with a language model: the skills plan, execute and review, ``agent.ask``, and code skills.
 
 Every skill is one request to the model, checked against the budget, repeated by the one retry policy,
-streamed to the caller as progress, and cancelled with its call. The result is the text, or the fields of the
+streamed to the caller, and cancelled with its call. The result is the text, or the fields of the
 skill; tokens and cost are the usage of the outcome.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,7 +41,10 @@ OpenModel = Callable[[], Awaitable[Model]]
 """Opens the back-end, which may take seconds; called at the first request."""
 
 PROGRESS_S = 0.25
-"""The least time between two pieces of an answer that are sent as progress."""
+"""The least time between two pieces of an answer that are sent to the caller."""
+
+FLUSH_S = 1.0
+"""How long the answer waits at most for a caller that is slow to take its last pieces."""
 
 ASK = "agent.ask"
 
@@ -147,9 +151,11 @@ class ModelCalls:
         model = await self._open()
         attempts = _Attempts(model, progress, prompt, reservation, self._ledger)
         try:
-            return await complete_with_retries(
+            reply = await complete_with_retries(
                 attempts, prompt, progress.take, retries=self._spec.retries, deadline=request.deadline
             )
+            await progress.finish()
+            return reply
         finally:
             progress.stop()
 
@@ -183,6 +189,7 @@ class _Attempts:
     async def complete(
         self, prompt: ModelPrompt, on_text: OnText, on_usage: OnUsage = ignore_usage
     ) -> ModelReply:
+        self._progress.begin()
         before = self._progress.size_bytes
         reported: list[Usage] = []
         try:
@@ -206,14 +213,21 @@ class _Attempts:
 
 
 class _Progress:
-    """Sends an answer as progress while it is written: pieces of it, not more often than `PROGRESS_S`."""
+    """Sends an answer as text while it is written: in pieces, not more often than `PROGRESS_S`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._pending: list[str] = []
+        self._begins = True
         self._sent_at = -PROGRESS_S
         self._sending: asyncio.Task[None] | None = None
+        self._is_complete = asyncio.Event()
         self.size_bytes = 0
+
+    def begin(self) -> None:
+        """Begin the text: an attempt writes it from its start."""
+        self._pending = []
+        self._begins = True
 
     async def take(self, piece: str) -> None:
         """Send a piece now, or with the next ones."""
@@ -223,20 +237,32 @@ class _Progress:
             self._sending = asyncio.create_task(self._send_later())
             await asyncio.sleep(0)  # the first piece goes at once
 
+    async def finish(self) -> None:
+        """Send the rest: the whole answer is there."""
+        self._is_complete.set()
+        if self._sending is not None:
+            await asyncio.wait([self._sending], timeout=FLUSH_S)
+            if self._pending and self._sending.done():
+                self._sending = asyncio.create_task(self._send_later())
+                await asyncio.wait([self._sending], timeout=FLUSH_S)
+
     def stop(self) -> None:
-        """Stop sending: the whole answer is there, or the call has ended."""
+        """Stop sending: the call has ended."""
         if self._sending is not None:
             self._sending.cancel()
 
     async def _send_later(self) -> None:
         wait_s = self._sent_at + PROGRESS_S - time.monotonic()
         if wait_s > 0:
-            await asyncio.sleep(wait_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._is_complete.wait()
         text = "".join(self._pending)
         self._pending = []
-        self._sent_at = time.monotonic()
-        if text.strip():
-            await self._context.progress(None, text)
+        if text:
+            begins, self._begins = self._begins, False
+            self._sent_at = time.monotonic()
+            await self._context.stream_text(text, begins=begins)
 
 
 def model_agent(spec: ModelSpec, open_model: OpenModel, ledger: Ledger, *, version: str) -> Agent:

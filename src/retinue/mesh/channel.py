@@ -1,4 +1,4 @@
-"""The channel back to a caller while its call runs: progress, log lines and questions.
+"""The channel back to a caller while its call runs: progress, text, log lines and questions.
 
 The time limit of a call is paused while its caller is asked a question, because a person needs longer than a
 program.
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+from retinue.core.call import TextPiece
 from retinue.core.errors import CannotAskError, InputRequiredError
 from retinue.mesh.time_limit import TimeLimit
 
@@ -52,6 +53,9 @@ class Channel(Protocol):
     async def progress(self, fraction: float | None, message: str = "") -> None:
         """Report the progress of the call: ``fraction`` is 0 … 1, or None when unknown."""
 
+    async def stream_text(self, piece: TextPiece) -> None:
+        """Send a piece of the text that the skill writes; it goes to callers that receive progress."""
+
     async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
         """Send one log line to the caller."""
 
@@ -82,6 +86,9 @@ class NullChannel:
     is_sessionless = False
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
+        return None
+
+    async def stream_text(self, piece: TextPiece) -> None:
         return None
 
     async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
@@ -121,6 +128,9 @@ class PausingChannel:
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         await self._channel.progress(fraction, message)
+
+    async def stream_text(self, piece: TextPiece) -> None:
+        await self._channel.stream_text(piece)
 
     async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
         await self._channel.log(level, message, data)

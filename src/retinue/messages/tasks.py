@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from retinue.core.call import Outcome, new_id
+from retinue.core.call import Outcome, TextPiece, new_id
 from retinue.core.errors import BusyError, ExecutionFailedError
 from retinue.mesh.channel import Capability, Channel, LogLevel, NullChannel
 from retinue.messages.codec.envelope import Envelope
@@ -49,6 +49,10 @@ class NewsChannel(NullChannel):
     async def progress(self, fraction: float | None, message: str = "") -> None:
         share = "" if fraction is None else f"{fraction:.0%}"
         self._tell(" ".join(part for part in (share, message) if part) or "running")
+
+    async def stream_text(self, piece: TextPiece) -> None:
+        if piece.text.strip():
+            self._tell(piece.for_people)
 
     async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
         self._tell(f"{level}: {message}")

@@ -11,8 +11,10 @@ With the token go the caller and its scopes (``web.codec.peer_requests``).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -94,12 +96,12 @@ class PeerInvoker:
         with admitted.forward() as outgoing:
             try:
                 try:
-                    return await self._ask(listing, url, skill, call, outgoing)
+                    return await self._ask(listing, url, skill, call, outgoing, channel)
                 except AgentUnreachableError as error:
                     if not error.is_token_stale:
                         raise
                     # One of the two clocks was set since the token was made: the next one fits.
-                    return await self._ask(listing, url, skill, call, outgoing)
+                    return await self._ask(listing, url, skill, call, outgoing, channel)
             except (RemoteFaultError, NotAuthenticatedError) as error:
                 # Such an answer may come from another agent that has taken the port of one that is gone.
                 is_suspect = not isinstance(error, RemoteFaultError) or error.code == _NO_SUCH_METHOD
@@ -109,12 +111,12 @@ class PeerInvoker:
                 raise
 
     async def _ask(
-        self, listing: Listing, url: str, skill: Skill, call: Call, outgoing: OutgoingCall
+        self, listing: Listing, url: str, skill: Skill, call: Call, outgoing: OutgoingCall, channel: Channel
     ) -> Answer:
         name = listing.record.name
         target = CallTarget(name, url, name, skill.id, self._token_for(listing.source, url))
         notes = ReplyNotes()
-        value = await execute(self._http, target, call, outgoing, self._signer, notes)
+        value = await execute(self._http, target, call, outgoing, self._signer, notes, channel)
         return Answer(value, notes.parts, warnings=notes.warnings, usage=notes.usage)
 
 
@@ -159,12 +161,19 @@ class HubCalls:
         target = CallTarget("hub", url, call.agent or "", call.skill, self.token)
         outgoing = OutgoingCall(call.trace)
         notes = ReplyNotes()
+        began = time.perf_counter()
         try:
-            value = await execute(self._http, target, call, outgoing, self._signer, notes)
+            value = await execute(self._http, target, call, outgoing, self._signer, notes, channel)
         except RetinueError as error:
             status: Status = "refused" if isinstance(error, GuardError) else "failed"
             return Outcome(
-                call.id, call.skill, status, agent=call.agent, error=error, calls_used=outgoing.used
+                call.id,
+                call.skill,
+                status,
+                agent=call.agent,
+                duration_ms=(time.perf_counter() - began) * 1000,
+                error=error,
+                calls_used=outgoing.used,
             )
         return Outcome(
             call.id,
@@ -173,6 +182,7 @@ class HubCalls:
             agent=call.agent,
             value=value,
             parts=notes.parts,
+            duration_ms=(time.perf_counter() - began) * 1000,
             usage=notes.usage,
             warnings=notes.warnings,
             calls_used=outgoing.used,
@@ -206,9 +216,11 @@ async def execute(
     outgoing: OutgoingCall,
     signer: TraceSigner | None = None,
     notes: ReplyNotes | None = None,
+    channel: Channel | None = None,
 ) -> Any:
     """Send one ``POST {url}/execute`` and return the result.
 
+    A ``channel`` whose caller receives progress gets the reports of the skill while it runs.
     The usage that the reply reports is recorded in ``outgoing``, its warnings and its usage in ``notes``.
     Raises RemoteFaultError, AgentUnreachableError, NotAuthenticatedError, InvalidParametersError, and the
     GuardError of a process further down the chain.
@@ -225,9 +237,14 @@ async def execute(
     except TypeError as error:
         outgoing.record_usage(0)
         raise InvalidParametersError([Problem("", f"the arguments are not JSON: {error}")]) from error
+    request: Any = partial(http.request, "POST")
+    if channel is not None and "progress" in channel.capabilities:
+        # imported here, because a client command never needs it
+        from retinue.rpc.streaming import request_stream
+
+        request = partial(request_stream, http, channel=channel)
     try:
-        reply = await http.request(
-            "POST",
+        reply: HttpResponse = await request(
             f"{target.url.rstrip('/')}/execute",
             headers=_headers_of(call, trace, target.token),
             body=body,

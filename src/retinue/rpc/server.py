@@ -33,8 +33,10 @@ from retinue.core.errors import (
     UnknownSkillError,
 )
 from retinue.core.parts import list_beside
+from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Calls
 from retinue.parts.part import ReadinessProblem
+from retinue.rpc.streaming import EVENT_STREAM, ReplyStream
 from retinue.web.codec.jsonrpc import (
     INTERNAL_ERROR,
     Malformed,
@@ -118,11 +120,26 @@ class ExecuteEndpoint:
         agent = self._agent or scope.get("path_params", {}).get("agent")
         used = _CallsUsed()
         with CancelOnDisconnect(receive, self._watch_after_s):
-            await _send(send, await self._answer(body, visitor, agent, used), used)
+            if EVENT_STREAM not in visitor.headers.get(b"accept", b"").decode("latin-1"):
+                await _send(send, await self._answer(body, visitor, agent, used), used)
+                return
+            stream = ReplyStream(send)
+            try:
+                reply = await self._answer(body, visitor, agent, used, stream)
+                if not await stream.finish(*_render_head(reply, used), reply):
+                    await _send(send, reply, used)
+            finally:
+                stream.close()
 
     async def _answer(
-        self, body: bytes, visitor: RequestIdentity, agent: str | None, used: _CallsUsed
+        self,
+        body: bytes,
+        visitor: RequestIdentity,
+        agent: str | None,
+        used: _CallsUsed,
+        channel: Channel | None = None,
     ) -> bytes | None:
+        """The rendered reply; the reports of a single call go to ``channel``."""
         try:
             is_batch, entries = parse_message(body)
             key = _idempotency_key(visitor.headers)
@@ -132,7 +149,7 @@ class ExecuteEndpoint:
             return self._render_error(None, error)
         trace = parse_raw_trace_headers(visitor.headers) or _NO_TRACE
         if not is_batch:
-            return await self._answer_one(entries[0], visitor, agent, trace, key, used)
+            return await self._answer_one(entries[0], visitor, agent, trace, key, used, channel)
         replies: list[bytes | None] = [None] * len(entries)
         pending = enumerate(entries)
 
@@ -156,6 +173,7 @@ class ExecuteEndpoint:
         trace: TraceContext,
         key: str | None,
         used: _CallsUsed,
+        channel: Channel | None = None,
     ) -> bytes | None:
         """The rendered reply to one entry; None for a notification."""
         if isinstance(entry, Malformed):
@@ -172,7 +190,9 @@ class ExecuteEndpoint:
             idempotency_key=key,
         )
         try:
-            outcome = await self._calls.dispatch(call)
+            outcome = await (
+                self._calls.dispatch(call) if channel is None else self._calls.dispatch(call, channel)
+            )
             error = outcome.error
             if self._agent is not None and isinstance(error, UnknownAgentError):
                 # this endpoint named the agent, not the caller: a hidden one must not tell its name
@@ -217,24 +237,29 @@ class _CallsUsed:
 
 
 async def _send(send: Send, body: bytes | None, used: _CallsUsed) -> None:
+    status, headers = _render_head(body, used)
+    if body is not None:
+        headers.insert(1, (b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body or b""})
+
+
+def _render_head(body: bytes | None, used: _CallsUsed) -> tuple[int, list[tuple[bytes, bytes]]]:
+    """The status and the headers of a reply, without its length."""
     if body is None:
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-        return
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        return 204, []
+    headers = [(b"content-type", b"application/json")]
     if used.calls:
         headers.append((_CALLS_USED, str(used.calls).encode()))
     if used.warnings:
         headers.append((_WARNINGS, render_warnings(used.warnings).encode()))
     if used.usage is not None:
         headers.append((_USAGE, render_usage(used.usage).encode()))
-    status = 200
-    if used.refusal is not None:
-        fault = rest_fault(used.refusal)
-        status = fault.status
-        headers += [(name.encode(), value.encode()) for name, value in fault.headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    if used.refusal is None:
+        return 200, headers
+    fault = rest_fault(used.refusal)
+    headers += [(name.encode(), value.encode()) for name, value in fault.headers.items()]
+    return fault.status, headers
 
 
 def _version_range(headers: Headers) -> str | None:

@@ -64,6 +64,7 @@ from retinue.workflows.interpreter.frame import Tools
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.library import Library
 from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.ports import Body, Runs
 
 
@@ -164,7 +165,8 @@ async def open_mesh(
         figures = CallFigures(catch_up=events.flush)
         events.subscribe_later(figures.observe)
         track = TrackRecord(figures, dispatcher.agent_stats)
-        caller = _make_caller(dispatcher, lookup, directory, track)
+        progress = RunProgress()
+        caller = _make_caller(dispatcher, lookup, directory, track, progress)
         step_cache = MemoryCache()
         hosted, tools = load_hosted(settings.workflows.modules), Tools(caller, step_cache)
         shelves = open_shelves(settings, state, named, own=HOME_SOURCE)
@@ -191,6 +193,7 @@ async def open_mesh(
                 library=library,
                 explain_missing=hosted.explain_missing,
                 clear_steps=step_cache.clear,
+                progress=progress,
                 store=store_workflow,
             ),
             NamedConversations(state.read_session, state.write_session),
@@ -222,7 +225,11 @@ def _make_search(directory: Directory, texts: TextIndex | None) -> SkillSearch:
 
 
 def _make_caller(
-    dispatcher: Dispatcher, lookup: LocalFirst, directory: Directory, track: TrackRecord
+    dispatcher: Dispatcher,
+    lookup: LocalFirst,
+    directory: Directory,
+    track: TrackRecord,
+    progress: RunProgress,
 ) -> DispatchCaller:
     """How runs call agents."""
     return DispatchCaller(
@@ -234,6 +241,7 @@ def _make_caller(
         strategy=dispatcher.strategy,
         access=dispatcher.access,
         track=track,
+        progress=progress,
     )
 
 

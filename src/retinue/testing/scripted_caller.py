@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from retinue.core.call import TextPiece
 from retinue.core.errors import CannotAskError, InputRefusedError, InputRequiredError
 from retinue.mesh.channel import Capability, LogLevel, Root
 from retinue.mesh.schema.checks import compile_schema
@@ -54,6 +55,7 @@ class ScriptedCaller:
         self.unscripted: list[str] = []
         self.prompts: list[str] = []
         self.progress_reports: list[tuple[float | None, str]] = []
+        self.pieces: list[TextPiece] = []
         self.log_lines: list[tuple[LogLevel, str, Mapping[str, Any] | None]] = []
 
     @property
@@ -80,6 +82,9 @@ class ScriptedCaller:
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         self.progress_reports.append((fraction, message))
+
+    async def stream_text(self, piece: TextPiece) -> None:
+        self.pieces.append(piece)
 
     async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
         self.log_lines.append((level, message, data))

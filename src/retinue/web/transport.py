@@ -58,31 +58,6 @@ class HttpResponse:
     body: bytes
 
 
-class HttpRequester(Protocol):
-    """Sends one request and reads the whole response: `HttpClient`, and `PlainHttpClient` for addresses."""
-
-    async def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        timeout_s: float,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        max_response_bytes: int = MAX_RESPONSE_BYTES,
-        what: str = "",
-        layer: str = "http",
-        setting: str = "the timeout",
-    ) -> HttpResponse:
-        """Return the response, whatever its status.
-
-        ``timeout_s`` covers everything from connecting to the last byte; ``what``, ``layer`` and ``setting``
-        appear in the CallTimedOutError.
-        Raises CallTimedOutError, TransportError, UrlRefusedError, ResponseTooLargeError.
-        """
-        ...
-
-
 class HttpStream(Protocol):
     """A response that is read as it comes, no faster than the caller reads: of aiohttp, and the plain one."""
 
@@ -118,6 +93,31 @@ class HttpStreamer(Protocol):
 
         Only connecting has a time limit. Leaving the block before the end of the body closes the connection,
         which tells the server. Raises TransportError and UrlRefusedError.
+        """
+        ...
+
+
+class HttpRequester(HttpStreamer, Protocol):
+    """Sends one request and reads the whole response: `HttpClient`, and `PlainHttpClient` for addresses."""
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        what: str = "",
+        layer: str = "http",
+        setting: str = "the timeout",
+    ) -> HttpResponse:
+        """Return the response, whatever its status.
+
+        ``timeout_s`` covers everything from connecting to the last byte; ``what``, ``layer`` and ``setting``
+        appear in the CallTimedOutError.
+        Raises CallTimedOutError, TransportError, UrlRefusedError, ResponseTooLargeError.
         """
         ...
 

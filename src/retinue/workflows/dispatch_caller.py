@@ -49,6 +49,7 @@ from retinue.mesh.guard.trace_guard import OutgoingCall, new_trace, next_hop
 from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access, AgentView, is_seen, may_call
 from retinue.workflows.caller import Choice, Wanted
+from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.records import RUN_CALLER, Origin
 
 MAX_ASKED = 100
@@ -168,7 +169,9 @@ class DispatchCaller:
         strategy: Strategy = first,
         access: Access | None = None,
         track: TrackRecord | None = None,
+        progress: RunProgress | None = None,
     ) -> None:
+        self._progress = progress or RunProgress()
         self._access = access or Access()
         self._calls = calls
         self._lookup = lookup
@@ -331,7 +334,7 @@ class DispatchCaller:
         self._limits.steps_in_flight += 1
         try:
             with OutgoingCall(outgoing, guard=self._guard):
-                return await self._calls.dispatch(call, _CHANNEL)
+                return await self._calls.dispatch(call, self._progress.open_channel(run_id, path))
         finally:
             self._limits.steps_in_flight -= 1
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +40,8 @@ class Task:
     status: str = "working"
     message: str = ""
     polls: int = 0
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    """Whether its result was asked for."""
 
     def render(self) -> dict[str, Any]:
         at = "2026-11-24T00:00:00Z"
@@ -115,14 +117,17 @@ class TaskServer:
         if name == "ask":
             task.status, task.message = "input_required", "who is it for?"
         if name == "told":
-            asyncio.get_running_loop().call_later(0.05, self._tell, context, task)
+            self._telling = asyncio.ensure_future(self._tell(context, task))
         return {"task": task.render()}
 
-    def _tell(self, context: Context, task: Task) -> None:
+    async def _tell(self, context: Context, task: Task) -> None:
+        """Tell the state until it was heard, because the client may not listen yet."""
         task.status, task.message = "completed", "told so"
-        connection: Any = context.session
-        telling = connection._connection.notify("notifications/tasks/status", task.render())
-        self._telling = asyncio.ensure_future(telling)
+        session: Any = context.session
+        while not task.heard.is_set():
+            await session._connection.notify("notifications/tasks/status", task.render())
+            with suppress(TimeoutError):
+                await asyncio.wait_for(task.heard.wait(), 0.05)
 
     async def _get(self, context: Context, params: types.GetTaskRequestParams) -> dict[str, Any]:
         task = self.tasks[params.task_id]
@@ -141,6 +146,7 @@ class TaskServer:
 
     async def _result(self, context: Context, params: types.GetTaskRequestParams) -> dict[str, Any]:
         task = self.tasks[params.task_id]
+        task.heard.set()
         text = f"{task.tool}: {task.arguments.get('topic', '')}"
         if task.tool == "ask":
             schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

@@ -26,7 +26,7 @@ from retinue.a2a.codec.exchange import (
     render_call,
     without_waiting,
 )
-from retinue.core.call import Answer, TraceContext
+from retinue.core.call import Answer, TextPiece, TraceContext
 from retinue.core.durations import render_duration
 from retinue.core.errors import (
     AgentUnreachableError,
@@ -251,7 +251,9 @@ class A2aClient:
                 if task.take(event, self._place.name):
                     told = task.metadata.get("progress")
                     fraction = float(told) if isinstance(told, int | float) else None
-                    if task.text or fraction is not None:
+                    if (piece := TextPiece.from_json(task.metadata.get("text"))) is not None:
+                        await channel.stream_text(piece)
+                    elif task.text or fraction is not None:
                         await channel.progress(fraction, task.text)
                 if task.has_ended or task.is_waiting:
                     return

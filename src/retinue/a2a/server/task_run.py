@@ -30,6 +30,7 @@ from retinue.a2a.codec.tasks import (
     set_status,
     state_of,
 )
+from retinue.core.call import TextPiece
 from retinue.core.errors import BusyError, CannotAskError, InputRequiredError
 from retinue.mesh.channel import Capability, LogLevel, Root
 from retinue.mesh.schema.checks import compile_schema
@@ -46,6 +47,7 @@ MAX_BEHIND = 1000
 SCHEMA_KEY = "schema"
 PROGRESS_KEY = "progress"
 LOG_KEY = "log"
+TEXT_KEY = "text"
 """Keys in the metadata: of a question, and of an event."""
 
 _CAPABILITIES: frozenset[Capability] = frozenset({"progress", "log", "elicitation"})
@@ -279,6 +281,9 @@ class TaskChannel:
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         self._run.report(message, {PROGRESS_KEY: fraction})
+
+    async def stream_text(self, piece: TextPiece) -> None:
+        self._run.report(piece.for_people, {TEXT_KEY: piece.to_json()})
 
     async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
         self._run.report(

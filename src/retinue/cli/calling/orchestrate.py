@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn
 from retinue.cli.session import ask_hub, open_session, run_command
 from retinue.core.errors import NoModelError
+
+if TYPE_CHECKING:
+    from retinue.cli.calling.terminal_channel import TerminalChannel
 
 DEFAULT_TIMEOUT_MS = 300_000
 """Specification 3.3."""
@@ -59,7 +62,7 @@ def orchestrate(
     """Hand a task to the agents of the mesh.
 
     Chooses a workflow and its agents, and prints the result; steps are shown on standard error as they begin
-    and end. - reads PROMPT from standard input.
+    and end, and their text in a terminal while it is written. - reads PROMPT from standard input.
     """
     text = sys.stdin.read() if prompt == "-" else prompt
     preferences = {"agent": agent, "workflow": workflow, "role": role, "cache": cache}
@@ -70,12 +73,18 @@ def orchestrate(
         "options": _given(options),
         **_given({"session": session, "run": run_id}),
     }
-    result = run_command(_orchestrate(asked, timeout_ms / 1000 + _ALLOWANCE_S, hub))
+    from retinue.cli.calling.terminal_channel import TerminalChannel
+
+    is_terminal = sys.stderr.isatty() and sys.stdout.isatty()
+    channel = TerminalChannel(asks=False, shows_text=is_terminal and not as_json)
+    result = run_command(_orchestrate(asked, timeout_ms / 1000 + _ALLOWANCE_S, hub, channel))
     if as_json:
         print_json(result)
         return
     output = result["output"]
-    if isinstance(output, str):
+    if channel.has_shown(output):
+        pass  # it is on the screen
+    elif isinstance(output, str):
         click.echo(output)
     else:
         print_json(output)
@@ -104,14 +113,14 @@ def _describe(result: Mapping[str, Any]) -> str:
     return " · ".join(clean(part) for part in parts if part)
 
 
-async def _orchestrate(asked: Mapping[str, Any], timeout_s: float, hub: str | None) -> dict[str, Any]:
-    from retinue.cli.calling.terminal_channel import TerminalChannel
-
+async def _orchestrate(
+    asked: Mapping[str, Any], timeout_s: float, hub: str | None, channel: TerminalChannel
+) -> dict[str, Any]:
     is_interactive = sys.stderr.isatty()
     async with open_session().hub_client(hub) as client:
         options: dict[str, Any] = {"timeout_s": timeout_s}
         if is_interactive or client.hub_url is None:
-            options["channel"] = TerminalChannel(asks=False)
+            options["channel"] = channel
         try:
             result: dict[str, Any] = await client.get("orchestrate", asked, **options)
         except NoModelError as error:

@@ -43,8 +43,8 @@ def run(
 
     FILE is a definition in YAML or JSON, NAME a stored workflow (see: retinue workflows); auto chooses a
     workflow by the input's prompt. INPUT is a JSON object; @FILE reads it from a file, - from standard
-    input. Steps are shown on standard error as they end; the output is printed as JSON. STEP is a step's id
-    or position.
+    input. Steps are shown on standard error as they end, and in a terminal what a step writes or reports
+    meanwhile; the output is printed as JSON. STEP is a step's id or position.
     """
     loaded = _read_workflow(workflow)
     overrides = {"agents": _read_pairs("--agent", agents), "timeouts": _read_pairs("--timeout", timeouts)}
@@ -103,7 +103,7 @@ async def _run(
 
     async with open_session().hub_client(hub) as client:
         with working("running") as echo:
-            follower = RunFollower(client, echo, echo.now)
+            follower = RunFollower(client, echo, echo.now, shows_reports=echo.is_live)
             if isinstance(workflow, str):
                 return await follower.run(workflow, given, run_id, overrides)
             return await follower.run_file(workflow, given, run_id, overrides)

@@ -150,7 +150,7 @@ async def _follow(ask: Callable[[RunFollower], Any], hub: str | None) -> Any:
 
     async with open_session().hub_client(hub) as client:
         with working("running") as echo:
-            return await ask(RunFollower(client, echo, echo.now))
+            return await ask(RunFollower(client, echo, echo.now, shows_reports=echo.is_live))
 
 
 def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:

@@ -13,9 +13,11 @@ from retinue.cli.completion import complete_agent, complete_skill
 from retinue.cli.options import hub_option, json_option, read_object, registry_option
 from retinue.cli.output import note, print_json, print_table, render_usage_line, warn, warn_missing
 from retinue.cli.session import open_session, run_command
+from retinue.core.durations import render_elapsed
 from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
+    from retinue.cli.calling.terminal_channel import TerminalChannel
     from retinue.core.call import Outcome
 
 MAX_ROWS = 50
@@ -166,16 +168,23 @@ def call(
     JSON is an object that matches the skill's input schema; @FILE reads it from a file, - from standard
     input. The result is printed as JSON; --out writes its images, sounds and files. In a terminal, progress
     and log lines of the skill are printed on standard error, and its questions are asked there; the time
-    limit pauses while you answer.
+    limit pauses while you answer. Text is printed while a skill writes it; a result that was printed so is
+    not printed again.
     """
     given = read_object(arguments, "arguments")
-    if is_interactive is None:
-        is_interactive = sys.stderr.isatty()
+    channel = None
+    if sys.stderr.isatty() if is_interactive is None else is_interactive:
+        from retinue.cli.calling.terminal_channel import TerminalChannel
+
+        # in a pipe, the result has the text
+        shows_text = bool(is_interactive) or (sys.stdout.isatty() and not as_json)
+        asks = sys.stdin.isatty() and sys.stderr.isatty()
+        channel = TerminalChannel(asks=asks, shows_text=shows_text)
     asked = _call(
         skill,
         given,
         hub,
-        is_interactive=is_interactive,
+        channel=channel,
         agent=agent,
         version=version,
         timeout_s=timeout_s,
@@ -183,21 +192,28 @@ def call(
     outcome = run_command(asked)
     for warning in outcome.warnings:
         warn(warning)
-    print_result(outcome.value, outcome.parts, out, as_json=as_json)
+    is_shown = channel is not None and channel.has_shown(outcome.value) and sys.stdout.isatty()
+    if not is_shown or outcome.parts or out is not None or as_json:
+        print_result(outcome.value, outcome.parts, out, as_json=as_json)
     if not as_json and outcome.usage is not None and sys.stderr.isatty():
         note(render_usage_line(outcome.usage))
     if not as_json and outcome.agent is not None and sys.stderr.isatty():
-        note(f"{outcome.agent} {outcome.version or ''} · {outcome.duration_ms:.0f} ms")
+        name = f"{outcome.agent} {outcome.version or ''}".rstrip()
+        took_s = outcome.duration_ms / 1000
+        note(f"{name} · {outcome.duration_ms:.0f} ms" if took_s < 1 else f"{name} · {render_elapsed(took_s)}")
 
 
 async def _call(
-    skill: str, arguments: dict[str, Any], hub: str | None, *, is_interactive: bool, **options: Any
+    skill: str,
+    arguments: dict[str, Any],
+    hub: str | None,
+    *,
+    channel: TerminalChannel | None,
+    **options: Any,
 ) -> Outcome:
     async with open_session().hub_client(hub) as client:
-        if is_interactive:
-            from retinue.cli.calling.terminal_channel import TerminalChannel
-
-            options["channel"] = TerminalChannel(asks=sys.stdin.isatty() and sys.stderr.isatty())
+        if channel is not None:
+            options["channel"] = channel
         outcome = await client.ask(skill, arguments, setting="--timeout", **options)
         outcome.get()
         return outcome

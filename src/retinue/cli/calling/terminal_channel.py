@@ -1,4 +1,4 @@
-"""The channel to the person at the terminal while a call runs: progress, log lines and questions.
+"""The channel to the person at the terminal while a call runs: progress, text, log lines and questions.
 
 Everything is written to standard error, so that standard output holds the result only.
 """
@@ -17,6 +17,7 @@ from retinue.cli.output import clean
 from retinue.core.errors import CannotAskError, InputRefusedError
 
 if TYPE_CHECKING:
+    from retinue.core.call import TextPiece
     from retinue.mesh.channel import Capability, LogLevel, Root
 
 _ANSWER = "answer"
@@ -24,10 +25,14 @@ _YES = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": 
 
 
 class TerminalChannel:
-    """Prints progress and log lines; asks questions if ``asks``, field by field of their form."""
+    """Prints progress and log lines; asks questions if ``asks``, field by field of their form.
 
-    def __init__(self, *, asks: bool) -> None:
+    If ``shows_text``, texts are printed in place while skills write them.
+    """
+
+    def __init__(self, *, asks: bool, shows_text: bool = False) -> None:
         self._asks = asks
+        self._text = _ShownText() if shows_text else None
         self._lines = _Lines()
         self._asking = asyncio.Lock()
 
@@ -41,11 +46,27 @@ class TerminalChannel:
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
         done = "   …" if fraction is None else f"{fraction:4.0%}"
-        _say(f"  {done}  {clean(message)}".rstrip())
+        self._say(f"  {done}  {clean(message)}".rstrip())
+
+    async def stream_text(self, piece: TextPiece) -> None:
+        if self._text is not None:
+            self._text.show(piece)
+
+    def has_shown(self, value: Any) -> bool:
+        """Whether the text that was printed last ends with this value; ends its line."""
+        if self._text is None:
+            return False
+        self._text.end_line()
+        return self._text.ends_with(value)
+
+    def _say(self, text: str) -> None:
+        if self._text is not None:
+            self._text.end_line()
+        _say(text)
 
     async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
         facts = "".join(f" {key}={value}" for key, value in (data or {}).items())
-        _say(f"  {level}: {clean(message + facts)}")
+        self._say(f"  {level}: {clean(message + facts)}")
 
     async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
         """Ask for each field; raises InputRefusedError when the input ends (Ctrl-D)."""
@@ -56,7 +77,7 @@ class TerminalChannel:
         required = schema.get("required", ()) if is_form else (_ANSWER,)
         answers: dict[str, Any] = {}
         async with self._asking:
-            _say(f"{clean(message)}  (Ctrl-D: decline)")
+            self._say(f"{clean(message)}  (Ctrl-D: decline)")
             for name, field in fields.items():
                 answer = await self._ask_field(name, field, is_required=name in required, question=message)
                 if answer is not None:
@@ -135,6 +156,42 @@ def _read_value(text: str, field: Mapping[str, Any]) -> Any:
             except ValueError:
                 continue
     return text
+
+
+class _ShownText:
+    """Texts on standard error, each piece behind the last one; those of steps begin with the step."""
+
+    def __init__(self) -> None:
+        self._last: TextPiece | None = None
+        self._text: str | None = ""
+        """The text of the last piece so far; None where a piece of it is missing."""
+        self._is_line_open = False
+
+    def show(self, piece: TextPiece) -> None:
+        last = self._last
+        if last is None or not piece.continues(last):
+            self.end_line()
+            is_same = last is not None and (last.step, last.agent) == (piece.step, piece.agent)
+            self._text = "" if piece.at == 0 else None
+            if piece.step and not (is_same and piece.at):
+                click.echo(f"  {clean(piece.step)}: ", err=True, nl=False)
+                self._is_line_open = True
+        self._last = piece
+        if self._text is not None:
+            self._text += piece.text
+        shown = "".join(c for c in piece.text if c.isprintable() or c in "\n\t")
+        if shown:
+            click.echo(shown, err=True, nl=False)
+            self._is_line_open = not shown.endswith("\n")
+
+    def end_line(self) -> None:
+        if self._is_line_open:
+            self._is_line_open = False
+            click.echo("", err=True)
+
+    def ends_with(self, value: Any) -> bool:
+        text = value.strip() if isinstance(value, str) else ""
+        return bool(text) and self._text is not None and self._text.strip().endswith(text)
 
 
 def _say(text: str) -> None:

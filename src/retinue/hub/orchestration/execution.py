@@ -40,6 +40,7 @@ from retinue.hub.orchestration.results import OrchestrationResult, follow_steps,
 from retinue.hub.orchestration.roster import Roster, describe_choice, describe_missing
 from retinue.hub.orchestration.tool_schemas import AGENTS
 from retinue.hub.run_access import RunAccess, reject_limited
+from retinue.hub.step_reports import passed_on
 from retinue.hub.workflows import RunStarter, StartedRun
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import CAPABILITIES, parse_role
@@ -386,19 +387,21 @@ class Orchestration:
             run=run,
             overrides=plan.request.overrides,
             choice=plan.choice,
+            watches=ctx.has_progress_listener,
         )
 
     async def _finish(
         self, started: StartedRun, plan: _Plan, ctx: Context, *, keep_alone: Callable[[], bool]
     ) -> RunRecord:
-        """Wait for the end of a run, with a line of progress for each step.
+        """Wait for the end of a run, with a line of progress for each step, and what the steps report.
 
         When the caller is gone, the run is cancelled unless ``keep_alone`` says that others need it.
         """
         runs, run_id = self._starter.runs, started.record.id
         try:
             if ctx.has_progress_listener:
-                await follow_steps(runs.follow(run_id), plan.definition, ctx.progress)
+                async with passed_on(self._starter.progress, run_id, ctx) as report:
+                    await follow_steps(runs.follow(run_id), plan.definition, report)
             return await runs.finish(run_id)
         except asyncio.CancelledError:
             if not keep_alone():

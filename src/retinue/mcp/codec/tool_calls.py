@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from retinue.core.call import Answer
+from retinue.core.call import Answer, TextPiece
 from retinue.core.errors import CannotAskError, RemoteFaultError, RetinueError
 from retinue.core.record import Schema, Skill
 from retinue.mcp.codec.content import parse_block
@@ -25,6 +25,9 @@ from retinue.web.codec.trace import USAGE_KEY, WARNINGS_KEY, read_usage
 VERSION = "2026-07-28"
 WHOLE_KEY = "retinue/whole"
 """In ``_meta`` of a call: the result goes to a program and must not be shortened."""
+
+TEXT_KEY = "retinue/text"
+"""In ``_meta`` of a notification of progress: a piece of a text, which its message repeats for people."""
 
 ERROR_KEY = "retinue/error"
 CODE_FACT, MESSAGE_FACT = "code", "message"
@@ -113,13 +116,17 @@ def _as_request(method: str, params: dict[str, Any]) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """A message of an agent while it works: progress (``fraction``, ``text``) or a log line."""
+    """A message of an agent while it works: progress (``fraction``, ``text``) or a log line.
+
+    ``piece`` is set for progress that is a piece of a text.
+    """
 
     kind: str
     text: str = ""
     fraction: float | None = None
     level: str = "info"
     data: Mapping[str, Any] | None = None
+    piece: TextPiece | None = None
 
 
 def parse_feedback(document: Mapping[str, Any]) -> Feedback | None:
@@ -130,8 +137,12 @@ def parse_feedback(document: Mapping[str, Any]) -> Feedback | None:
     if document.get("method") == "notifications/progress":
         total, progress, text = params.get("total"), params.get("progress"), params.get("message")
         known = isinstance(total, int | float) and isinstance(progress, int | float) and total > 0
+        meta = params.get("_meta")
         return Feedback(
-            "progress", text if isinstance(text, str) else "", progress / total if known else None
+            "progress",
+            text if isinstance(text, str) else "",
+            progress / total if known else None,
+            piece=TextPiece.from_json(meta.get(TEXT_KEY)) if isinstance(meta, dict) else None,
         )
     if document.get("method") == "notifications/message":
         level = _LEVELS.get(str(params.get("level")), "error")

@@ -20,10 +20,11 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
-from retinue.core.call import Principal, TraceContext
+from retinue.core.call import Principal, TextPiece, TraceContext
 from retinue.core.errors import CannotAskError, InputRefusedError, InputRequiredError
 from retinue.core.quick_dataclass import quick_dataclass
 from retinue.mcp.codec.content import SERVER_INFO_KEY, complete_result
+from retinue.mcp.codec.tool_calls import TEXT_KEY
 from retinue.mcp.server.offer import HEARTBEAT_S
 from retinue.mcp.server.suspended_calls import KEPT_S, SuspendableCall
 from retinue.mesh.channel import Capability, LogLevel, NullChannel, Root
@@ -175,6 +176,24 @@ class McpChannel:
         else:
             self._reported += _TICK
         await self._report(message)
+
+    async def stream_text(self, piece: TextPiece) -> None:
+        """Report progress with the piece in ``_meta``; its message is for people."""
+        meta = self._context.meta or {}
+        token = meta.get("progress_token", meta.get("progressToken"))
+        if token is None:
+            return
+        self._reported += _TICK
+        params = types.ProgressNotificationParams(
+            progress_token=token,
+            progress=self._reported,
+            total=1.0 if self._has_total else None,
+            message=piece.for_people,
+            meta={TEXT_KEY: piece.to_json()},
+        )
+        await self._context.session.send_notification(
+            types.ProgressNotification(params=params), related_request_id=self._context.request_id
+        )
 
     async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
         if self._least_level is None or LEVELS.index(level) < LEVELS.index(self._least_level):

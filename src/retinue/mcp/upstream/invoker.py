@@ -7,6 +7,7 @@ other call, because it costs less (`rpc.client`).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -93,6 +94,7 @@ class InteractiveHubCalls:
         arguments = {"skill": call.skill, "arguments": call.arguments}
         arguments |= {name: value for name, value in asked.items() if value is not None}
         outgoing = OutgoingCall(call.trace)
+        began = time.perf_counter()
         try:
             relayed = replace(call, arguments=arguments)
             reply = await _converse(self._client, self._hub, CALL_SKILL, relayed, outgoing, channel)
@@ -104,7 +106,13 @@ class InteractiveHubCalls:
         except RetinueError as error:
             status = status_of(error)
             return Outcome(
-                call.id, call.skill, status, agent=call.agent, error=error, calls_used=outgoing.used
+                call.id,
+                call.skill,
+                status,
+                agent=call.agent,
+                duration_ms=(time.perf_counter() - began) * 1000,
+                error=error,
+                calls_used=outgoing.used,
             )
         return Outcome(
             call.id,
@@ -113,6 +121,7 @@ class InteractiveHubCalls:
             agent=call.agent,
             value=value_of_parts(answer.value, answer.parts),
             parts=answer.parts,
+            duration_ms=(time.perf_counter() - began) * 1000,
             usage=answer.usage,
             warnings=answer.warnings,
             calls_used=outgoing.used,
@@ -164,7 +173,9 @@ async def read_reply(response: AgentResponse, channel: Channel) -> Reply:
             if incoming.reply is not None:
                 return incoming.reply
             told = None if incoming.document is None else parse_feedback(incoming.document)
-            if told is not None and told.kind == "progress":
+            if told is not None and told.piece is not None:
+                await channel.stream_text(told.piece)
+            elif told is not None and told.kind == "progress":
                 await channel.progress(told.fraction, told.text)
             elif told is not None:
                 await channel.log(told.level, told.text, told.data)  # type: ignore[arg-type]

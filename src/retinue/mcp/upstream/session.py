@@ -382,7 +382,11 @@ class ServerSession:
         if news.kind == "progress":
             named = self._open.find_by_token(document)
             channel = named.channel if channel is None and named is not None else channel
-            await (channel or _NOBODY).progress(news.fraction, news.text)
+            channel = channel or _NOBODY
+            if news.piece is not None:
+                await channel.stream_text(news.piece)
+            else:
+                await channel.progress(news.fraction, news.text)
         else:
             # a log line on the common stream names no call: with several in flight it belongs to none
             owner = channel or self._open.find_only()

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from retinue.runtime.commands.file_places import FilePlaces
     from retinue.workflows.definitions.loading import Loaded
 
+_TAIL = 60
+"""Characters of a text that is being written that are shown: its end."""
+
 
 @asynccontextmanager
 async def open_client(
@@ -52,14 +55,22 @@ CALL_KINDS = ("call", "undo", "review")
 class RunFollower:
     """Starts runs and follows them; prints one line for each step that ends, or waits.
 
-    ``now`` is told of each step that begins. When following a run that was started or resumed here is
-    cancelled (Ctrl-C), the run is cancelled too.
+    ``now`` is told of each step that begins and, with ``shows_reports``, of what a step reports. When
+    following a run that was started or resumed here is cancelled (Ctrl-C), the run is cancelled too.
     """
 
     def __init__(
-        self, client: MeshClient, echo: Callable[[str], None], now: Callable[[str], None] = lambda text: None
+        self,
+        client: MeshClient,
+        echo: Callable[[str], None],
+        now: Callable[[str], None] = lambda text: None,
+        *,
+        shows_reports: bool = False,
     ) -> None:
         self._client = client
+        self._shows_reports = shows_reports
+        self._tails: dict[str, str] = {}
+        """The ends of the texts that steps write."""
         self._echo = echo
         self._now = now
         self._places: FilePlaces | None = None
@@ -77,7 +88,8 @@ class RunFollower:
         # the id is chosen here, so that the run can be cancelled even if the start gets no response
         run = uuid.uuid4().hex if run_id is None else run_id
         asked = {"workflow": workflow, "input": given, "run": run}
-        return await self._own(run, self._client.get("start_run", asked | _given(overrides=overrides)))
+        asked |= _given(overrides=overrides, progress=self._shows_reports)
+        return await self._own(run, self._client.get("start_run", asked))
 
     async def run_file(
         self,
@@ -104,8 +116,11 @@ class RunFollower:
 
     async def follow(self, run: str, after: int = 0) -> Any:
         """Follow a run without owning it and return its output, as `run`."""
+        reported = 0
         while True:
-            asked = {"run": run, "after": after, "wait_s": FOLLOW_WAIT_S}
+            asked: dict[str, Any] = {"run": run, "after": after, "wait_s": FOLLOW_WAIT_S}
+            if self._shows_reports:
+                asked["progress_after"] = reported
             try:
                 reply = await self._client.get("follow_run", asked, timeout_s=FOLLOW_WAIT_S + 40)
             except RetinueError as error:
@@ -120,7 +135,9 @@ class RunFollower:
                 raise
             for event in reply["events"]:
                 self._echo_event(event, run)
-            after = reply["next"]
+            for report in reply.get("progress", ()):
+                self._show_report(report)
+            after, reported = reply["next"], reply.get("next_progress", 0)
             if reply["done"]:
                 self._echo_failure(run, whole=reply["status"] != "failed")
                 for line in describe_effects(reply.get("effects")):
@@ -136,6 +153,17 @@ class RunFollower:
                 self._failed = event
             else:
                 self._echo(line)
+
+    def _show_report(self, report: Mapping[str, Any]) -> None:
+        """Show what a step reports: the end of the text that it writes, or a line."""
+        step = str(report.get("step", ""))
+        if (text := report.get("text")) is not None:
+            before = self._tails.get(step, "") if report.get("at") else ""
+            self._tails[step] = said = (before + str(text))[-_TAIL:]
+        else:
+            fraction, message = report.get("fraction"), report.get("message") or ""
+            said = message if fraction is None else f"{fraction:.0%} {message}"
+        self._now(f"{step}: {said}")
 
     def _echo_failure(self, run: str, *, whole: bool) -> None:
         """Print the last failure, with its message if ``whole``."""

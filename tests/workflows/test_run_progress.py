@@ -1,0 +1,116 @@
+"""What steps report is kept for those who watch their run, within bounds, and for nobody else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from retinue.core.call import TextPiece
+from retinue.mesh.channel import NullChannel
+from retinue.workflows.run_progress import (
+    KEPT_CHARACTERS,
+    WATCHED_RUNS,
+    WATCHED_S,
+    RunProgress,
+    StepReport,
+)
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def progress(clock: Clock) -> RunProgress:
+    return RunProgress(clock)
+
+
+def texts(reports: tuple[StepReport, ...] | list[StepReport]) -> list[tuple[str, int, str]]:
+    """Step, place and text of each piece."""
+    return [(one.step, one.piece.at, one.piece.text) for one in reports if one.piece is not None]
+
+
+async def write(progress: RunProgress, run_id: str, path: str, *pieces: str) -> None:
+    channel, at = progress.open_channel(run_id, path), 0
+    for text in pieces:
+        await channel.stream_text(TextPiece(text, at, "writer"))
+        at += len(text)
+
+
+async def test_the_step_of_a_run_that_is_not_watched_has_no_channel(progress: RunProgress) -> None:
+    channel = progress.open_channel("r", "plan")
+    assert type(channel) is NullChannel
+    assert not channel.capabilities
+    progress.watch("r")
+    assert progress.open_channel("r", "plan").capabilities == {"progress"}
+    assert type(progress.open_channel("other", "plan")) is NullChannel
+
+
+async def test_pieces_of_one_text_are_joined_exactly_and_have_their_step(progress: RunProgress) -> None:
+    progress.watch("r")
+    await write(progress, "r", "plan", "One, ", " ", "\n\ntwo ")
+    (report,) = progress.list_after("r", 0)
+    assert report.piece == TextPiece("One,  \n\ntwo ", 0, "writer", "plan")
+    await write(progress, "r", "plan", "three")
+    assert texts([*progress.list_after("r", report.number)]) == [("plan", 0, "three")]
+    assert progress.last("r") == progress.list_after("r", 0)[-1].number
+
+
+async def test_pieces_of_branches_have_the_path_of_their_branch(progress: RunProgress) -> None:
+    progress.watch("r")
+    left, right = (progress.open_channel(f"r/ask.{name}", "execute") for name in ("a", "b"))
+    await left.stream_text(TextPiece("x", 0, "a"))
+    await right.stream_text(TextPiece("y", 0, "b"))
+    await left.stream_text(TextPiece("z", 1, "a"))
+    await left.progress(0.5, "half")
+    reports = progress.list_after("r", 0)
+    assert texts([*reports]) == [
+        ("ask.a/execute", 0, "x"),
+        ("ask.b/execute", 0, "y"),
+        ("ask.a/execute", 1, "z"),
+    ]
+    assert (reports[-1].step, reports[-1].fraction, reports[-1].message) == ("ask.a/execute", 0.5, "half")
+    # a run that the agent of the step has started itself
+    await left.stream_text(TextPiece("inner", 0, "c", "draft"))
+    assert progress.list_after("r", reports[-1].number)[0].step == "ask.a/execute/draft"
+
+
+async def test_a_slow_reader_loses_the_oldest_pieces_and_sees_the_gap(progress: RunProgress) -> None:
+    progress.watch("r")
+    count = 2 * KEPT_CHARACTERS // 1000
+    await write(progress, "r", "plan", *("x" * 1000 for _ in range(count)))
+    (report,) = progress.list_after("r", 0)
+    assert report.piece is not None
+    assert report.piece.at > 0
+    assert report.piece.end == count * 1000
+    assert len(report.piece.text) <= KEPT_CHARACTERS
+
+
+async def test_reports_are_forgotten_when_nobody_looks_any_more(progress: RunProgress, clock: Clock) -> None:
+    progress.watch("r")
+    clock.now = WATCHED_S - 1
+    progress.watch("r")
+    clock.now = 2 * WATCHED_S - 2
+    assert progress.open_channel("r", "plan").capabilities
+    await write(progress, "r", "plan", "kept")
+    clock.now = 2 * WATCHED_S + 1
+    assert type(progress.open_channel("r", "plan")) is NullChannel
+    progress.watch("other")
+    assert progress.list_after("r", 0) == []
+
+
+def test_the_number_of_watched_runs_is_bounded(progress: RunProgress) -> None:
+    for number in range(WATCHED_RUNS + 1):
+        progress.watch(f"r{number}")
+    assert not progress.open_channel("r0", "plan").capabilities
+    assert progress.open_channel(f"r{WATCHED_RUNS}", "plan").capabilities
