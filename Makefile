@@ -43,7 +43,7 @@ crash: ## kill, freeze and cut off the processes of workflows, for long, on SQLi
 	@scripts/bootstrap test
 	@exec $(BIN)/python -m pytest tests/crash -m "crash or not crash" --timeout=3600 $(ARGS)
 
-tck: ## the A2A Technology Compatibility Kit: TCK_DIR=copy of a2aproject/a2a-tck ARGS="agent|hub|strict"
+tck: ## the A2A Technology Compatibility Kit: TCK_DIR=copy of a2aproject/a2a-tck ARGS=agent, hub or strict
 	@scripts/bootstrap test
 	@exec $(BIN)/python -m scripts.tck $(TCK_DIR) $(ARGS)
 

@@ -146,6 +146,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
                     "step",
                     "options",
                     "gather",
+                    "race",
                     "workflow",
                     "sleep",
                     "receive",

@@ -12,6 +12,7 @@ from playwright.async_api import Browser, expect
 
 from tests.browser.pages import find_barriers, open_page, read_axe
 from tests.browser.shop import Running, list_pages, sign_in
+from tests.processes.running import execute
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -33,6 +34,50 @@ async def test_axe_finds_no_barrier_on_any_page(running: Running, browser: Brows
             await page.get_by_role("button", name="Call").click()
             await expect(page.locator("main")).to_contain_text(shown)
             assert await find_barriers(page, axe) == [], shown
+
+
+BROKEN_WORDS = """() => [...document.querySelectorAll('main td, main th, main label')].flatMap(cell => {
+  const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), broken = [];
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    for (const word of node.data.matchAll(/[^\\s\\-/]{1,24}(?=[\\s\\-/]|$)/g)) {
+      if (node.data[word.index - 1]?.match(/[^\\s\\-/]/)) continue;
+      const range = document.createRange();
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      const tops = new Set([...range.getClientRects()].map(rect => Math.round(rect.top)));
+      if (tops.size > 1) broken.push(word[0]);
+    }
+  }
+  return broken;
+})"""
+"""The words of tables, labels and links of up to 24 characters that have a line end within them."""
+
+LONE_LABELS = """() => [...document.querySelectorAll('main form.filters label')].filter(label => {
+  const field = label.querySelector('input, select');
+  return !field || field.offsetParent === null;
+}).map(label => label.textContent)"""
+
+
+async def test_words_of_tables_stay_whole_and_narrow_tables_are_cards_without_heads(
+    running: Running, browser: Browser
+) -> None:
+    reason = "GET https://api.example.com/repos/acme/shop-frontend/issues/9121?state=open: 404"
+    for text in (reason, f"no permission {'x' * 90} for this"):
+        await asyncio.to_thread(execute, running.url, "fail", {"text": text}, running.token)
+    pages = await asyncio.to_thread(list_pages, running)
+    for width in (1280, 390):
+        async with open_page(browser, viewport={"width": width, "height": 800}) as page:
+            await sign_in(page, running.url, running.token)
+            for path in pages:
+                await page.goto(f"{running.url}{path}")
+                assert await page.evaluate(BROKEN_WORDS) == [], f"{path} at {width}"
+                assert await page.evaluate(LONE_LABELS) == [], path
+                wide = await page.evaluate("() => document.documentElement.scrollWidth")
+                assert wide <= width, f"{path} is {wide} pixels wide at {width}"
+                heads = page.locator("table.rows thead")
+                if width == 390:
+                    sizes = [await head.bounding_box() for head in await heads.all()]
+                    assert all(size is None or size["width"] <= 1 for size in sizes), path
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

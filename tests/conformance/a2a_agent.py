@@ -2,13 +2,15 @@
 
 The TCK says by the prefix of a message's id what the agent is to do. The agent is an ordinary one with one
 skill that takes the id. A message of the TCK names neither a skill nor arguments, so `NameTheSkill` adds to
-its metadata what any client of Retinue writes there.
+its metadata what any client of Retinue writes there. The TCK sends equal messages under one id in different
+tests, which would get the task of the first, so each is numbered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import sys
 import tempfile
 from collections.abc import Callable
@@ -97,6 +99,9 @@ class NameTheSkill:
         await self._app(scope, replay(request, receive), send)
 
 
+_NUMBERS = itertools.count(1)
+
+
 def _name_skill(body: bytes) -> bytes:
     try:
         request = orjson.loads(body)
@@ -104,7 +109,8 @@ def _name_skill(body: bytes) -> bytes:
         message_id = message["messageId"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return body
-    message["metadata"] = {"skill": "conform", "arguments": {"scenario": message_id}}
+    call = {"skill": "conform", "arguments": {"scenario": message_id}}
+    message["metadata"] = {**call, "number": next(_NUMBERS)}
     if message_id.startswith("tck-message-response"):
         message["metadata"]["reply"] = "message"
     return orjson.dumps(request)

@@ -186,10 +186,10 @@ class Watched:
         return outcome
 
     async def together(
-        self, calls: Sequence[StepCall], *, limit: int | None = None
+        self, calls: Sequence[StepCall], *, limit: int | None = None, enough: int | None = None
     ) -> tuple[StepOutcome, ...]:
         self._points.reach()
-        outcomes = await self._context.together(calls, limit=limit)
+        outcomes = await self._context.together(calls, limit=limit, enough=enough)
         for call in calls:
             self._points.log("recorded", f"{self.run_id}/{call.path}")
         self._points.reach()

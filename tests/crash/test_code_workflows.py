@@ -93,12 +93,13 @@ class Hub:
 @pytest.mark.timeout(300)
 @requirement("P-29")
 def test_no_recorded_step_runs_again_and_the_run_waits_for_its_code(
-    tmp_path: Path, retinue_home: Path
+    tmp_path: Path, retinue_home: Path, database: str
 ) -> None:
     (tmp_path / "worker.py").write_text(AGENT)
     (tmp_path / "flows.py").write_text(FLOWS)
     settings = tmp_path / "retinue.toml"
-    settings.write_text(SETTINGS)
+    stored = f'database = "{database}"\n'
+    settings.write_text(stored + SETTINGS)
     with program("serve", "worker.py", cwd=tmp_path) as agent:
         agent.wait_for("published")
         token = (retinue_home / "keys" / "local.token").read_text()
@@ -110,13 +111,13 @@ def test_no_recorded_step_runs_again_and_the_run_waits_for_its_code(
             wait_until(lambda: read_log(tmp_path)["begin 1"] == 1, "the first of three calls begins")
             wait_until(lambda: hub.list_finished() >= {"work-3", "work-4"}, "the others are recorded")
             hub.kill()
-        settings.write_text("")
+        settings.write_text(stored)
         with program("hub", "--bare", "--port", "0", cwd=tmp_path) as served:
             hub = Hub(served, token)
             shown = hub.show()
             assert (shown["status"], shown["missing_code"][:14]) == ("running", "flows.py:five ")
             hub.kill()
-        settings.write_text(SETTINGS)
+        settings.write_text(stored + SETTINGS)
         (tmp_path / "go").touch()
         with program("hub", "--bare", "--port", "0", cwd=tmp_path) as served:
             hub = Hub(served, token)

@@ -12,6 +12,7 @@ import pytest
 
 from retinue.authoring.agent import Agent
 from retinue.core.call import Answer
+from retinue.dashboard import run_pages
 from retinue.dashboard.figures import measure
 from retinue.oci.registry import publish_card
 from retinue.storage.state import State
@@ -141,6 +142,23 @@ async def test_a_run_that_votes_shows_each_answer_the_winner_and_the_cost(site: 
     for name, text in VOTES.items():
         branch = (await site.read(f"/ui/runs/vote-1?step=ask.{name}", token)).body.decode()
         assert f"<h3>output</h3><pre>{text}</pre>" in branch, branch
+
+
+async def test_runs_come_in_pages_and_a_filter_stays(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_pages, "PAGE", 2)
+    token = site.system.token
+    for number in range(5):
+        asked = {"workflow": VOTE, "input": {}, "run": f"vote-{number}"}
+        await site.wire.call(site.hub.url, "orchestrate_workflow", asked, authorization=token)
+    site.system.state.runs.touch()
+    path, shown = "/ui/runs?workflow=ask-three", []
+    for _ in range(3):
+        page = (await site.read(path, token)).body.decode()
+        shown.append(re.findall(r'data-key="(vote-\d)"', page))
+        older = re.search(r'<a rel="next" href="([^"]*)">Older runs', page)
+        path = f"/ui/runs{older[1].replace('&amp;', '&')}" if older else ""
+    assert (shown, path) == ([["vote-4", "vote-3"], ["vote-2", "vote-1"], ["vote-0"]], "")
+    assert 'href="?workflow=ask-three&amp;from=2">Newer runs' in page
 
 
 def make_voter(name: str, text: str) -> Agent:

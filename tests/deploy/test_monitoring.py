@@ -184,6 +184,7 @@ def test_every_expression_finds_something_in_a_live_mesh(tmp_path: Path) -> None
         f"folder = {json.dumps(str(ROOT))}\n"
     )
     environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    environment["RETINUE_HUB__MODELS"] = '["mine"]'
     with ExitStack() as stack:
 
         def start(*arguments: str) -> Any:

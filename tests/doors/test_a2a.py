@@ -130,6 +130,19 @@ async def test_a_message_that_is_sent_again_has_the_task_of_the_first(
     assert bench.calls == [("Ann", 1), ("Bo", 1), ("Bo", 1)]
 
 
+async def test_a_message_that_is_sent_again_with_a_receiver_of_notifications_is_another_request(
+    wire: Wire, url: str
+) -> None:
+    params = {"message": message(naming("greet", name="Ann"))}
+    assert (await ask(wire, url, "SendMessage", params)).result["task"]
+    push = {"taskPushNotificationConfig": {"url": "http://127.0.0.1:9/"}}
+    again = await ask(wire, url, "SendMessage", {**params, "configuration": push})
+    assert (again.error["code"], "push notification url is refused" in again.error["message"]) == (
+        -32602,
+        True,
+    )
+
+
 async def test_metadata_names_the_skill_and_text_is_its_only_required_string(wire: Wire, url: str) -> None:
     result = await send(wire, url, "Ben", metadata={"skill": "greet"})
     assert parts_of(result["task"]) == [{"text": "hello Ben"}]
@@ -324,6 +337,17 @@ async def test_a_question_ends_a_stream_and_the_answer_opens_the_next(wire: Wire
     second = read_events((await ask(wire, url, "SendStreamingMessage", answer)).body)
     assert second[0]["task"]["id"] == task_id
     assert second[-1]["statusUpdate"]["status"]["message"]["parts"] == [{"text": "Which name?"}]
+
+
+async def test_a_stream_for_a_repeated_message_ends_where_its_task_waits_for_an_answer(
+    wire: Wire, url: str
+) -> None:
+    params = {"message": message(naming("order"))}
+    async with asyncio.timeout(WAIT_S):
+        first = read_events((await ask(wire, url, "SendStreamingMessage", params)).body)
+        (again,) = read_events((await ask(wire, url, "SendStreamingMessage", params)).body)
+    assert again["task"]["id"] == first[0]["task"]["id"]
+    assert state_of(again["task"]) == "TASK_STATE_INPUT_REQUIRED"
 
 
 async def test_a_message_for_another_context_or_an_unknown_task_is_refused(wire: Wire, url: str) -> None:

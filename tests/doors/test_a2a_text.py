@@ -107,6 +107,8 @@ async def test_a_text_that_fits_no_skill_is_asked_for_one_and_the_answer_is_used
     assert "greet of office: Says hello to somebody." in text_in(task)
     rows = task["status"]["message"]["metadata"]["skills"]
     assert {"greet", "book_room", "forecast"} <= {row["skill"] for row in rows}
+    (row,) = [row for row in rows if row["skill"] == "book_room"]
+    assert (row["agent"], row["call"]) == ("office", "book_room(room: string, day: string)")
     done = await ask_again(wire, hub.url, task, answer)
     assert (done["id"], state_of(done), parts_of(done)) == (task["id"], DONE, [{"text": result}])
     assert [one["role"] for one in done["history"]].count("ROLE_USER") == 2

@@ -335,3 +335,43 @@ async def test_the_failure_of_a_child_run_is_that_of_its_step() -> None:
     )
     with pytest.raises(StepFailedError, match=r"step doubled/one .* failed: no"):
         run.get()
+
+
+async def test_a_race_gives_the_first_success_and_cuts_the_others_off() -> None:
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    @workflow
+    async def races(run: Run) -> list[Any]:
+        won = await run.race(run.step(hangs), run.call("bad"), run.call("good"))
+        try:
+            await run.race(run.call("bad"), run.call("bad"))
+        except ExecutionFailedError as error:
+            return [won, error.message]
+        return []
+
+    for crashes in (False, True):
+        run = await run_workflow(
+            races, skills={"good": 1, "bad": ExecutionFailedError("no")}, crash_at_every_step=crashes
+        )
+        assert run.get() == [1, "no"]
+        cancelled = [e.step for e in run.events if e.facts.get("error", {}).get("type") == "cancelled"]
+        assert cancelled == ["hangs"]
+
+
+async def test_a_call_of_a_gather_begins_while_an_own_function_of_it_still_runs() -> None:
+    called = asyncio.Event()
+
+    async def waits_for_the_call() -> str:
+        await called.wait()
+        return "heard"
+
+    def answer(_: Any) -> str:
+        called.set()
+        return "said"
+
+    @workflow
+    async def talks(run: Run) -> list[str]:
+        return await run.gather(run.step(waits_for_the_call), run.call("say"))
+
+    assert (await run_workflow(talks, skills={"say": answer})).get() == ["heard", "said"]

@@ -104,10 +104,6 @@ def test_the_models_without_a_table_declare_the_common_languages_and_a_table_rep
     assert models["mine"].languages == ()
 
 
-def test_a_bare_hub_has_the_configured_models_only() -> None:
-    assert list(read_models(Settings(llm={"mine": {"command": "codex"}}), seeds=False)) == ["mine"]
-
-
 def test_a_known_command_implies_its_provider_and_another_one_none() -> None:
     assert check_spec(ModelSpec("x", command="/opt/codex")).provider == "openai"
     own = check_spec(ModelSpec("x", command="/opt/my-model"))

@@ -29,6 +29,7 @@ from retinue.cli import session
 from retinue.cli.program import program
 from retinue.runtime import serving
 from retinue.runtime.serving import Stop
+from tests.processes.running import without_models
 
 WAIT_S = 60.0
 _URL = re.compile(r"http://[0-9.]+:\d+")
@@ -48,7 +49,7 @@ class InsideProgram:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._result: int | BaseException | None = None
         self._cwd = cwd
-        with patch.dict(os.environ, environment or {}):
+        with patch.dict(os.environ, {**without_models(arguments), **(environment or {})}):
             main = _read_command(arguments, cwd)
         # the command hands ``click.echo`` to its coroutine; it would print into the output of others
         with patch.object(click, "echo", self.print):

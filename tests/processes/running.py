@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,11 @@ import urllib3
 WAIT_S = 30.0
 _URL = re.compile(r"http://[0-9.]+:\d+")
 _http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(10.0))
+
+
+def without_models(arguments: Sequence[str]) -> dict[str, str]:
+    """The variable with which a bare hub starts no model, whatever programs this machine has."""
+    return {"RETINUE_HUB__MODELS": "[]"} if "--bare" in arguments else {}
 
 
 class Program:
@@ -43,7 +48,7 @@ class Program:
         self.process = subprocess.Popen(
             [*_start_of(script), *arguments],
             cwd=cwd,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **without_models(arguments), **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -20,7 +20,7 @@ from retinue.runtime.hub_process import HubOptions, run_hub
 from retinue.runtime.launch import Address
 from retinue.runtime.loading.targets import Target as Served
 from retinue.settings import Settings, settings_class
-from retinue.settings_tables import AuthTable
+from retinue.settings_tables import AuthTable, HubTable
 from retinue.storage.state import State
 from retinue_koi.table import KoiTable
 from tests.processes.fuzz_targets import AGENT_TARGETS, HUB_TARGETS, Target
@@ -80,7 +80,9 @@ def list_uncovered(routes: Sequence[Route], targets: Sequence[Target]) -> set[tu
 @pytest.fixture
 def settings() -> Settings:
     koi = KoiTable(enabled=True, member_join=CONTACT)
-    return settings_class()(auth=AuthTable(authorization_servers=("http://127.0.0.1:9/",)), koi=koi)
+    return settings_class()(
+        auth=AuthTable(authorization_servers=("http://127.0.0.1:9/",)), koi=koi, hub=HubTable(models=())
+    )
 
 
 async def test_every_route_of_a_hub_has_a_request_of_the_fuzz(

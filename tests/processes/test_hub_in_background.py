@@ -53,6 +53,7 @@ def folder(tmp_path: Path, retinue_home: Path) -> Iterator[Path]:
 
 def detach(folder: Path, *arguments: str, **environment: str) -> str:
     """Start a hub in the background; its url."""
+    environment = {"RETINUE_HUB__MODELS": "[]", **environment}
     started = retinue("hub", "--detach", "--bare", "--port", "0", *arguments, cwd=folder, **environment)
     assert started.returncode == 0, started.stderr
     assert "connect claude" in started.stderr

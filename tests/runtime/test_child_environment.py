@@ -54,7 +54,7 @@ KEYS = {
 def environments(tmp_path: Path, settings: Settings, environ: dict[str, str]) -> dict[str, dict[str, str]]:
     """The environment of each child by its name."""
     state = State(tmp_path / "state")
-    models = find_models(settings, environ, seeds=True)
+    models = find_models(settings, environ)
     specs = [
         *child_specs(settings, state, URL, False, environ),
         *model_children(models, settings, state, URL, environ),

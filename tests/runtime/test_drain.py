@@ -16,7 +16,7 @@ from retinue.runtime.hub_process import HubOptions, run_hub
 from retinue.runtime.launch import Address
 from retinue.runtime.loading.targets import Target
 from retinue.settings import Settings
-from retinue.settings_tables import TimeoutTable
+from retinue.settings_tables import HubTable, TimeoutTable
 from retinue.storage.state import State
 from tests.runtime.composition.live_process import LiveProcess, ProcessStarter
 from tests.system import Wire
@@ -113,7 +113,7 @@ async def test_a_hub_keeps_its_agents_until_the_calls_to_them_have_ended(
     retinue_home: Path, monkeypatch: pytest.MonkeyPatch, wire: Wire
 ) -> None:
     slow = SlowAgent()
-    settings = Settings()
+    settings = Settings(hub=HubTable(models=()))
     options = HubOptions(Address("127.0.0.1", 0), bare=True)
     stopped: list[str] = []
 
@@ -142,9 +142,10 @@ async def test_an_agent_that_stops_together_with_its_hub_prints_no_warning(
 ) -> None:
     slow, other = SlowAgent(), SlowAgent(Agent("other-agent", version="1.0.0"))
     options, state = HubOptions(Address("127.0.0.1", 0), bare=True), State(retinue_home)
+    settings = Settings(hub=HubTable(models=()))
     async with slow.serve(retinue_home, monkeypatch, WAIT_S, publish=True):
         starter = ProcessStarter(monkeypatch)
-        async with starter.running(lambda echo: run_hub(options, Settings(), state, echo)) as hub:
+        async with starter.running(lambda echo: run_hub(options, settings, state, echo)) as hub:
             working = asyncio.create_task(wire.call(f"{hub.url}/agents/slow-agent", "work"))
             await slow.begun.wait()
             async with other.serve(retinue_home, monkeypatch, WAIT_S, publish=True) as agent:

@@ -14,10 +14,15 @@ from retinue.llm.spec import Budget, ModelSpec, Prices
 from retinue.llm.spending import Ledger
 from retinue.parts.part import Check
 from retinue.runtime.commands.doctor import examine
-from retinue.runtime.models import find_models, open_model_agent
+from retinue.runtime.hub_process import HubOptions, run_hub
+from retinue.runtime.launch import Address
+from retinue.runtime.models import Models, find_models, open_model_agent
 from retinue.settings import Settings
+from retinue.settings_tables import HubTable
 from retinue.storage.state import State
 from tests.llm.programs import answer, write_program
+from tests.runtime.composition.live_process import ProcessStarter
+from tests.system import open_wire
 
 
 def check(tmp_path: Path, environ: dict[str, str], **tables: Any) -> dict[str, Check]:
@@ -71,13 +76,55 @@ def test_a_limit_that_refuses_every_call_is_told_before_the_first_one(
     assert found.status == "fail"
     assert "llm.mine.max_tokens_per_call: every call would be refused" in found.found
     settings = Settings.model_validate({"llm": {"mine": table}})
-    models = find_models(settings, environ, seeds=False)
+    models = find_models(settings, environ, lists_unnamed=False)
     assert not models.key_variables
     (listing,) = asyncio.run(models.not_started.read_all()).listings
     assert listing.record.name == "mine"
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     with pytest.raises(InvalidSettingError, match="max_tokens_per_call"):
         open_model_agent(settings, State(tmp_path), "mine")
+
+
+def list_missing(models: Models) -> list[str]:
+    """The names of the models that are listed and not started."""
+    return [listing.record.name for listing in asyncio.run(models.not_started.read_all()).listings]
+
+
+def test_a_bare_hub_starts_the_models_that_the_machine_can_run(tmp_path: Path) -> None:
+    write_program(tmp_path / "bin", "claude", answer("claude", "x"))
+    environ = {"PATH": str(tmp_path / "bin")}
+    bare, whole = (find_models(Settings(), environ, lists_unnamed=lists) for lists in (False, True))
+    assert list(bare.key_variables) == list(whole.key_variables) == ["claude"]
+    assert (list_missing(bare), list_missing(whole)) == ([], ["gemini"])
+
+
+def test_a_bare_hub_lists_a_model_that_the_settings_name_and_that_cannot_run(tmp_path: Path) -> None:
+    environ = {"PATH": str(tmp_path)}
+    for settings, names in (
+        (Settings(hub=HubTable(bare=True, models=("claude",))), ["claude"]),
+        (Settings(llm={"gemini": {"model": "gemini-x"}}), ["gemini"]),
+        (Settings(), []),
+    ):
+        models = find_models(settings, environ, lists_unnamed=False)
+        assert (list(models.key_variables), list_missing(models)) == ([], names)
+    with pytest.raises(InvalidSettingError, match="no model is named claud"):
+        find_models(Settings(hub=HubTable(models=("claud",))), environ, lists_unnamed=False)
+
+
+async def test_a_bare_hub_runs_although_it_is_to_start_a_model(
+    retinue_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    options = HubOptions(Address("127.0.0.1", 0), bare=True)
+    settings, state = Settings(hub=HubTable(models=("claude",))), State(retinue_home)
+    starter = ProcessStarter(monkeypatch)
+    async with (
+        open_wire() as wire,
+        starter.running(lambda echo: run_hub(options, settings, state, echo)) as hub,
+    ):
+        reply = await wire.call(hub.url, "list_agents")
+    assert [(row["name"], row["status"]) for row in reply.result["agents"]] == [("claude", "unavailable")]
 
 
 def test_a_limit_of_costs_without_prices_is_a_failure(tmp_path: Path) -> None:

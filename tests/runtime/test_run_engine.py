@@ -14,6 +14,7 @@ from retinue.runtime.hub_process import HubOptions, run_hub
 from retinue.runtime.launch import Address
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.settings import Settings
+from retinue.settings_tables import HubTable
 from retinue.storage.state import State
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.runs import DurableRuns
@@ -32,7 +33,7 @@ async def run_nothing(context: RunContext, request: RunRequest) -> object:
 
 def hub_of(home: Path) -> Main:
     options = HubOptions(Address("127.0.0.1", 0), bare=True)
-    return lambda echo: run_hub(options, Settings(), State(home), echo)
+    return lambda echo: run_hub(options, Settings(hub=HubTable(models=())), State(home), echo)
 
 
 async def read_metrics(wire: Wire, hub: LiveProcess, home: Path) -> list[str]:
@@ -95,7 +96,7 @@ async def test_a_database_without_an_encoding_is_refused(ascii_database: str, tm
         await database.prepare()
     assert caught.value.remedy.startswith("create it with UTF8")
     database.close()
-    runs = LazyRuns(Settings(database=ascii_database), State(tmp_path))
+    runs = LazyRuns(Settings(database=ascii_database, hub=HubTable(models=())), State(tmp_path))
     async with runs.open(run_nothing):
         with pytest.raises(InvalidSettingError, match="encoding SQL_ASCII"):
             await runs.launch(lambda line: None)

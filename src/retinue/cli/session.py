@@ -124,6 +124,16 @@ def run_command(command: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(command)
 
 
+def ask_hub(skill: str, arguments: Mapping[str, Any], hub: str | None) -> Any:
+    """The value of a skill of the hub that ``hub`` names (`hub_option`); without a hub, of this process."""
+
+    async def ask() -> Any:
+        async with open_session().hub_client(hub) as client:
+            return await client.get(skill, arguments)
+
+    return run_command(ask())
+
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,18 @@ class HubSkills:
         if outcome.error is not None:
             raise _explain(rebuild_error(outcome.error), skill)
         return outcome.value
+
+
+async def read_agents(read: Callable[[str, Json], Awaitable[Any]], asked: Json) -> Json:
+    """The reply of ``list_agents`` with the rows of all its pages; ``read`` calls a skill of the hub."""
+    rows: list[Mapping[str, Any]] = []
+    asked = {**asked, "detailed": True}
+    while True:
+        reply: Json = await read("list_agents", asked)
+        rows += reply["agents"]
+        if not reply.get("next"):
+            return {**reply, "agents": rows}
+        asked["after"] = reply["next"]
 
 
 def _explain(error: RetinueError, skill: str) -> RetinueError:

@@ -13,7 +13,7 @@ from cachetools import LRUCache
 
 from retinue.client.arguments import check_options, convert, merge_arguments
 from retinue.client.found_skills import FoundSkills
-from retinue.client.hub_skills import HubSkills
+from retinue.client.hub_skills import HubSkills, read_agents
 from retinue.client.mesh_client import CallOptions, MeshClient
 from retinue.client.received_parts import receive, value_with_parts
 from retinue.client.run_handle import RunHandle
@@ -121,15 +121,10 @@ class MeshConnection:
         A row has ``name``, ``version``, ``status``, ``skills``, ``url`` and more, as those that
         ``retinue agents --json`` prints.
         """
-        asked: dict[str, Any] = {"detailed": True}
-        asked |= {name: value for name, value in (("query", text.strip()), ("role", role)) if value}
-        rows: list[Row] = []
-        while True:
-            reply = await self._hub.read("list_agents", asked)
-            rows += reply["agents"]
-            if "next" not in reply:
-                return rows
-            asked["after"] = reply["next"]
+        named = (("query", text.strip()), ("role", role))
+        reply = await read_agents(self._hub.read, {name: value for name, value in named if value})
+        rows: list[Row] = reply["agents"]
+        return rows
 
     async def show(self, agent: str) -> Row:
         """One agent: its ``card``, its ``listing`` with status and statistics, and its ``versions``.

@@ -65,6 +65,8 @@ class MeshPage:
             "agents": len(agents),
             "groups": _group(agents),
             "mesh": mesh,
+            "sources": [] if mesh is None else list(filter(_is_listed, mesh["sources"])),
+            "unused": [] if mesh is None else [row["name"] for row in mesh["sources"] if not _is_listed(row)],
             "imports": imports[:MAX_ROWS],
             "more": {
                 "imports": max(0, len(imports) - MAX_ROWS),
@@ -88,8 +90,7 @@ def draw_mesh(mesh: Json, imports: Sequence[Json]) -> Graph:
     """Draw the hub in the middle, nodes of its network and database on the left, its sources on the right."""
     hub = Box("hub", "this hub", str(mesh["hub"]["url"] or "").partition("://")[2], "done")
     others = [node for node in mesh["nodes"] if not node["is_own"]]
-    # most hubs have no imports, APIs or models: their sources are in the table only
-    sources = [source for source in mesh["sources"] if _is_used(source) or not source["connected"]]
+    sources = list(filter(_is_listed, mesh["sources"]))
     left = [
         *_limit("node", "nodes", (_node_box(node) for node in others)),
         *_limit("koi", "KOI edges", map(_koi_box, mesh["koi"])),
@@ -110,8 +111,9 @@ def _needs_a_look(one: Json) -> bool:
     return not one["connected"] or bool(one.get("waiting"))
 
 
-def _is_used(source: Json) -> bool:
-    return bool(source["agents"]) or source["kind"] == "registry"
+def _is_listed(source: Json) -> bool:
+    """Whether a source says something: most hubs have no imports, APIs or models."""
+    return bool(source["agents"]) or source["kind"] == "registry" or not source["connected"]
 
 
 def _targets(right: Iterable[Box]) -> Iterable[Json]:

@@ -34,6 +34,9 @@ from retinue.dashboard.sessions import ROOT
 ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run")
 """The actions on a run; each is a skill of the hub."""
 
+MAX_LISTED = 1000
+"""The newest runs that the pages list; filters and ``retinue runs`` reach older ones."""
+
 MAX_QUESTIONS = 20
 """Questions of one run that are shown with a form."""
 
@@ -73,10 +76,16 @@ class RunPages:
     async def _runs(self, request: Request, principal: Principal) -> Response:
         entries = {key: value for key, value in request.query_params.items() if value.strip()}
         filters = {key: entries[key] for key in ("status", "workflow") if key in entries}
-        runs = await self.list_runs(principal, **filters, limit=PAGE)
-        return self._frame.render(
-            "runs.html", request, {"runs": runs, "wanted": filters}, "runs", data={"runs": runs}
-        )
+        first = min(read_number(request, "from"), MAX_LISTED - PAGE)
+        runs = await self.list_runs(principal, **filters, limit=min(first + PAGE + 1, MAX_LISTED))
+        shown = runs[first : first + PAGE]
+        context = {
+            "runs": shown,
+            "wanted": filters,
+            "previous": max(0, first - PAGE) if first else None,
+            "next": first + PAGE if len(runs) > first + PAGE else None,
+        }
+        return self._frame.render("runs.html", request, context, "runs", data={"runs": shown})
 
     async def _run(self, request: Request, principal: Principal) -> Response:
         return await self._show(request, principal, {})

@@ -69,7 +69,9 @@ class MarkedContext:
     ) -> StepOutcome:
         mark = mark or self._mark
         if self._rounds is not None:
-            return await self._rounds.step(StepCall(path, effect, timeout_s, facts, count, mark))
+            # the choice of an agent decides no race
+            decides = (facts or {}).get("kind") == "call"
+            return await self._rounds.step(StepCall(path, effect, timeout_s, facts, count, mark, decides))
         return await self._context.step(
             path, effect, timeout_s=timeout_s, facts=facts, count=count, mark=mark
         )
@@ -81,10 +83,10 @@ class MarkedContext:
             await self._context.sleep(path, seconds)
 
     async def together(
-        self, calls: Sequence[StepCall], *, limit: int | None = None
+        self, calls: Sequence[StepCall], *, limit: int | None = None, enough: int | None = None
     ) -> tuple[StepOutcome, ...]:
         self._refuse_rounds("together")
-        return await self._context.together(calls, limit=limit)
+        return await self._context.together(calls, limit=limit, enough=enough)
 
     async def child(self, path: str, request: RunRequest) -> ChildRun:
         self._refuse_rounds(path)
@@ -129,7 +131,7 @@ class MarkedContext:
             raise DurableRuleError(f"durable call {path!r} cannot be made together with others")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Asked:
     """A durable call that a step waits for; ``call`` is the length of a sleep, or an effect."""
 
@@ -140,11 +142,12 @@ class _Asked:
 
 
 class Rounds:
-    """Runs steps at once, with at most ``limit`` effects in flight."""
+    """Runs steps at once, with at most ``limit`` effects in flight, all of them or a race."""
 
-    def __init__(self, context: RunContext, limit: int | None) -> None:
+    def __init__(self, context: RunContext, limit: int | None = None, *, is_race: bool = False) -> None:
         self._context = context
         self._limit = limit
+        self._is_race = is_race
         self._asked: list[_Asked] = []
         self._live = 0
         self._quiet = asyncio.Event()
@@ -155,8 +158,8 @@ class Rounds:
     ) -> list[T | BaseException]:
         """The result of each work, or what it raised.
 
-        With ``stop_at_failure`` no further round begins after a failure; works that had not ended then have
-        raised CancelledError.
+        With ``stop_at_failure`` no further round begins after a failure, and in a race none after a success;
+        works that had not ended then have raised CancelledError.
         """
         tasks = [asyncio.create_task(work()) for work in works]
         self._places = {task: place for place, task in enumerate(tasks)}
@@ -167,8 +170,10 @@ class Rounds:
             while self._live:
                 await self._quiet.wait()
                 self._quiet.clear()
-                has_failed = any(task.done() and _error_of(task) is not None for task in tasks)
-                if not self._asked or (has_failed and stop_at_failure):
+                ended = [_error_of(task) for task in tasks if task.done()]
+                has_failed = stop_at_failure and any(error is not None for error in ended)
+                is_won = self._is_race and None in ended
+                if not self._asked or has_failed or is_won:
                     break
                 await self._make_round()
         finally:
@@ -195,11 +200,20 @@ class Rounds:
         return await answer
 
     async def _make_round(self) -> None:
-        asked, self._asked = sorted(self._asked, key=lambda one: one.place), []
+        """Make what the steps wait for: brief calls alone, such as choices of agents, else all the others.
+
+        So calls that take long begin together, and no choice waits for one of them.
+        """
+        asked = sorted(self._asked, key=lambda one: one.place)
+        brief = [one for one in asked if isinstance(one.call, StepCall) and not one.call.decides]
+        asked = brief or asked
+        self._asked = [one for one in self._asked if one not in asked]
         calls = [one for one in asked if isinstance(one.call, StepCall)]
         sleeps = [one for one in asked if not isinstance(one.call, StepCall)]
         outcomes = await self._context.together(
-            [one.call for one in calls if isinstance(one.call, StepCall)], limit=self._limit
+            [one.call for one in calls if isinstance(one.call, StepCall)],
+            limit=self._limit,
+            enough=1 if self._is_race else None,
         )
         if sleeps:
             await self._context.sleep(

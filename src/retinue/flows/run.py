@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -159,22 +159,42 @@ class Run:
         Where a step fails, those in flight come to their end and the first failure is raised. With
         ``return_exceptions`` all are made, and failures are among the values.
         """
-        _check_steps(steps)
         if limit is not None and limit < 1:
             raise InvalidSettingError("limit of run.gather", f"it is {limit}", remedy="give 1 or more")
+        rounds = Rounds(self._context, limit)
+        results = await self._run_together("gather", rounds, steps, stop_at_failure=not return_exceptions)
+        if not return_exceptions and any(isinstance(result, BaseException) for result in results):
+            raise _find_first_error(results)
+        return results
+
+    async def race(self, *steps: PlannedStep[Any]) -> Any:
+        """Make several steps at once and give the value of the first that succeeds; the others are cut off.
+
+        Where several succeed at once, that of the first in the given order counts. A call that was cut off
+        may have had its effect. Raises the first failure where none succeeds.
+        """
+        if not steps:
+            raise InvalidSettingError("run.race", "there are no steps", remedy="give one or more")
+        rounds = Rounds(self._context, is_race=True)
+        results = await self._run_together("race", rounds, steps, stop_at_failure=False)
+        for result in results:
+            if not isinstance(result, BaseException):
+                return result
+        raise _find_first_error(results)
+
+    async def _run_together(
+        self, method: str, rounds: Rounds, steps: Sequence[PlannedStep[Any]], *, stop_at_failure: bool
+    ) -> list[Any]:
+        """The values of steps, or what they raised; the call budget is shared out among them."""
+        _check_steps(method, steps)
         if not steps:
             return []
-        rounds = Rounds(self._context, limit)
         origin = self._budget.divide(len(steps))
         frames = [self._open_branch(step.mark, rounds, origin) for step in steps]
         works = [partial(step.perform, frame) for step, frame in zip(steps, frames, strict=True)]
-        results = await rounds.run(works, stop_at_failure=not return_exceptions)
+        results = await rounds.run(works, stop_at_failure=stop_at_failure)
         for frame in frames:
             self._budget.settle_share(origin, frame.budget.used)
-        errors = [result for result in results if isinstance(result, BaseException)]
-        raised = [error for error in errors if not isinstance(error, Exception) or not return_exceptions]
-        if raised:
-            raise next((error for error in raised if isinstance(error, Exception)), raised[0])
         return results
 
     async def sleep(
@@ -409,7 +429,13 @@ async def _run_no_steps(steps: tuple[Step, ...], prefix: str) -> None:
     raise AssertionError("a workflow in Python has no nested steps")
 
 
-def _check_steps(steps: tuple[Any, ...]) -> None:
+def _find_first_error(results: Sequence[Any]) -> BaseException:
+    """The first failure in the given order; not that of a step that was cut off because of another."""
+    errors = [result for result in results if isinstance(result, BaseException)]
+    return next((error for error in errors if isinstance(error, Exception)), errors[0])
+
+
+def _check_steps(method: str, steps: Sequence[Any]) -> None:
     """Refuse what cannot run together; coroutines are closed, so that Python does not warn of them."""
     wrong = [step for step in steps if not isinstance(step, PlannedStep)]
     for step in steps:
@@ -417,7 +443,7 @@ def _check_steps(steps: tuple[Any, ...]) -> None:
             step.close()
     if wrong:
         raise InvalidSettingError(
-            "run.gather",
+            f"run.{method}",
             f"{type(wrong[0]).__name__} {getattr(wrong[0], '__name__', '')} is no step".replace("  ", " "),
             remedy="give run.call(…) and run.step(…) themselves; make other steps one after the other",
         )

@@ -90,7 +90,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
     return [
         HubFilePart(),
         ImportsPart(),
-        ModelsPart(seeds=not bare),
+        ModelsPart(bare=bare),
         FirstReadingPart(),
         AuditPart(),
         MeshMapPart(),

@@ -48,12 +48,9 @@ class Models:
     not_started: ModelsNotStarted
 
 
-def read_models(settings: Settings, *, seeds: bool = True) -> dict[str, ModelSpec]:
-    """The configured models by name and, with ``seeds``, the models without a table.
-
-    Raises InvalidSettingError.
-    """
-    specs = dict(SEED_MODELS) if seeds else {}
+def read_models(settings: Settings) -> dict[str, ModelSpec]:
+    """The configured models and those without a table, by name. Raises InvalidSettingError."""
+    specs = dict(SEED_MODELS)
     for name, table in settings.llm.items():
         specs.pop(name, None)
         if table.enabled:
@@ -61,18 +58,24 @@ def read_models(settings: Settings, *, seeds: bool = True) -> dict[str, ModelSpe
     return specs
 
 
-def find_models(settings: Settings, environ: Mapping[str, str], *, seeds: bool = True) -> Models:
-    """The configured models that this machine can run, and the others. Raises InvalidSettingError."""
+def find_models(settings: Settings, environ: Mapping[str, str], *, lists_unnamed: bool = True) -> Models:
+    """The models that this machine can run, and the others. Raises InvalidSettingError.
+
+    Without ``lists_unnamed``, a model that neither a table nor ``hub.models`` names, and that this machine
+    cannot run, is left out.
+    """
     own = version("retinue")
     available: dict[str, Sequence[str]] = {}
     missing = {}
-    specs = read_models(settings, seeds=seeds)
+    specs = read_models(settings)
+    named = {*settings.llm, *(settings.hub.models or ())}
     if settings.hub.models is not None:
         specs = {name: _choose_model(specs, name) for name in settings.hub.models}
     for name, spec in specs.items():
         backend = _find_usable(spec, environ)
         if isinstance(backend, Unavailable):
-            missing[name] = describe_model(spec, own), backend
+            if lists_unnamed or name in named:
+                missing[name] = describe_model(spec, own), backend
         else:
             available[name] = spec.key_variables
     return Models(available, ModelsNotStarted(missing))

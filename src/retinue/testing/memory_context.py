@@ -30,6 +30,7 @@ from retinue.workflows.runs.records import (
 )
 from retinue.workflows.runs.replay_rules import (
     MAX_RUN_BYTES,
+    Contest,
     ReplayRules,
     RunSize,
     nobody_answered,
@@ -208,9 +209,9 @@ class MemoryContext:
             return await self._run_seen("step", path, effect, timeout_s, facts, count, mark)
 
     async def together(
-        self, calls: Sequence[StepCall], *, limit: int | None = None
+        self, calls: Sequence[StepCall], *, limit: int | None = None, enough: int | None = None
     ) -> tuple[StepOutcome, ...]:
-        gate = asyncio.Semaphore(limit or max(1, len(calls)))
+        gate, contest = asyncio.Semaphore(limit or max(1, len(calls))), Contest(enough)
         with self._take(*(call.path for call in calls)):
             begin, may_repeat = self._position, self._may_repeat
             journal = self._run.journal
@@ -219,12 +220,19 @@ class MemoryContext:
             async def run(call: StepCall, place: int) -> StepOutcome:
                 recorded = self._read(place, "step", call.path, call.mark)
                 if recorded is not None:
-                    return read_json(StepOutcome, recorded)
-                async with gate:
-                    outcome = await self._act_seen(
-                        call.path, call.effect, call.timeout_s, call.facts, call.count, may_repeat
-                    )
-                self._write(place, "step", call.path, outcome.to_json(), call.mark)
+                    outcome = read_json(StepOutcome, recorded)
+                else:
+                    async with gate:
+                        outcome = await self._act_seen(
+                            call.path,
+                            contest.enter(call),
+                            call.timeout_s,
+                            call.facts,
+                            call.count,
+                            may_repeat,
+                        )
+                    self._write(place, "step", call.path, outcome.to_json(), call.mark)
+                contest.note(call, outcome)
                 return outcome
 
             try:

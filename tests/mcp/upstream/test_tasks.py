@@ -11,14 +11,18 @@ from typing import Any
 
 import pytest
 
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
 from retinue.core.errors import AgentUnreachableError, CallTimedOutError, RemoteFaultError
 from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imports.server import ImportSpec
 from retinue.web.http_client import HttpClient
+from tests.mcp.clients import connect
 from tests.mcp.upstream.task_server import STAGES, TOOLS, TaskServer
 from tests.mcp.upstream.test_imports import WAIT_S, Imports, Person, is_ready, running
 from tests.serving import serve_app
+from tests.system import System
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -123,6 +127,24 @@ async def test_a_server_of_both_eras_runs_tasks_in_its_session_for_every_client(
         assert (await imports.call("state", {}, Sessionless())).get() == {"tasks": []}
         assert (await imports.call("research", {"topic": "owls"}, Sessionless())).get() == "research: owls"
         assert (await imports.call("ask", {}, Sessionless("Bob"))).get() == "for Bob"
+
+
+async def test_a_skill_calls_a_tool_that_runs_as_a_task_at_a_url(system: System) -> None:
+    server = TaskServer()
+    url = await system.stack.enter_async_context(serve_app(server.server.streamable_http_app()))
+    agent = Agent("reader-agent")
+
+    @agent.skill(expose=True)
+    async def read(ctx: Context) -> list[str]:
+        async with ctx.mcp(f"{url}/mcp") as tools:
+            return [str(await tools.call_tool("research", {"topic": topic})) for topic in ("owls", "cats")]
+
+    served = await system.start_agent(agent)
+    async with connect(served) as client:
+        result = await client.call_tool("read", {})
+    assert result.structured_content == {"result": ["research: owls", "research: cats"]}
+    # the tools are listed once, to know which run as tasks
+    assert server.requests.count("tools/list") == 1
 
 
 async def test_a_call_that_ends_before_its_task_exists_cancels_it_when_it_does() -> None:

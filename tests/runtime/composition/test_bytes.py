@@ -26,6 +26,7 @@ from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.worker_process import run_worker
 from retinue.settings import Settings, settings_class
+from retinue.settings_tables import HubTable
 from retinue.storage.state import State
 from retinue_koi.table import KoiTable
 from tests.runtime.composition.golden import check_golden
@@ -179,7 +180,8 @@ async def shown(retinue_home: Path, monkeypatch: pytest.MonkeyPatch, wire: Wire)
     async with AsyncExitStack() as stack:
         serve = ServeOptions()
         hub_settings, member_settings = (
-            settings_class()(koi=table) for table in (KoiTable(join=NOBODY), KoiTable(member_join=NOBODY))
+            settings_class()(koi=table, hub=HubTable(models=()))
+            for table in (KoiTable(join=NOBODY), KoiTable(member_join=NOBODY))
         )
         agent = await stack.enter_async_context(
             starter.running(

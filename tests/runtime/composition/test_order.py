@@ -26,6 +26,7 @@ from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.worker_process import run_worker
 from retinue.settings import Settings, settings_class
+from retinue.settings_tables import HubTable
 from retinue.storage.state import State
 from retinue_koi.table import KoiTable
 from tests.runtime.composition.golden import check_golden
@@ -150,7 +151,7 @@ async def test_the_order_of_a_hub(
     recorder: Recorder, retinue_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state, options = State(retinue_home), HubOptions(Address(), bare=True, next_step="now call")
-    settings = settings_class()(koi=KoiTable(join=NOBODY))
+    settings = settings_class()(koi=KoiTable(join=NOBODY), hub=HubTable(models=()))
     order = await record_order(
         recorder,
         monkeypatch,

@@ -250,3 +250,99 @@ async def test_a_mark_is_checked_for_each_call_that_was_made_together(open_runs:
         record = await runs.finish("r")
         assert record.fault is not None
         assert "step 's-1' with other arguments than those recorded from f:1" in record.fault.message
+
+
+async def test_the_others_are_cut_off_once_enough_have_succeeded(open_runs: Open) -> None:
+    cut: list[str] = []
+
+    def hangs(name: str) -> Any:
+        async def effect() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cut.append(name)
+
+        return effect
+
+    have_ended = asyncio.Event(), asyncio.Event()
+
+    async def fails() -> None:
+        have_ended[0].set()
+        raise BusyError("full", 1)
+
+    async def chooses() -> str:
+        have_ended[1].set()
+        return "no result"
+
+    async def wins() -> str:
+        for event in have_ended:
+            await event.wait()
+        return "c"
+
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        calls = [
+            call("a", hangs("a")),
+            call("b", fails),
+            call("c", wins),
+            call("d", hangs("d")),
+            call("chosen", chooses, decides=False),
+        ]
+        outcomes = await context.together(calls, enough=1)
+        after = await context.step("after", gives("after"), timeout_s=5)
+        kinds = [outcome.value if outcome.fault is None else outcome.fault.type for outcome in outcomes]
+        return [*kinds, after.value]
+
+    expected = ["cancelled", "busy", "c", "cancelled", "no result", "after"]
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        assert (await runs.finish("r")).get() == expected
+        assert sorted(cut) in (["a", "d"], ["a"], ["d"], [])  # one that had not begun is not begun
+        steps = await runs.list_steps("r")
+        assert [step.step for step in steps] == ["a", "b", "c", "d", "chosen", "after"]
+
+
+async def test_a_recorded_success_cuts_off_what_a_resumed_run_repeats(open_runs: Open) -> None:
+    begun: Counter[str] = Counter()
+
+    async def hangs() -> None:
+        begun["a"] += 1
+        await asyncio.Event().wait()
+
+    async def fails_to_record() -> str:
+        begun["b"] += 1
+        return "b"
+
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        enough = None if begun["a"] == 0 else 1  # the first execution is stopped before the race is decided
+        outcomes = await context.together([call("a", hangs), call("b", fails_to_record)], enough=enough)
+        return [outcome.fault.type if outcome.fault else outcome.value for outcome in outcomes]
+
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        await until(runs, "r", lambda event: event.kind == "step_finished" and event.step == "b")
+        await until(runs, "r", started("a"))
+        await runs.cancel("r")
+        await runs.resume("r")
+        assert (await runs.finish("r")).get() == ["cancelled", "b"]
+    assert begun["b"] == 1
+    assert begun["a"] in (1, 2)
+
+
+async def test_a_run_that_is_cancelled_in_a_race_goes_on_with_it(open_runs: Open) -> None:
+    hold = asyncio.Event()
+
+    async def effect() -> str:
+        await hold.wait()
+        return "won"
+
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        calls = [call("a", effect), call("b", waits_for_ever)]
+        return [one.value for one in await context.together(calls, enough=1)]
+
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        await until(runs, "r", started("b"))
+        assert (await runs.cancel("r")).status == "cancelled"
+        hold.set()
+        await runs.resume("r")
+        assert (await runs.finish("r")).get() == ["won", None]

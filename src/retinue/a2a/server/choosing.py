@@ -17,11 +17,12 @@ from retinue.a2a.codec.requests import IncomingMessage
 from retinue.a2a.codec.tasks import FAILED
 from retinue.a2a.server.task_run import TaskRun
 from retinue.a2a.server.task_table import MAX_ASKING, MAX_ASKING_OF_A_CALLER, Sender
+from retinue.cards.skill_signature import render_signature
 from retinue.core.call import Principal
 from retinue.parts.text_skills import SkillOption, TextSkills
 
 SKILLS_KEY = "skills"
-"""Key in the metadata of the question: id, agent and description of each skill in the list."""
+"""Key in the metadata of the question: id, agent, signature and description of each skill in the list."""
 
 _MAX_DESCRIPTION = 160
 
@@ -166,9 +167,10 @@ def _described(option: SkillOption) -> str:
 
 
 def _render_row(option: SkillOption) -> dict[str, Any]:
-    row: dict[str, Any] = {"skill": option.skill.id, "agent": option.agent}
-    if option.skill.description:
-        row["description"] = option.skill.description
-    if option.skill.input_schema is not None:
-        row["schema"] = dict(option.skill.input_schema)
-    return row
+    skill = option.skill
+    return {
+        "skill": skill.id,
+        "agent": option.agent,
+        "call": render_signature(skill.id, skill.input_schema),
+        "description": skill.description,
+    }

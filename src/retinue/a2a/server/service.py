@@ -121,7 +121,8 @@ class A2aService:
 
     @staticmethod
     async def _stream_again(run: TaskRun, request: SendRequest) -> AsyncIterator[Event]:
-        follower = None if run.has_ended else run.follow()
+        # a settled task has no further event before its client's next message
+        follower = None if run.is_settled else run.follow()
         yield {"task": with_history(run.task, request.history_length)}
         if follower is None:
             return
@@ -202,7 +203,7 @@ class A2aService:
         message = request.message
         key = (caller.owner, caller.agent or "", message.id)
         # with the depth, because a loop through an agent without ids of its own must end at the guard
-        content = digest_content([message.json, request.metadata, caller.trace.depth])
+        content = digest_content([message.json, request.metadata, caller.trace.depth, request.push])
         first = self._first.find(key, content)
         if first is not None:
             await self._wait_a_moment(first, lambda: first.is_settled)

@@ -13,7 +13,8 @@ from retinue.cli.completion import complete_agent
 from retinue.cli.failures import paint
 from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn, warn_missing
-from retinue.cli.session import open_session, run_command
+from retinue.cli.session import ask_hub, open_session, run_command
+from retinue.client.hub_skills import read_agents
 
 _SHOWN_SKILLS = 12
 _NO_AGENTS = "no agents yet; start one: retinue serve agent.py"
@@ -77,7 +78,7 @@ def show(name: str, markdown: bool, hub: str | None, as_json: bool) -> None:
     """
     if markdown and as_json:
         raise click.UsageError("--markdown and --json cannot be combined.")
-    reply = run_command(_ask("show_agent", {"name": name}, hub))
+    reply = ask_hub("show_agent", {"name": name}, hub)
     if as_json:
         print_json(reply)
         return
@@ -137,21 +138,8 @@ def render_fields(schema: Any) -> str:
 
 
 async def _list_agents(text: str, hub: str | None) -> dict[str, Any]:
-    """Return the reply of ``list_agents`` with all pages joined."""
-    rows: list[Any] = []
-    wanted: dict[str, Any] = {"detailed": True} | ({"query": text} if text.strip() else {})
     async with open_session().hub_client(hub) as client:
-        while True:
-            reply: dict[str, Any] = await client.get("list_agents", wanted)
-            rows += reply["agents"]
-            if "next" not in reply:
-                return {**reply, "agents": rows}
-            wanted["after"] = reply["next"]
-
-
-async def _ask(skill: str, arguments: dict[str, Any], hub: str | None) -> Any:
-    async with open_session().hub_client(hub) as client:
-        return await client.get(skill, arguments)
+        return await read_agents(client.get, {"query": text} if text.strip() else {})
 
 
 def _render_skills(skills: Any, shows_ids: bool) -> Any:

@@ -11,7 +11,7 @@ import click
 from retinue.cli.completion import complete_agent
 from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn
-from retinue.cli.session import open_session, run_command
+from retinue.cli.session import ask_hub, open_session, run_command
 from retinue.core.errors import NoModelError
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def capabilities(
     By their configured scores for the role; reasons and warnings say why.
     """
     requirements = _given({"language": language, "contextSize": context_size, "role": role})
-    reply = run_command(_ask("get_capabilities", {"task": task, "requirements": requirements}, hub))
+    reply = ask_hub("get_capabilities", {"task": task, "requirements": requirements}, hub)
     if as_json:
         print_json(reply)
         return
@@ -174,14 +174,8 @@ def cache() -> None:
 @json_option
 def clear(hub: str | None, as_json: bool) -> None:
     """Forget all cached answers of the hub."""
-    reply = run_command(_ask("clear_cache", {}, hub))
+    reply = ask_hub("clear_cache", {}, hub)
     if as_json:
         print_json(reply)
     else:
         click.echo(f"forgot {reply['answers']} answers and {reply['steps']} results of steps")
-
-
-async def _ask(skill: str, arguments: Mapping[str, Any], hub: str | None) -> dict[str, Any]:
-    async with open_session().hub_client(hub) as client:
-        reply: dict[str, Any] = await client.get(skill, arguments)
-        return reply

@@ -10,7 +10,7 @@ import click
 
 from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import clean, note, print_json, print_table, render_usage_line, working
-from retinue.cli.session import open_session, run_command
+from retinue.cli.session import ask_hub, open_session, run_command
 
 if TYPE_CHECKING:
     from retinue.runtime.commands.client import RunFollower
@@ -50,12 +50,12 @@ def runs(
     """
     if run is None:
         asked = {"status": status, "workflow": workflow, "limit": limit}
-        reply = run_command(_ask("list_runs", {key: value for key, value in asked.items() if value}, hub))
+        reply = ask_hub("list_runs", {key: value for key, value in asked.items() if value}, hub)
         _print_list(reply, as_json)
     elif follow:
         print_json(run_command(_follow(lambda follower: follower.follow(run), hub)), compact=as_json)
     else:
-        shown = run_command(_ask("show_run", {"run": run}, hub))
+        shown = ask_hub("show_run", {"run": run}, hub)
         if as_json:
             print_json(shown)
         else:
@@ -101,7 +101,7 @@ def cancel(run: str, hub: str | None, as_json: bool) -> None:
     """
     from retinue.runtime.commands.client import describe_effects, describe_way_on
 
-    reply = run_command(_ask("cancel_run", {"run": run}, hub))
+    reply = ask_hub("cancel_run", {"run": run}, hub)
     if as_json:
         print_json(reply)
         return
@@ -127,7 +127,7 @@ def signal(run: str, topic: str, value: str, step: str | None, hub: str | None, 
     VALUE is parsed as JSON, otherwise taken as a string.
     """
     asked = {"run": run, "topic": topic, "value": _read_value(value)}
-    reply = run_command(_ask("signal_run", asked if step is None else asked | {"step": step}, hub))
+    reply = ask_hub("signal_run", asked if step is None else asked | {"step": step}, hub)
     if as_json:
         print_json(reply)
     elif reply["step"] is None:
@@ -143,12 +143,6 @@ def _read_value(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return text
-
-
-async def _ask(skill: str, arguments: Mapping[str, Any], hub: str | None) -> dict[str, Any]:
-    async with open_session().hub_client(hub) as client:
-        reply: dict[str, Any] = await client.get(skill, arguments)
-        return reply
 
 
 async def _follow(ask: Callable[[RunFollower], Any], hub: str | None) -> Any:

@@ -9,7 +9,7 @@ import click
 
 from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import note, print_json, print_table
-from retinue.cli.session import open_session, run_command
+from retinue.cli.session import ask_hub
 
 MISSED = ("skip", "once", "all")
 OVERLAP = ("skip", "queue", "cancel")
@@ -27,7 +27,7 @@ def schedules(ctx: click.Context, hub: str | None, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    reply = run_command(_ask("list_schedules", {}, hub))
+    reply = ask_hub("list_schedules", {}, hub)
     if as_json:
         print_json(reply)
         return
@@ -61,7 +61,7 @@ def schedules(ctx: click.Context, hub: str | None, as_json: bool) -> None:
 @click.option("--cron", metavar="TEXT", help="Minute, hour, day, month, weekday, such as '0 3 * * mon-fri'.")
 @click.option("--every", metavar="TIME", help="Time between two starts, such as 15m.")
 @click.option("--timezone", metavar="ZONE", help="Time zone of --cron, such as Europe/Berlin; default: UTC.")
-@click.option("--on", metavar="EVENT", help="In place of a time, an event: webhook, or JSON.")
+@click.option("--on", metavar="EVENT", help="In place of a time, an event: webhook, message, or JSON.")
 @click.option("--input", "input_text", metavar="JSON", help="Input of each run.")
 @click.option("--missed", type=click.Choice(MISSED), help="After times at which no node ran; default: once.")
 @click.option("--overlap", type=click.Choice(OVERLAP), help="While a run still runs; default: skip.")
@@ -104,7 +104,7 @@ def add(
         raise click.UsageError("give --secret-file or --new-secret, not both")
     if secret_file is not None or new_secret:
         asked["secret"] = "new" if secret_file is None else secret_file.read().strip()
-    _print_changed(run_command(_ask("add_schedule", asked, hub)), as_json)
+    _print_changed(ask_hub("add_schedule", asked, hub), as_json)
 
 
 @schedules.command()
@@ -140,7 +140,7 @@ def remove(name: str, hub: str | None, as_json: bool) -> None:
 @json_option
 def run_now(name: str, hub: str | None, as_json: bool) -> None:
     """Start a run of a schedule now, with the rights of its owner."""
-    reply = run_command(_ask("change_schedule", {"schedule": name, "change": "run_now"}, hub))
+    reply = ask_hub("change_schedule", {"schedule": name, "change": "run_now"}, hub)
     if as_json:
         print_json(reply)
     else:
@@ -149,7 +149,7 @@ def run_now(name: str, hub: str | None, as_json: bool) -> None:
 
 def _change(name: str, change: str, hub: str | None, as_json: bool) -> None:
     arguments = {"schedule": name, "change": change}
-    _print_changed(run_command(_ask("change_schedule", arguments, hub)), as_json)
+    _print_changed(ask_hub("change_schedule", arguments, hub), as_json)
 
 
 def _print_changed(row: Mapping[str, Any], as_json: bool) -> None:
@@ -207,9 +207,3 @@ def _read_json(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return text
-
-
-async def _ask(skill: str, arguments: Mapping[str, Any], hub: str | None) -> dict[str, Any]:
-    async with open_session().hub_client(hub) as client:
-        reply: dict[str, Any] = await client.get(skill, arguments)
-        return reply

@@ -12,7 +12,7 @@ from retinue.cli.calling.run import read_definition
 from retinue.cli.findings import render_place, render_remedy
 from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import clean, note, print_json, print_table, warn
-from retinue.cli.session import open_session, run_command
+from retinue.cli.session import ask_hub, open_session, run_command
 
 if TYPE_CHECKING:
     from retinue.core.errors import DefinitionError, RetinueError
@@ -38,7 +38,7 @@ def workflows(context: click.Context, hub: str | None, as_json: bool) -> None:
 
 
 def _print_list(hub: str | None, as_json: bool) -> None:
-    reply = run_command(_list(hub))
+    reply = ask_hub("list_workflows", {}, hub)
     if as_json:
         print_json(reply)
         return
@@ -64,12 +64,6 @@ def _print_list(hub: str | None, as_json: bool) -> None:
     for row in rows:
         if "error" in row:
             warn(f"{row['name']}: {row['error']}")
-
-
-async def _list(hub: str | None) -> dict[str, Any]:
-    async with open_session().hub_client(hub) as client:
-        reply: dict[str, Any] = await client.get("list_workflows")
-        return reply
 
 
 @workflows.command()

@@ -21,7 +21,7 @@ MAX_ROWS = 200
 """Rows of the table; the drawing's edges are all in it, the busiest first."""
 
 BOX_WIDTH = 230
-_GAP_X, _GAP_Y, _PADDING = 260, 14, 6
+_GAP_X, _GAP_Y, _PADDING = 200, 14, 6
 _DEPTHS, _LATEST, _CLOCK_S = 4, 20, 0.005
 _ENDED_BY_CALLER = "cancelled"
 
@@ -193,9 +193,8 @@ def _target_box(
         return MapBox(place, name or "no source", f"{sizes[name]} agents, {rate}", opens=name)
     if kind == "agent":
         status = statuses.get(name, "")
-        return MapBox(
-            place, name, f"{status}, {rate}" if status else rate, status, link=name if status else None
-        )
+        detail = rate if status in ("", "available") else f"{status}, {rate}"
+        return MapBox(place, name, detail, status, link=name if status else None)
     return MapBox(place, f"{rest} more agents", "in the table")
 
 
@@ -213,6 +212,8 @@ def _rank(status: str) -> int:
 
 
 def _rate(calls: int, period_s: float) -> str:
+    if not calls:
+        return "no calls"
     return f"{calls} {'call' if calls == 1 else 'calls'}, {calls / max(period_s, 1e-9) * 60:.3g} a minute"
 
 

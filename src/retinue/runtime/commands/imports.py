@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from retinue.client.hub_skills import read_agents
 from retinue.client.mesh_client import MeshClient
 from retinue.core.errors import (
     AgentUnreachableError,
@@ -63,14 +64,8 @@ class ImportOutcome:
 
 async def list_rows(client: MeshClient) -> dict[str, Mapping[str, Any]]:
     """The rows of ``list_agents`` by name."""
-    tables: dict[str, Mapping[str, Any]] = {}
-    asked: dict[str, Any] = {"query": "", "limit": _PAGE, "detailed": True}
-    while True:
-        page = await client.get("list_agents", asked)
-        tables |= {row["name"]: row for row in page["agents"]}
-        if not page.get("next"):
-            return tables
-        asked["after"] = page["next"]
+    reply = await read_agents(client.get, {"limit": _PAGE})
+    return {row["name"]: row for row in reply["agents"]}
 
 
 OnSlow = Callable[[Sequence[str]], None]

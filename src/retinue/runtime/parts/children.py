@@ -37,19 +37,22 @@ END_S = 6.0
 
 
 class ModelsPart(Part):
-    """Finds the language models that this machine can run, and lists the others as agents."""
+    """Finds the language models that this machine can run, and lists the others as agents.
+
+    A ``bare`` hub lists of the others only those that the settings name.
+    """
 
     name = "models"
     kinds = HUB
     gives = Models
     is_required = True
 
-    def __init__(self, *, seeds: bool) -> None:
-        self._seeds = seeds
+    def __init__(self, *, bare: bool) -> None:
+        self._bare = bare
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        models = find_models(process.tables.get(Settings), process.environ, seeds=self._seeds)
+        models = find_models(process.tables.get(Settings), process.environ, lists_unnamed=not self._bare)
         missing = models.not_started
 
         @asynccontextmanager

@@ -39,7 +39,14 @@ from retinue.workflows.runs.records import (
     StepOutcome,
     read_json,
 )
-from retinue.workflows.runs.replay_rules import ReplayRules, RunSize, nobody_answered, run_all, run_effect
+from retinue.workflows.runs.replay_rules import (
+    Contest,
+    ReplayRules,
+    RunSize,
+    nobody_answered,
+    run_all,
+    run_effect,
+)
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
@@ -193,25 +200,27 @@ class DurableContext:
         return outcome
 
     async def together(
-        self, calls: Sequence[StepCall], *, limit: int | None = None
+        self, calls: Sequence[StepCall], *, limit: int | None = None, enough: int | None = None
     ) -> tuple[StepOutcome, ...]:
-        gate = asyncio.Semaphore(limit or max(1, len(calls)))
+        gate, contest = asyncio.Semaphore(limit or max(1, len(calls))), Contest(enough)
         with self.rules.take_all([call.path for call in calls]):
-            works = [self._do_together(call, reserve_step(), gate) for call in calls]
+            works = [self._do_together(call, reserve_step(), gate, contest) for call in calls]
             outcomes = await run_all(works)
         self.outcomes |= {call.path: outcome.value for call, outcome in zip(calls, outcomes, strict=True)}
         return tuple(outcomes)
 
     async def _do_together(
-        self, call: StepCall, reserved: Reservation, gate: asyncio.Semaphore
+        self, call: StepCall, reserved: Reservation, gate: asyncio.Semaphore, contest: Contest
     ) -> StepOutcome:
         task = asyncio.current_task()
         place = self._places_held[task] = StepPlace(self._places)
-        act = partial(run_effect, call.path, call.effect, call.timeout_s, call.count)
+        act = partial(run_effect, call.path, contest.enter(call), call.timeout_s, call.count)
         try:
-            return await self._do_seen(
+            outcome = await self._do_seen(
                 call.path, call.path, act, call.facts, place, call.mark, reserved, gate
             )
+            contest.note(call, outcome)
+            return outcome
         finally:
             del self._places_held[task]
 

@@ -65,7 +65,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class StepCall:
-    """One of the effects that `RunContext.together` runs; its fields are arguments of `RunContext.step`."""
+    """One of the effects that `RunContext.together` runs; its fields are arguments of `RunContext.step`.
+
+    ``decides`` = its success counts as one of those that are enough.
+    """
 
     path: str
     effect: Effect
@@ -73,6 +76,7 @@ class StepCall:
     facts: Mapping[str, Any] | None = None
     count: Count | None = None
     mark: Mark | None = None
+    decides: bool = True
 
 
 class RunContext(Protocol):
@@ -124,12 +128,14 @@ class RunContext(Protocol):
         """
 
     async def together(
-        self, calls: Sequence[StepCall], *, limit: int | None = None
+        self, calls: Sequence[StepCall], *, limit: int | None = None, enough: int | None = None
     ) -> tuple[StepOutcome, ...]:
         """Run several effects at once, at most ``limit`` of them; returns their outcomes in the given order.
 
         Each is a step of its own, and is recorded when it ends. Their places in the journal are taken in the
-        given order before any of them begins, so a resumed run repeats only those that had not ended.
+        given order before any of them begins, so a resumed run repeats only those that had not ended. Once
+        ``enough`` calls that decide have ended without a fault, the others are cut off, which is recorded as
+        their fault.
         """
 
     async def child(self, path: str, request: RunRequest) -> ChildRun:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from retinue.core.errors import (
 )
 from retinue.core.json_values import copy_json
 from retinue.mesh.time_limit import TimeLimit
-from retinue.workflows.runs.ports import Count, DurableRuleError, Effect, Mark
+from retinue.workflows.runs.ports import Count, DurableRuleError, Effect, Mark, StepCall
 from retinue.workflows.runs.records import Fault, StepOutcome
 
 MAX_RUN_BYTES = 64 * 1024 * 1024
@@ -145,6 +145,48 @@ async def run_all(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
     return [task.result() for task in tasks]
+
+
+class Contest:
+    """Cuts off the effects of calls that are made together, once ``enough`` of them have succeeded."""
+
+    def __init__(self, enough: int | None) -> None:
+        self._left = enough
+        self._running: set[asyncio.Task[Any]] = set()
+        self._cut: set[asyncio.Task[Any]] = set()
+
+    def enter(self, call: StepCall) -> Callable[[], Awaitable[Any]]:
+        """The effect of a call, which may be cut off; runs in a task of its own."""
+        return call.effect if self._left is None else lambda: self._run(call)
+
+    def note(self, call: StepCall, outcome: StepOutcome) -> None:
+        """Count the outcome of a call, made now or recorded before."""
+        if self._left is None or not call.decides or outcome.fault is not None:
+            return
+        self._left -= 1
+        if self._left <= 0:
+            for task in self._running - self._cut:
+                self._cut.add(task)
+                task.cancel()
+
+    async def _run(self, call: StepCall) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        if self._left is not None and self._left <= 0:
+            raise CallCancelledError(f"step {call.path}")
+        self._running.add(task)
+        try:
+            value = await call.effect()
+        except asyncio.CancelledError:
+            # not where the run is cancelled as well
+            if task not in self._cut or task.uncancel() > 0:
+                raise
+            raise CallCancelledError(f"step {call.path}") from None
+        finally:
+            self._running.discard(task)
+        if task in self._cut:
+            task.uncancel()  # it came to its end nevertheless
+        return value
 
 
 async def run_effect(path: str, effect: Effect, timeout_s: float, count: Count | None = None) -> StepOutcome:

@@ -1,0 +1,1 @@
+"""The mesh of the pictures: agents, imported MCP servers, workflows, and the calls and runs that fill it."""
