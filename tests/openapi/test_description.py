@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -181,6 +183,16 @@ def make_mesh(agents: int) -> tuple[MeshAgents, Directory]:
     return MeshAgents(Agent("retinue", version="1.0.0"), Access(), URL, directory), directory
 
 
+@pytest.fixture
+def _without_collection() -> Iterator[None]:
+    """No garbage collection, which takes long among the objects of all tests of a worker."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_without_collection")
 def test_the_document_of_a_thousand_agents_is_bounded_and_built_in_slices_of_20_ms() -> None:
     shown, _ = make_mesh(1_000)
     endpoint = DocumentEndpoint(shown, Access(), lambda: ())

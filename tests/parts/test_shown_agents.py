@@ -60,6 +60,18 @@ async def test_the_own_agent_is_found_by_who_sees_it_and_by_nobody_else(shown: S
     assert (hidden.record.name, hidden.scopes) == ("home", frozenset())
 
 
+async def test_the_revision_counts_changes_of_the_own_agent_and_of_cards(shown: ShownAgents) -> None:
+    before = await shown.read_revision()
+    assert await shown.read_revision() == before
+    shown.agent.amend(description="Knows more.")
+    after = await shown.read_revision()
+    assert after != before
+    if isinstance(shown, MeshAgents):
+        directory = shown._directory
+        directory.upsert(Listing(AgentRecord("echo-three", version="1.0.0"), "test", "echo-three"))
+        assert await shown.read_revision() not in (before, after)
+
+
 async def test_the_record_of_the_own_agent_follows_its_changes(shown: ShownAgents) -> None:
     changes: list[str] = []
     end = shown.subscribe("home", lambda: changes.append("changed"))
