@@ -1,4 +1,4 @@
-"""``POST /webhooks/{hook}`` of a hub: who gets which answer, and what its pages and logs show."""
+"""Triggers at a hub: which answer ``POST /webhooks/{hook}`` gives, messages, agents, pages and logs."""
 
 from __future__ import annotations
 
@@ -115,3 +115,22 @@ async def test_the_secret_is_shown_once_and_in_no_list_page_or_log(site: Site) -
     rows = str(list(site.hub.audit.recent(100)))
     for text in (page, listed, calls, rows, str(logs)):
         assert secret not in text
+
+
+async def test_a_message_to_the_hub_starts_a_workflow_and_gets_its_own_answer(site: Site) -> None:
+    definition = {"name": "by-message", "on": {"message": {"topic": "build"}}, "steps": DEPLOY["steps"]}
+    await publish_workflow(site.system.home, "by-message", orjson.dumps(definition), created=NOON)
+    assert (await ask(site, "add_schedule", workflow="by-message"))["status"] == "active"
+    payload = {"task_type": "unknown", "topic": "build"}
+    message = {"performative": "TASK_REQUEST", "payload": payload, "sender": "ci", "message_id": "m1"}
+    url, own = f"{site.hub.url}/messages", site.system.token
+    for _ in range(2):
+        reply = await site.wire.post(url, message, authorization=own)
+        assert reply.json["performative"] == "TASK_REJECT", "the answer is that of the message"
+    sent = {"message": {**message, "message_id": "m2"}}
+    assert (await ask(site, "send_message", **sent))["performative"] == "TASK_REJECT"
+    rows = (await ask(site, "list_runs"))["runs"]
+    assert [row["workflow"] for row in rows] == ["by-message"] * 2
+    shown = await ask(site, "show_run", run=rows[0]["run"])
+    assert (shown["input"]["sender"], shown["input"]["payload"]) == ("ci", payload)
+    assert "on message" in (await site.read("/ui/workflows", own)).body.decode()

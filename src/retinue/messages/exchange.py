@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from retinue.core.call import Outcome, Principal
+from retinue.core.call import Outcome, Principal, TraceContext
 from retinue.core.errors import NotAllowedError
 from retinue.core.record import AgentRecord
 from retinue.mesh.channel import Channel
@@ -49,6 +49,9 @@ RecordOf = Callable[[str, Principal], Awaitable[AgentRecord]]
 
 Raises UnknownAgentError, the same for a hidden and for a missing one.
 """
+
+OnMessage = Callable[[Mapping[str, Any], Principal, TraceContext | None], Awaitable[None]]
+"""Is told of a message, of its sender's principal, and of the chain of calls that it belongs to."""
 
 RunSkill = Callable[[str, Mapping[str, Any], str | None, Channel, float | None], Awaitable[Outcome]]
 """Runs a skill of an agent (None = any) with a channel and a deadline, on the dispatch path."""

@@ -25,6 +25,7 @@ from retinue.messages.codec.envelope import (
     INVALID_PAYLOAD,
     Envelope,
     NotUnderstoodError,
+    describe_envelope,
     ontology_warnings,
     parse_envelope,
     render_envelope,
@@ -44,6 +45,7 @@ from retinue.messages.exchange import (
     MessageExchange,
     MessageOptions,
     MessageReply,
+    OnMessage,
     RecordOf,
     RunSkill,
     check_sender,
@@ -66,7 +68,8 @@ class Receiver:
 
     ``own`` is its agent. A process with ``forwards`` (the hub) takes messages for every agent of its
     directory; any other only those for ``own``. ``key`` signs and verifies messages; ``log`` gets the lines
-    of the message log; ``journal`` stores accepted tasks. Close it with `aclose`.
+    of the message log; ``journal`` stores accepted tasks; ``on_message`` is told of each understood message.
+    Close it with `aclose`.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Receiver:
         conversations: Conversations | None = None,
         journal: TaskJournal | None = None,
         signed_once: SignedOnce | None = None,
+        on_message: OnMessage | None = None,
     ) -> None:
         self.own = own
         self.options = options or MessageOptions()
@@ -92,6 +96,7 @@ class Receiver:
         self._key = key
         self._log = log
         self.conversations = Conversations() if conversations is None else conversations
+        self._on_message = on_message
         self._signed_once = SignedOnce() if signed_once is None else signed_once
         self._handlers = Handlers(
             own,
@@ -158,7 +163,9 @@ class Receiver:
             )
             return await self._calls.dispatch(call, channel)
 
-        return await self.answer_with(message, identity.principal, run, agent=agent, wait_s=wait_s)
+        return await self.answer_with(
+            message, identity.principal, run, agent=agent, wait_s=wait_s, trace=claimed
+        )
 
     async def answer_with(
         self,
@@ -169,6 +176,7 @@ class Receiver:
         agent: str | None = None,
         wait_s: float | None = None,
         in_background: bool = True,
+        trace: TraceContext | None = None,
     ) -> MessageReply:
         """As `answer`, with skills run by ``run``."""
         request: Envelope | None = None
@@ -179,6 +187,8 @@ class Receiver:
             self._check_signature(request, message)
             check_sender(request, principal)
             target = self._target(request, agent)
+            if self._on_message is not None:
+                await self._on_message(describe_envelope(request), principal, trace)
             if wait_s is None:
                 wait_s = self.options.wait_s if request.callback_url is None else 0.0
             exchange = MessageExchange(

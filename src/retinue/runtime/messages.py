@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from logging.handlers import RotatingFileHandler
 
     from retinue.messages.client import MessageInvoker
-    from retinue.messages.exchange import MessageOptions
+    from retinue.messages.exchange import MessageOptions, OnMessage
     from retinue.messages.journal import TaskJournal
     from retinue.messages.receiver import Receiver
 
@@ -64,6 +64,11 @@ class Messages:
         self._state = process.state
         self._began_at = time.time()
         self._receiver = Lazy(self._receiving)
+        self._observers: list[OnMessage] = []
+
+    def observe(self, observer: OnMessage) -> None:
+        """Call ``observer`` with each message that was understood, before it is answered."""
+        self._observers.append(observer)
 
     async def receiver(self) -> Receiver:
         """The receiver."""
@@ -109,7 +114,9 @@ class Messages:
             return await ctx.relay(skill, arguments, agent=agent, deadline=by)
 
         receiver = await self.receiver()
-        answer = await receiver.answer_with(envelope, ctx.principal, run, in_background=False)
+        answer = await receiver.answer_with(
+            envelope, ctx.principal, run, in_background=False, trace=ctx.trace
+        )
         return answer.message
 
     async def aclose(self) -> None:
@@ -137,10 +144,17 @@ class Messages:
                 key=self._state.mesh_key(),
                 journal=_journal(self._state, name),
                 options=_options(table),
+                on_message=self._tell_observers if self._observers else None,
                 signed_once=SignedOnce(table.signature_age_s, since=self._began_at),
             )
             stack.push_async_callback(receiver.aclose)
             yield receiver
+
+    async def _tell_observers(
+        self, message: Mapping[str, Any], principal: Principal, trace: TraceContext | None
+    ) -> None:
+        for observer in self._observers:
+            await observer(message, principal, trace)
 
     async def _record_of(self, name: str, caller: Principal) -> AgentRecord:
         """The record under the name by which the agent is called."""

@@ -334,7 +334,8 @@ class DispatchCaller:
         self._limits.steps_in_flight += 1
         try:
             with OutgoingCall(outgoing, guard=self._guard):
-                return await self._calls.dispatch(call, self._progress.open_channel(run_id, path))
+                channel = self._progress.open_channel(run_id, path) if self._progress.watched else _CHANNEL
+                return await self._calls.dispatch(call, channel)
         finally:
             self._limits.steps_in_flight -= 1
 

@@ -75,29 +75,30 @@ class RunProgress:
         self._clock = clock
         # not from 1: a reader may come with the number of a report that an earlier process gave it
         self._numbers = count(time.time_ns() // 1_000_000)
-        self._watched: dict[str, _Watched] = {}
+        self.watched: dict[str, _Watched] = {}
+        """What was reported, by the id of the outermost run; empty where nobody watches a run."""
 
     def watch(self, run_id: str) -> None:
         """Keep the reports of a run from now on, for `WATCHED_S`; the run need not have started."""
         root = _root_of(run_id)
         now = self._clock()
-        if (watched := self._watched.get(root)) is not None:
+        if (watched := self.watched.get(root)) is not None:
             watched.until = now + WATCHED_S
             return
-        for name in [name for name, other in self._watched.items() if other.until < now]:
-            del self._watched[name]
-        while len(self._watched) >= WATCHED_RUNS:
-            del self._watched[next(iter(self._watched))]
-        self._watched[root] = _Watched(now + WATCHED_S, self._numbers)
+        for name in [name for name, other in self.watched.items() if other.until < now]:
+            del self.watched[name]
+        while len(self.watched) >= WATCHED_RUNS:
+            del self.watched[next(iter(self.watched))]
+        self.watched[root] = _Watched(now + WATCHED_S, self._numbers)
 
     def last(self, run_id: str) -> int:
         """The number of the newest report of a run, 0 without one."""
-        watched = self._watched.get(_root_of(run_id))
+        watched = self.watched.get(_root_of(run_id))
         return 0 if watched is None else watched.last
 
     def list_after(self, run_id: str, number: int) -> Sequence[StepReport]:
         """The kept reports after a number; pieces of one text that follow each other are one report."""
-        watched = self._watched.get(_root_of(run_id))
+        watched = self.watched.get(_root_of(run_id))
         joined: list[StepReport] = []
         for report in () if watched is None else watched.reports:
             if report.number <= number:
@@ -112,7 +113,7 @@ class RunProgress:
     def open_channel(self, run_id: str, path: str) -> Channel:
         """The channel of a call that the step at ``path`` of a run makes now."""
         root = _root_of(run_id)
-        watched = self._watched.get(root)
+        watched = self.watched.get(root)
         if watched is None or watched.until < self._clock():
             return _NULL_CHANNEL
         below = run_id[len(root) + 1 :]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
-from retinue.workflows.definitions.definition import OnWebhook, Triggers
+from retinue.core.call import TraceContext
+from retinue.workflows.definitions.definition import TriggerOptions, Triggers
 from retinue.workflows.runs.records import RUN_ID_MARK
 from retinue.workflows.schedules import LastFiring, ScheduleOwner
 
@@ -32,27 +33,39 @@ class Event:
     """Something that happened: ``id`` is the same for every delivery of it.
 
     ``value`` is the JSON value that came with it: the input of the run, unless the trigger makes another.
+    ``trace`` is the chain of calls in which it happened, None if its run begins one.
     """
 
     id: str
     at: float
     value: Any
+    trace: TraceContext | None = None
 
     @property
     def variables(self) -> dict[str, Any]:
         """The variables of the templates of a trigger, in which ``input`` is the value of the event."""
         return {"input": self.value, "steps": {}, "loop": {}}
 
+    def to_json(self) -> dict[str, Any]:
+        """The stored form, without the trace."""
+        return {"id": self.id, "at": self.at, "value": self.value}
+
 
 @dataclass(frozen=True, slots=True)
 class TriggerProgress:
     """What has become of a trigger: ``paused`` and ``broken`` are the reasons why it starts nothing, ""
     for none.
+
+    Of a trigger on agents: ``agents`` holds the last known state of each, `AgentState`, without absent ones;
+    ``seen`` counts the changes; ``waiting`` are events whose run has still to be started, oldest first.
     """
 
     paused: str = ""
     broken: str = ""
     last: LastFiring | None = None
+    agents: Mapping[str, str] = field(default_factory=dict)
+    seen: int = 0
+    waiting: tuple[Event, ...] = ()
 
     def fired(self, last: LastFiring) -> TriggerProgress:
         """The progress after an event."""
@@ -63,12 +76,22 @@ class TriggerProgress:
             "paused": self.paused,
             "broken": self.broken,
             "last": None if self.last is None else self.last.to_json(),
+            "agents": dict(self.agents),
+            "seen": self.seen,
+            "waiting": [event.to_json() for event in self.waiting],
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TriggerProgress:
         last = value.get("last")
-        return cls(value["paused"], value["broken"], None if last is None else LastFiring(**last))
+        return cls(
+            paused=value["paused"],
+            broken=value["broken"],
+            last=None if last is None else LastFiring(**last),
+            agents=value.get("agents", {}),
+            seen=value.get("seen", 0),
+            waiting=tuple(Event(**event) for event in value.get("waiting", ())),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +125,9 @@ class StoredTrigger:
         return self.rule.kinds[0]
 
     @property
-    def options(self) -> OnWebhook:
+    def options(self) -> TriggerOptions:
         """The options of its kind of event."""
-        options: OnWebhook = getattr(self.rule, self.kind)
+        options: TriggerOptions = getattr(self.rule, self.kind)
         return options
 
     def run_id(self, event: str) -> str:

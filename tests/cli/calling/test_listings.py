@@ -251,8 +251,8 @@ def test_a_name_taken_from_a_host_replaces_no_import_of_another_url(retinue: Ret
         assert "--name" in refused.stderr
     listed = orjson.loads(retinue("imports", "--json").stdout)["imports"]
     assert [(one["name"], one["connects_to"]) for one in listed] == [("127-0-0-1", first)]
-    assert retinue("import", "a2a", first, "--private").exit_code == 0
-    assert retinue("import", "a2a", second, "--name", "127-0-0-1").exit_code == 0
+    assert retinue("import", "a2a", first, "--private", "--replace").exit_code == 0
+    assert retinue("import", "a2a", second, "--name", "127-0-0-1", "--replace").exit_code == 0
 
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://example.org", "http://", "http://[::1"])

@@ -12,6 +12,7 @@ from retinue.workflows.triggers import TOLERANCE_S
 from tests.docs.pages import ROOT
 from tests.docs.sessions.test_guides import list_blocks, list_commands
 from tests.docs.shell import Shell
+from tests.processes.running import wait_until
 
 PAGE = "guides/scheduling.md"
 _FILE = re.compile(r"as `([\w./-]+)`:$")
@@ -40,6 +41,8 @@ def test_the_guide_to_schedules_runs_as_shown(
     )
     assert re.search(r"deploy\tdeploy\twebhook\tactive", answers["retinue schedules"])
     assert "Hello, ab12!" in answers["retinue runs deploy:evt_1 --follow"]
+    wait_until(lambda: "welcome" in shell.type("retinue runs --status done"), "the new agent starts a run")
+    assert "welcome:joined-other-agent-" in shell.type("retinue runs")
     refused = shell.type("""sh send-event.sh '{"commit": "ab12"}' evt_2""")
     assert "starts nothing now" in orjson.loads(refused)["detail"], "it is paused"
 

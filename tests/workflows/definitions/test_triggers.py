@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from retinue.core.errors import DefinitionError
-from retinue.workflows.definitions.definition import Definition, OnWebhook, Triggers
+from retinue.workflows.definitions.definition import (
+    Definition,
+    OnAgent,
+    OnMessage,
+    OnWebhook,
+    Triggers,
+)
 from retinue.workflows.definitions.loading import load_definition
 
 STEPS = "steps:\n- {id: a, skill: s}\n"
@@ -27,9 +33,22 @@ def test_a_webhook_has_limits_and_an_input() -> None:
     assert webhook == OnWebhook(per_minute=5, max_bytes=1000, input={"n": 1})
 
 
+def test_a_message_and_an_agent_are_described_by_globs() -> None:
+    on = load_on("{message: {performative: [TASK_REQUEST, PROPOSE], topic: 'b*'}, agent: {event: left}}")
+    assert on.kinds == ("message", "agent")
+    assert on.message == OnMessage(performative=("TASK_REQUEST", "PROPOSE"), topic="b*")
+    assert on.agent == OnAgent(event=("left",))
+    assert load_on("message").message == OnMessage()
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        ("{agent: {}}", "'event' is missing"),
+        ("{agent: {event: died}}", "'joined', 'left', 'unreachable' or 'healthy'"),
+        ("{agent: {event: left, nane: x}}", "did you mean name"),
+        ("{message: {performative: request}}", "on.message.performative"),
+        ("{message: {topik: x}}", "did you mean topic"),
         ("{}", "at least one of webhook"),
         ("telephone", "unknown key 'telephone'"),
         ("{webhok: {}}", "did you mean webhook"),

@@ -61,7 +61,7 @@ def schedules(ctx: click.Context, hub: str | None, as_json: bool) -> None:
 @click.option("--cron", metavar="TEXT", help="Minute, hour, day, month, weekday, such as '0 3 * * mon-fri'.")
 @click.option("--every", metavar="TIME", help="Time between two starts, such as 15m.")
 @click.option("--timezone", metavar="ZONE", help="Time zone of --cron, such as Europe/Berlin; default: UTC.")
-@click.option("--on", metavar="EVENT", help="In place of a time, an event: webhook, or JSON.")
+@click.option("--on", metavar="EVENT", help="In place of a time, an event: webhook, message, or JSON.")
 @click.option("--input", "input_text", metavar="JSON", help="Input of each run.")
 @click.option("--missed", type=click.Choice(MISSED), help="After times at which no node ran; default: once.")
 @click.option("--overlap", type=click.Choice(OVERLAP), help="While a run still runs; default: skip.")

@@ -64,7 +64,7 @@ class EventStarter:
             limit = f"{trigger.options.per_minute} events a minute start a run of {trigger.name}"
             raise BusyError(limit, claim.retry_after_s)
         try:
-            started = await self._firing.start(trigger, loaded, run, given)
+            started = await self._firing.start(trigger, loaded, run, given, event.trace)
         except RetinueError as error:
             if claim.what == "new":
                 await table.release(trigger, event.id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from retinue.core.call import Principal, TraceContext
@@ -57,14 +57,22 @@ class Firing:
         bundled = await bundle(self.starter.library, loaded)
         return digest_definitions(loaded.definition, bundled.nested)
 
-    async def start(self, schedule: Stored, loaded: Loaded, run: str, given: Any) -> str:
-        """Start the run of this id with an input, or find it; returns its stored id. Raises RetinueError."""
+    async def start(
+        self, schedule: Stored, loaded: Loaded, run: str, given: Any, cause: TraceContext | None = None
+    ) -> str:
+        """Start the run of this id with an input, or find it; returns its stored id. Raises RetinueError.
+
+        A run with a ``cause`` continues that chain, so that one that causes itself ends at the depth limit.
+        """
+        trace = self.new_trace()
+        if cause is not None and cause.id:
+            trace = replace(trace, id=cause.id, depth=cause.depth + 1, path=cause.path)
         started = await self.starter.start(
             loaded,
             loaded.definition,
             given,
             schedule.owner.principal,
-            self.new_trace(),
+            trace,
             run=run,
         )
         return started.record.id

@@ -35,9 +35,7 @@ def add_schedule_skills(agent: Agent, book: AllSchedules) -> None:
         ] = None,
         on: Annotated[
             Json | str | None,
-            Field(
-                description="In place of schedule, an event: webhook, or an object; default: the workflow's"
-            ),
+            Field(description="Instead of a time: webhook, message, or an object; default: the workflow's"),
         ] = None,
         secret: Annotated[
             str | None, Field(description="Secret of a webhook: whsec_…, or new; default: kept, or new")

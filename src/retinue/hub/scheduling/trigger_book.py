@@ -23,6 +23,7 @@ from retinue.hub.scheduling.rows import (
     render_last,
 )
 from retinue.hub.scheduling.signatures import check_secret, new_secret
+from retinue.mesh.permissions import matches
 from retinue.workflows.definitions.definition import TRIGGERS, Definition, Triggers
 from retinue.workflows.triggers import StoredTrigger, TriggerProgress
 
@@ -37,7 +38,10 @@ NEW_SECRET = "new"  # noqa: S105 - the word that asks for one
 
 
 class TriggerBook:
-    """The triggers of a mesh. ``exists`` = whether there may be any, ``url`` is the address of this hub."""
+    """The triggers of a mesh. ``exists`` = whether there may be any, ``url`` is the address of this hub.
+
+    ``list_agents`` gives the state of each agent, by name.
+    """
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class TriggerBook:
         *,
         exists: Callable[[], bool] = lambda: True,
         url: str | None = None,
+        list_agents: Callable[[], Mapping[str, str]] = dict,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._open_table = open_table
@@ -53,6 +58,7 @@ class TriggerBook:
         self._access = firing.starter.access
         self._exists = exists
         self._url = (url or "").rstrip("/")
+        self._list_agents = list_agents
         self._clock = clock
 
     async def add(
@@ -88,6 +94,11 @@ class TriggerBook:
             added_at=now,
         )
         shown: Json = {}
+        if rule.agent is not None:
+            # of the agents that are here already none joins
+            glob, states = (rule.agent.name,), self._list_agents()
+            known = {agent: state for agent, state in states.items() if matches(agent, glob)}
+            trigger = replace(trigger, progress=TriggerProgress(agents=known))
         if rule.webhook is not None:
             before = await table.find(trigger.id)
             is_kept = before is not None and before.hook is not None and before.owner.id == owner.id
@@ -139,7 +150,7 @@ class TriggerBook:
             await self._firing.load(trigger)
         while True:
             paused = f"{PAUSED_BY}{principal.id}" if change == "pause" else ""
-            progress: TriggerProgress = replace(trigger.progress, paused=paused, broken="")
+            progress: TriggerProgress = replace(trigger.progress, paused=paused, broken="", waiting=())
             if await table.change(trigger, progress):
                 return await self._render(replace(trigger, progress=progress), principal)
             trigger = await self._get(table, principal, name)

@@ -295,6 +295,20 @@ def render_envelope(envelope: Envelope) -> dict[str, Any]:
     return rendered
 
 
+def describe_envelope(envelope: Envelope) -> dict[str, Any]:
+    """What a message says, with plain names of agents and without trace and signature."""
+    return {
+        "performative": envelope.performative,
+        "sender": envelope.sender,
+        "receiver": envelope.receiver,
+        "message_id": envelope.message_id,
+        "conversation_id": envelope.conversation_id,
+        "ontology": envelope.ontology,
+        "timestamp": envelope.timestamp,
+        "payload": dict(envelope.payload),
+    }
+
+
 def new_envelope(
     performative: str,
     payload: Mapping[str, Any],

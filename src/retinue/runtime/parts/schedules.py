@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from starlette.routing import BaseRoute
+
 from retinue.core.call import TraceContext
+from retinue.hub.scheduling.agent_events import AgentEvents
 from retinue.hub.scheduling.all_schedules import AllSchedules
 from retinue.hub.scheduling.book import ScheduleBook
 from retinue.hub.scheduling.events import EventStarter
 from retinue.hub.scheduling.firing import Firing, has_issued_token
 from retinue.hub.scheduling.inspection import Inspection
+from retinue.hub.scheduling.message_events import MessageEvents
 from retinue.hub.scheduling.scheduler import Scheduler
 from retinue.hub.scheduling.skills import add_schedule_skills
 from retinue.hub.scheduling.trigger_book import HOOKS_PATH, TriggerBook
 from retinue.hub.scheduling.webhooks import Webhooks
 from retinue.hub.workflows import RunStarter
+from retinue.mesh.directory.directory import Directory
 from retinue.mesh.guard.trace_guard import new_trace
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.endpoints.webhooks import webhook_route
 from retinue.runtime.lazy_runs import LOOK_S, LazyRuns
+from retinue.runtime.messages import Messages
 from retinue.runtime.serving import end_task
 from retinue.web.issued_tokens import TokenFile
 from retinue.workflows.schedules import ScheduleOwner
@@ -39,7 +45,7 @@ class SchedulesPart(Part):
 
     name = "schedules"
     kinds = frozenset({"hub", "worker", "command"})
-    needs = (LazyRuns, RunStarter)
+    needs = (LazyRuns, RunStarter, Directory, Messages)
     runs_after = (FirstReading, AgentsStarted)
     ready_after = (AgentsStarted,)
     rank = 85
@@ -67,14 +73,21 @@ class SchedulesPart(Part):
             wake=scheduler.wake,
             clock=self._clock,
         )
-        triggers = TriggerBook(
-            runs.open_triggers, firing, exists=runs.store.exists, url=process.url, clock=self._clock
-        )
-        webhooks = Webhooks(
+        starter = EventStarter(firing, clock=self._clock)
+        agents = AgentEvents(
+            process.get(Directory),
+            process.dispatcher.access,
             runs.open_triggers,
-            EventStarter(firing, clock=self._clock),
+            starter,
             exists=runs.store.exists,
-            take=process.dispatcher.admission.limits.take,
+            clock=self._clock,
+        )
+        triggers = TriggerBook(
+            runs.open_triggers,
+            firing,
+            exists=runs.store.exists,
+            url=process.url,
+            list_agents=agents.list_states,
             clock=self._clock,
         )
         schedules = AllSchedules(book, triggers, firing)
@@ -96,22 +109,44 @@ class SchedulesPart(Part):
                     await end_task(task)
 
         async def on_ready() -> None:
-            works = (scheduler.run, inspection.run)
+            works = [scheduler.run, inspection.run, *([agents.run] if process.kind == "hub" else [])]
             tasks.extend(asyncio.create_task(when_there_are_runs(work), name="schedules") for work in works)
 
         async def figures(figures: Figures) -> None:
             for status, count in inspection.counts.items():
                 figures.put("retinue_schedules", count, status)
 
-        is_firing = process.kind in _FIRING
-        yield Opened(
-            skills=partial(add_schedule_skills, book=schedules) if process.kind != "worker" else None,
-            routes=(webhook_route(webhooks),) if process.kind == "hub" else (),
-            open_prefixes=(f"{HOOKS_PATH}/",) if process.kind == "hub" else (),
-            running=running if is_firing else None,
-            on_ready=on_ready if is_firing else None,
-            figures=figures if is_firing else None,
+        is_hub, is_firing = process.kind == "hub", process.kind in _FIRING
+        with self._listening(process, runs, starter, agents) if is_hub else nullcontext(()) as routes:
+            yield Opened(
+                skills=partial(add_schedule_skills, book=schedules) if process.kind != "worker" else None,
+                routes=routes,
+                open_prefixes=(f"{HOOKS_PATH}/",) if is_hub else (),
+                running=running if is_firing else None,
+                on_ready=on_ready if is_firing else None,
+                figures=figures if is_firing else None,
+            )
+
+    @contextmanager
+    def _listening(
+        self, process: Process, runs: LazyRuns, starter: EventStarter, agents: AgentEvents
+    ) -> Iterator[tuple[BaseRoute, ...]]:
+        """Events reach the triggers of a hub; gives the routes by which some of them come."""
+        exists = runs.store.exists
+        webhooks = Webhooks(
+            runs.open_triggers,
+            starter,
+            exists=exists,
+            take=process.dispatcher.admission.limits.take,
+            clock=self._clock,
         )
+        messages = MessageEvents(runs.open_triggers, starter, exists=exists, clock=self._clock)
+        process.get(Messages).observe(messages.note)
+        unsubscribe = process.get(Directory).subscribe(agents.note)
+        try:
+            yield (webhook_route(webhooks),)
+        finally:
+            unsubscribe()
 
 
 def find_end_of_rights(keys: Path, clock: Callable[[], float], owner: ScheduleOwner) -> str:

@@ -19,6 +19,8 @@ from retinue.workflows.definitions.definition import (
     Definition,
     Foreach,
     Loop,
+    OnAgent,
+    OnMessage,
     OnWebhook,
     Parallel,
     Retry,
@@ -51,6 +53,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "schedule": _list_keys(Schedule),
     "on": _list_keys(Triggers),
     "webhook": _list_keys(OnWebhook),
+    "message": _list_keys(OnMessage),
 }
 _SHAPES = {
     "tuple_type": "a list",
@@ -113,7 +116,9 @@ def _render_fault(document: Document, found: dict[str, Any]) -> DefinitionError:
         parent = str(path[-2]) if len(path) > 1 else None
         if parent is None:
             return unknown_key(document, path, _list_keys(Definition))
-        return unknown_key(document, path, _KEYS.get(parent, _list_keys(Step)))
+        # a step has the key agent too, which is a text
+        known = _list_keys(OnAgent) if path[:2] == ("on", "agent") else _KEYS.get(parent, _list_keys(Step))
+        return unknown_key(document, path, known)
     if kind == "missing":
         return document.fault(path[:-1], f"{path[-1]!r} is missing", f"add {path[-1]}")
     if kind == "value_error":

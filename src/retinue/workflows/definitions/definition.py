@@ -484,7 +484,48 @@ class OnWebhook(StrictModel):
     max_bytes: int = Field(default=PAYLOAD_BYTES, ge=1, le=MAX_PAYLOAD_BYTES)
 
 
-TRIGGERS = ("webhook",)
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+PerformativeName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z_]{0,63}$")]
+
+
+class OnMessage(StrictModel):
+    """Starts a run for each message that arrives at the hub and fits, from a sender with a token.
+
+    ``performative`` is one or several, none for any. ``sender``, ``receiver`` and ``topic``, which a message
+    has in its payload, are globs. The input is the message, or what ``input`` makes of it.
+    """
+
+    performative: Annotated[
+        tuple[PerformativeName, ...], BeforeValidator(_as_list), Field(strict=False, max_length=20)
+    ] = ()
+    sender: Name | None = None
+    receiver: Name | None = None
+    topic: Name | None = None
+    input: Any = None
+    per_minute: PerMinute = EVENTS_A_MINUTE
+
+
+AgentEventName = Literal["joined", "left", "unreachable", "healthy"]
+
+
+class OnAgent(StrictModel):
+    """Starts a run when an agent of the mesh joins, leaves, becomes unreachable, or is healthy again.
+
+    ``name`` is a glob. The input is the event, or what ``input`` makes of it.
+    """
+
+    event: Annotated[tuple[AgentEventName, ...], BeforeValidator(_as_list), Field(strict=False, min_length=1)]
+    name: Name = "*"
+    input: Any = None
+    per_minute: PerMinute = EVENTS_A_MINUTE
+
+
+TriggerOptions = OnWebhook | OnMessage | OnAgent
+
+TRIGGERS = ("webhook", "message", "agent")
 """The kinds of events that start a workflow."""
 
 
@@ -492,6 +533,8 @@ class Triggers(StrictModel):
     """The events that start a workflow, once somebody has added the trigger."""
 
     webhook: OnWebhook | None = None
+    message: OnMessage | None = None
+    agent: OnAgent | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -8,12 +8,17 @@ A key may hold what the grammar allows: a value of its type and, where the gramm
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 
 from retinue.core.errors import InvalidSettingError
-from retinue.workflows.definitions.definition import DURATION_SCHEMA, TRIGGERS, Definition
+from retinue.workflows.definitions.definition import (
+    DURATION_SCHEMA,
+    TRIGGERS,
+    AgentEventName,
+    Definition,
+)
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -34,9 +39,27 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "output": "last (output of the last step), merged (the objects of all steps), or values with ${{ }}",
         "output_schema": "JSON Schema of the output",
         "schedule": "When it starts by itself, once added (retinue schedules add): cron text, or an object",
-        "on": "Events that start it, once added (retinue schedules add): webhook, or an object",
+        "on": "Events that start it, once added (retinue schedules add): webhook, message, or an object",
     },
-    "Triggers": {"webhook": "Signed HTTP requests at an address of the hub"},
+    "Triggers": {
+        "webhook": "Signed HTTP requests at an address of the hub",
+        "message": "Messages that arrive at the hub",
+        "agent": "Agents that join, leave, become unreachable, or are healthy again",
+    },
+    "OnMessage": {
+        "performative": "One or several kinds of messages, such as TASK_REQUEST; default: any",
+        "sender": "Glob of the agent that sends the message",
+        "receiver": "Glob of the agent that the message is for",
+        "topic": "Glob of the topic in the payload of the message",
+        "input": "Input of each run, with ${{ input }} for the message; default: the message",
+        "per_minute": "How many events may start a run in a minute",
+    },
+    "OnAgent": {
+        "event": "One or several of joined, left, unreachable and healthy",
+        "name": "Glob of the names of agents",
+        "input": "Input of each run, with ${{ input }} for the event; default: the event",
+        "per_minute": "How many events may start a run in a minute",
+    },
     "OnWebhook": {
         "input": "Input of each run, with ${{ input }} for the payload; default: the payload",
         "per_minute": "How many events may start a run in a minute",
@@ -134,7 +157,14 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
 }
 """Model → key → description. A model's field with a description of its own needs no row here."""
 
-_TITLES = {"Definition": "Workflow", "AskFirst": "Ask first", "WaitFor": "Wait for", "OnWebhook": "Webhook"}
+_TITLES = {
+    "Definition": "Workflow",
+    "AskFirst": "Ask first",
+    "WaitFor": "Wait for",
+    "OnWebhook": "Webhook",
+    "OnMessage": "Message",
+    "OnAgent": "Agent",
+}
 
 
 def editor_schema() -> dict[str, Any]:
@@ -212,7 +242,16 @@ def _write_unions(models: dict[str, Any]) -> None:
         ("Step", "ask"): [true_or_false, {"$ref": "#/$defs/AskFirst"}],
         ("Step", "foreach"): [text, {"type": "array"}, {"$ref": "#/$defs/Foreach"}],
         ("Step", "wait_for"): [text, {"$ref": "#/$defs/WaitFor"}],
-        ("Definition", "on"): [{"enum": list(TRIGGERS)}, {"$ref": "#/$defs/Triggers"}],
+        ("Definition", "on"): [
+            {"enum": [kind for kind in TRIGGERS if kind != "agent"]},
+            {"$ref": "#/$defs/Triggers"},
+        ],
+        ("Triggers", "message"): [{"type": "null"}, {"const": True}, {"$ref": "#/$defs/OnMessage"}],
+        ("OnMessage", "performative"): [text, {"type": "array", "items": text, "maxItems": 20}],
+        ("OnAgent", "event"): [
+            {"enum": list(get_args(AgentEventName))},
+            {"type": "array", "items": {"enum": list(get_args(AgentEventName))}, "minItems": 1},
+        ],
         ("Triggers", "webhook"): [{"type": "null"}, {"const": True}, {"$ref": "#/$defs/OnWebhook"}],
         ("Definition", "schedule"): [text, {"$ref": "#/$defs/Schedule"}],
         ("Step", "wait"): [DURATION_SCHEMA, {"$ref": "#/$defs/Timer"}],

@@ -1,0 +1,95 @@
+"""Starts runs for messages that arrive at the hub."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from retinue.core.call import Principal, TraceContext
+from retinue.core.errors import RepeatedEventError, RetinueError
+from retinue.hub.scheduling.events import EventStarter
+from retinue.mesh.permissions import matches
+from retinue.workflows.definitions.definition import OnMessage
+from retinue.workflows.triggers import Event, StoredTrigger
+
+if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
+    from retinue.workflows.durable.trigger_table import TriggerTable
+
+KNOWN_S = 2.0
+"""How long a list of triggers is used, so that a flood of messages reads the database rarely."""
+
+_log = structlog.get_logger("retinue.schedules")
+
+
+class MessageEvents:
+    """Looks at each message. ``exists`` = whether there may be triggers, ``clock`` = seconds since 1970."""
+
+    def __init__(
+        self,
+        open_table: Callable[[], Awaitable[TriggerTable]],
+        starter: EventStarter,
+        *,
+        exists: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._open_table = open_table
+        self._starter = starter
+        self._exists = exists
+        self._clock = clock
+        self._known: Sequence[StoredTrigger] = ()
+        self._known_until = 0.0
+
+    async def note(
+        self, message: Mapping[str, Any], principal: Principal, trace: TraceContext | None
+    ) -> None:
+        """Start the runs of a message that was understood; what prevents them does not concern its sender.
+
+        A message of a caller without a token, or without the scope ``mesh``, starts nothing: the runs have
+        the rights of others.
+        """
+        if principal.kind == "anonymous" or "mesh" not in principal.scopes or not self._exists():
+            return
+        try:
+            table = await self._open_table()
+            triggers = await self._list(table)
+        except RetinueError as error:
+            _log.warning("message starts nothing", error=error.message)
+            return
+        fitting = [trigger for trigger in triggers if _fits(trigger.rule.message, message)]
+        if not fitting:
+            return
+        source = f"{principal.id} {message['message_id']}"
+        event = Event(sha256(source.encode()).hexdigest()[:32], self._clock(), message, trace)
+        for trigger in fitting:
+            try:
+                current = await table.find(trigger.id)
+                if current is not None:
+                    await self._starter.start(table, current, event, sent_at=event.at)
+            except RepeatedEventError:
+                continue
+            except RetinueError as error:
+                _log.warning("message starts nothing", trigger=trigger.id, error=error.message)
+
+    async def _list(self, table: TriggerTable) -> Sequence[StoredTrigger]:
+        now = self._clock()
+        if not now < self._known_until <= now + KNOWN_S:
+            self._known = [one for one in await table.list_all() if one.rule.message is not None]
+            self._known_until = now + KNOWN_S
+        return self._known
+
+
+def _fits(options: OnMessage | None, message: Mapping[str, Any]) -> bool:
+    if options is None or (options.performative and message["performative"] not in options.performative):
+        return False
+    payload = message["payload"]
+    topic = payload.get("topic") if isinstance(payload, Mapping) else None
+    wanted = (
+        (options.sender, message["sender"]),
+        (options.receiver, message["receiver"]),
+        (options.topic, topic),
+    )
+    return all(glob is None or (isinstance(value, str) and matches(value, (glob,))) for glob, value in wanted)
