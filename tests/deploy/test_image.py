@@ -1,4 +1,4 @@
-"""The image runs a hub without root and with a read-only root, and an import that npx starts.
+"""The image runs a hub without root, and an import that npx starts; the units do both under a systemd.
 
 Needs root and the programs of ``scripts/services soak``. All is in a folder of its own and removed again.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import urllib3
@@ -23,11 +25,14 @@ from tests.deploy.image import (
     Container,
     Images,
     Root,
+    bind_files,
     build_image,
     confine,
     derive,
+    run,
     unpack,
 )
+from tests.deploy.services import DEPLOY
 from tests.docs.pages import ROOT, list_sections
 from tests.ports import reserve_port
 from tests.processes.running import execute, wait_until
@@ -143,3 +148,142 @@ def test_an_import_that_npx_starts_keeps_its_caches_below_the_state(built: Built
         assert {path.lstat().st_uid for path in home.rglob("*")} == {USER}
         os.kill(container.pid, 15)
         assert hub.wait(60) == 0, container.log
+
+
+UNITS = """\
+FROM {image}
+USER 0
+RUN apt-get update && apt-get install --yes --no-install-recommends systemd dbus procps
+COPY *.service /etc/systemd/system/
+RUN systemctl enable retinue-hub.service retinue-worker@{worker}.service \\
+ && systemctl set-default multi-user.target
+"""
+NO_GROUP = (
+    'mount -t cgroup2 none /sys/fs/cgroup && find "/sys/fs/cgroup/{name}" -depth -type d -exec rmdir {{}} \\;'
+)
+OWN_GROUP = 'mkdir "/sys/fs/cgroup/{name}" && echo $$ > "/sys/fs/cgroup/{name}/cgroup.procs"'
+"""A cgroup of our own is the root of all that systemd sees and changes."""
+
+OF_SYSTEMD = (
+    *(
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "DAC_READ_SEARCH",
+        "FOWNER",
+        "FSETID",
+        "KILL",
+        "SETGID",
+        "SETUID",
+        "SETPCAP",
+        "SETFCAP",
+    ),
+    *("SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE", "AUDIT_WRITE", "IPC_LOCK"),
+)
+"""Capabilities of a systemd that makes namespaces; it sets no clock, no network and no module."""
+
+
+def boot(spec: dict[str, Any], root: Root) -> None:
+    """A container with systemd as its first process."""
+    capabilities = [f"CAP_{name}" for name in OF_SYSTEMD]
+    kinds = ("bounding", "effective", "permitted")
+    spec["process"] |= {
+        "terminal": False,
+        "user": {"uid": 0, "gid": 0},
+        "args": ["/lib/systemd/systemd", "--log-target=console", "--show-status=no"],
+        "cwd": "/",
+        "env": [
+            "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "container=retinue-test",
+        ],
+        "capabilities": dict.fromkeys(kinds, capabilities),
+        "noNewPrivileges": False,
+        "rlimits": [],
+    }
+    spec["root"] = {"path": str(root.path), "readonly": False}
+    spec["linux"]["namespaces"] = [
+        *(one for one in spec["linux"]["namespaces"] if one["type"] != "network"),
+    ]
+    if {"type": "cgroup"} not in spec["linux"]["namespaces"]:
+        spec["linux"]["namespaces"].append({"type": "cgroup"})
+    tmpfs = [
+        {"destination": place, "type": "tmpfs", "source": "tmpfs", "options": ["mode=755", "nosuid", "nodev"]}
+        for place in ("/run", "/run/lock")
+    ]
+    spec["mounts"] = [*spec["mounts"], *tmpfs, *bind_files()]
+    for mount in spec["mounts"]:
+        if mount["type"] == "cgroup":
+            mount["options"] = ["nosuid", "noexec", "nodev", "relatime", "rw"]
+
+
+def find_free_worker() -> int:
+    """A number of a worker whose port, 9101 to 9109, is free."""
+    for number in range(9, 0, -1):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", 9100 + number)) != 0:
+                return number
+    pytest.skip("NOT CHECKED: the ports of all workers are in use")
+
+
+def test_the_units_run_under_systemd_with_an_import_that_npx_starts(built: Built, tmp_path: Path) -> None:
+    context, port, worker = tmp_path / "units", reserve_port(), find_free_worker()
+    context.mkdir()
+    for unit in (DEPLOY / "systemd").glob("*.service"):
+        shutil.copy(unit, context)
+    text = UNITS.format(image=with_node(built), worker=worker)
+    root = unpack(built.images, derive(built.images, context, text, "localhost/retinue-systemd"))
+    (root.path / "etc" / "retinue" / "retinue.toml").write_text(f"[hub]\nport = {port}\n")
+    container = Container("retinue-systemd", tmp_path / "container")
+    container.configure(lambda spec: boot(spec, root))
+    url, probes = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{9100 + worker}"
+
+    def ask(*command: str) -> str:
+        done = container.execute(*command)
+        journal = container.execute("journalctl", "--no-pager", "--lines=60").stdout
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}\n{journal}"
+        return done.stdout.strip()
+
+    def as_retinue(*arguments: str) -> str:
+        """A command as the user of the units, in the form of docs/production.md."""
+        properties = (
+            "DynamicUser=yes",
+            "User=retinue",
+            "StateDirectory=retinue",
+            "StateDirectoryMode=0700",
+            "WorkingDirectory=/etc/retinue",
+        )
+        options = [word for one in properties for word in ("-p", one)]
+        variables = ("-E", "RETINUE_HOME=/var/lib/retinue", "-E", "HOME=/var/lib/retinue/home")
+        quiet = ("systemd-run", "--quiet", "--pipe", "--wait", *options, *variables)
+        return ask(*quiet, "/opt/retinue/bin/retinue", *arguments)
+
+    def show(unit: str, key: str) -> str:
+        return ask("systemctl", "show", "--value", "--property", key, unit)
+
+    name = container.name
+    hub, of_worker = "retinue-hub.service", f"retinue-worker@{worker}.service"
+    with container.started(OWN_GROUP.format(name=name)) as systemd:
+        wait_until(
+            lambda: systemd.poll() is not None or is_ready(url), "the unit's hub is ready", limit_s=180
+        )
+        assert systemd.poll() is None, container.log
+        wait_until(lambda: is_ready(probes), "the unit's worker is ready", limit_s=180)
+        assert ask("systemctl", "is-active", hub, of_worker).split() == ["active", "active"]
+        token = as_retinue("token", "new", "--scope", "mesh", "--name", "ci").split()[-1]
+        done = as_retinue("import", "mcp-server", "thinking", "--start-s", "240", "--", *NPX[:2], PACKAGE)
+        assert "sequentialthinking" in done
+        assert execute(url, "sequentialthinking", THOUGHT, token)["result"]["thoughtHistoryLength"] == 1
+        state = root.path / "var" / "lib" / "private" / "retinue"
+        assert (state / "home" / ".npm" / "_npx").is_dir(), "npm's cache is in the home of the state"
+        owner = state.stat()
+        assert owner.st_uid != 0, "a user without rights"
+        assert owner.st_mode & 0o777 == 0o700
+        first = show(hub, "MainPID")
+        ask("systemctl", "reload", hub)
+        assert show(hub, "MainPID") == first
+        ask("systemctl", "kill", "--signal=KILL", "--kill-who=main", hub)
+        wait_until(
+            lambda: show(hub, "NRestarts") == "1" and is_ready(url), "it is started again", limit_s=120
+        )
+        ask("systemctl", "stop", hub, of_worker)
+        assert [show(unit, "Result") for unit in (hub, of_worker)] == ["success", "success"]
+    run("unshare", "--mount", "sh", "-c", NO_GROUP.format(name=name))

@@ -19,11 +19,12 @@ from retinue.client.received_parts import receive, value_with_parts
 from retinue.client.run_handle import RunHandle
 from retinue.client.updates import CallerChannel, CallUpdate, QuestionHandler
 from retinue.core.call import Outcome
-from retinue.core.errors import InvalidParametersError, Problem
+from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
 from retinue.core.record import QUERY_CAPABILITIES
 from retinue.core.remote_faults import rebuild_error
 
 if TYPE_CHECKING:
+    from retinue.client.hub_choice import HubChoice
     from retinue.mesh.asking.fanout import Answers
     from retinue.mesh.asking.query import MatchType
     from retinue.mesh.channel import Channel
@@ -59,19 +60,19 @@ class MeshConnection:
         timeout_s: float,
         on_question: QuestionHandler | None = None,
         close: Callable[[], Awaitable[None]] | None = None,
-        check: Callable[[], object] | None = None,
+        choose: Callable[[], HubChoice] | None = None,
     ) -> None:
         self._client = client
         self._timeout_s = timeout_s
         self._on_question = on_question
         self._close = close
-        self._check = check
+        self._choose = choose
         self._hub = HubSkills(client, timeout_s)
         self._schemas: LRUCache[str, Sequence[Row]] = LRUCache(_REMEMBERED)
 
     async def __aenter__(self) -> Self:
-        if self._check is not None:
-            self._check()
+        if self._choose is not None:
+            self._choose()  # raises where no hub is named or runs
         return self
 
     async def __aexit__(
@@ -161,6 +162,20 @@ class MeshConnection:
         }
         reply = await self._hub.read(QUERY_CAPABILITIES, asked, timeout_s=timeout_s + _SLACK_S)
         return Answers.from_json(reply)
+
+    async def publish(self, artifact: str | Mapping[str, Any]) -> str:
+        """Publish a workflow or the card of an agent in the hub's registry; returns the reference.
+
+        A text is a workflow in YAML or JSON, a mapping with ``steps`` its definition, another mapping a card.
+        It takes the token of the hub's state, or one of joining its mesh. Raises DefinitionError and
+        MalformedArtifactError for faults, and RegistryLoginError for another token.
+        """
+        if self._choose is None:
+            raise InvalidSettingError("publish", "this mesh has no registry", remedy="connect to a hub")
+        # imported here, because most programs publish nothing
+        from retinue.client.publishing import publish
+
+        return await publish(self._choose(), self._hub, artifact)
 
     async def imports(self) -> list[Row]:
         """The imported servers: ``name``, ``kind``, ``connected`` or the ``reason``, and tools that wait."""

@@ -44,7 +44,7 @@ def open_connection(
         timeout_s=timeout_s,
         on_question=on_question,
         close=dispatch.aclose,
-        check=choice.choose,
+        choose=choice.choose,
     )
 
 

@@ -184,6 +184,7 @@ class SyncMeshConnection:
     show = _waiting(MeshConnection.show)
     ask_agents = _waiting(MeshConnection.ask_agents)
     imports = _waiting(MeshConnection.imports)
+    publish = _waiting(MeshConnection.publish)
 
     @overload
     def call(
