@@ -117,19 +117,18 @@ def _add_follow(agent: Agent, runs: Runs, access: RunAccess, progress: RunProgre
         ctx: Context,
         after: int = 0,
         wait_s: float = 20.0,
-        progress_after: Annotated[
-            int | None,
-            Field(description="Also what steps report, after this number; 0 = from the first", ge=0),
-        ] = None,
+        progress_after: int = -1,
     ) -> Json:
-        """Returns the events of a run after ``after``; waits at most ``wait_s`` seconds for a new one."""
+        """Returns a run's events after ``after``; waits ``wait_s`` seconds for one."""
+        # the descriptions of the hub's tools share 12 kB: docs/workflows.md explains progress_after
+        shows_reports = progress_after >= 0
         stored = (await access.get(run, ctx.principal)).id
 
         def has_reports() -> bool:
-            return progress_after is not None and progress.last(stored) > progress_after
+            return shows_reports and progress.last(stored) > progress_after
 
         wait_s = min(wait_s, _LONGEST_WAIT_S)
-        if progress_after is not None:
+        if shows_reports:
             progress.watch(stored)
             events = await _next_events(runs, stored, after, wait_s, has_reports)
         elif ctx.has_progress_listener:
@@ -150,7 +149,7 @@ def _add_follow(agent: Agent, runs: Runs, access: RunAccess, progress: RunProgre
             "done": done,
             "status": record.status,
         }
-        if progress_after is not None:
+        if shows_reports:
             reports = progress.list_after(stored, progress_after)
             reply["progress"] = [render_report(report) for report in reports]
             reply["next_progress"] = reports[-1].number if reports else progress_after
@@ -166,14 +165,14 @@ def _add_follow(agent: Agent, runs: Runs, access: RunAccess, progress: RunProgre
 def _add_run_changes(agent: Agent, runs: Runs, access: RunAccess) -> None:
     @agent.skill
     async def cancel_run(run: str, ctx: Context) -> Json:
-        """Cancels a run with its calls in flight; lists the effects that already happened."""
+        """Cancels a run and its calls in flight; lists the effects that happened."""
         record = await runs.cancel((await access.get(run, ctx.principal)).id)
         effects = list_effects(await runs.list_events(record.id))
         return {"run": run, "status": record.status, "effects": effects}
 
     @agent.skill
     async def resume_run(run: str, ctx: Context) -> Json:
-        """Resumes a cancelled run where it stopped, or the undoing of a run that failed half undone."""
+        """Resumes a cancelled run, or the undoing of a run that failed half undone."""
         stored = (await access.get(run, ctx.principal)).id
         seen = await runs.list_events(stored)
         record = await runs.resume(stored)
@@ -183,7 +182,7 @@ def _add_run_changes(agent: Agent, runs: Runs, access: RunAccess) -> None:
     async def rerun_run(
         run: str,
         ctx: Context,
-        from_step: Annotated[str, Field(description="First step to run again")],
+        from_step: Annotated[str, Field(description="First step")],
         new_run: Annotated[str | None, Field(description="Id of the new run")] = None,
     ) -> Json:
         """Runs again from a step, as a new run with the results before it."""
