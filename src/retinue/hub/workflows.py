@@ -208,7 +208,7 @@ def add_start_skill(agent: Agent, starter: RunStarter) -> None:
         overrides: Annotated[
             Json | None, Field(description="agents and timeouts (ms) by step id or position")
         ] = None,
-        progress: bool = False,
+        progress: Annotated[bool, Field(description="keep step text")] = False,
     ) -> Json:
         """Starts a workflow and returns at once."""
         with ctx.entrust() as outgoing:
