@@ -123,7 +123,8 @@ async def test_a_message_that_was_claimed_without_a_run_gets_its_run(
 ) -> None:
     node = bench.node(ON_MESSAGE)
     await add(node)
-    claim, claims = node.trigger_table.claim, []
+    claim = node.trigger_table.claim
+    claims: list[Any] = []
 
     async def claim_twice(*given: Any, **options: Any) -> Any:
         # as when the database does not answer the commit, and the claim is repeated
