@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,8 +72,15 @@ async def test_a_message_that_does_not_fit_starts_nothing(
     assert await bench.list_runs() == []
 
 
-@pytest.mark.parametrize("principal", [ANONYMOUS, Principal("token:app", "token", frozenset({"exposed"}))])
-async def test_a_sender_without_a_token_of_the_mesh_starts_nothing(
+@pytest.mark.parametrize(
+    "principal",
+    [
+        ANONYMOUS,
+        Principal("token:app", "token", frozenset({"exposed"})),
+        replace(TOKEN, agents=("plan-*",)),
+    ],
+)
+async def test_a_sender_without_a_token_of_the_whole_mesh_starts_nothing(
     bench: ScheduleBench, principal: Principal
 ) -> None:
     node = bench.node(ON_MESSAGE)
@@ -98,3 +106,41 @@ async def test_a_run_continues_the_chain_of_its_message_so_that_a_loop_ends(benc
     trace = (await bench.runs.finish(run)).request.origin.trace
     assert trace is not None
     assert (trace.id, trace.depth, trace.path) == (chain.id, 4, chain.path)
+
+
+async def test_a_trigger_that_was_added_again_is_judged_as_it_is_now(bench: ScheduleBench) -> None:
+    node = bench.node(ON_MESSAGE)
+    await add(node)
+    hub = listen(bench, node)
+    await hub.note({**MESSAGE, "sender": "other"}, TOKEN, None)
+    await add(node, on={"message": {"sender": "release-*"}})
+    await hub.note(MESSAGE, TOKEN, None)
+    assert await bench.list_runs() == []
+
+
+async def test_a_message_that_was_claimed_without_a_run_gets_its_run(
+    bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = bench.node(ON_MESSAGE)
+    await add(node)
+    claim = node.trigger_table.claim
+    claims: list[Any] = []
+
+    async def claim_twice(*given: Any, **options: Any) -> Any:
+        # as when the database does not answer the commit, and the claim is repeated
+        if not claims:
+            claims.append(await claim(*given, **options))
+        return await claim(*given, **options)
+
+    monkeypatch.setattr(node.trigger_table, "claim", claim_twice)
+    await listen(bench, node).note(MESSAGE, TOKEN, None)
+    assert len(await bench.list_runs()) == 1
+
+
+async def test_a_message_whose_input_cannot_be_made_is_shown_as_failed(bench: ScheduleBench) -> None:
+    node = bench.node(ON_MESSAGE)
+    await add(node, on={"message": {"input": {"n": "${{ input.payload.missing }}"}}})
+    await listen(bench, node).note(MESSAGE, TOKEN, None)
+    (row,) = await node.all.list_all(LOCAL_TOKEN)
+    assert row["last"]["status"] == "failed"
+    assert "cannot be made of the event" in row["last"]["reason"]

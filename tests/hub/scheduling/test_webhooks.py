@@ -19,6 +19,7 @@ from retinue.core.errors import (
     NotAllowedError,
     NotAuthenticatedError,
     ParseError,
+    RegistryUnreachableError,
     RepeatedEventError,
     RetinueError,
     RunConflictError,
@@ -289,6 +290,22 @@ async def test_a_reason_that_is_not_the_senders_is_kept_for_the_owner(
     assert (await sender.send(node)).is_new
 
 
+async def test_a_workflow_that_cannot_be_read_now_is_shown_as_failed(
+    bench: ScheduleBench, node: Node, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lose(_: Any) -> Any:
+        raise RegistryUnreachableError("http://home.example", "refused")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node.starter.library, "get", lose)
+        with pytest.raises(ExecutionFailedError):
+            await sender.send(node)
+    (row,) = await node.all.list_all(LOCAL_TOKEN)
+    assert (row["status"], row["last"]["status"]) == ("active", "failed")
+    assert "home.example is unreachable" in row["last"]["reason"]
+    assert (await sender.send(node)).is_new
+
+
 async def test_added_again_a_webhook_keeps_address_and_secret_unless_a_new_one_is_wanted(
     bench: ScheduleBench, node: Node, sender: Sender
 ) -> None:
@@ -329,6 +346,18 @@ async def test_a_trigger_is_not_run_by_hand_because_an_event_brings_the_input(
 ) -> None:
     with pytest.raises(InvalidRequestError, match="for each webhook event"):
         await node.all.change(LOCAL_TOKEN, "nightly", "run_now")
+
+
+async def test_a_caller_changes_its_own_trigger_before_a_schedule_of_others_with_its_name(
+    bench: ScheduleBench,
+) -> None:
+    node = bench.node(DEPLOY.replace("required: [commit]", ""))
+    await node.book.add(TOKEN, "nightly", None, {"every": "1h"})
+    await add(node)
+    assert (await node.all.change(LOCAL_TOKEN, "nightly", "pause"))["on"] == "webhook"
+    await node.all.change(LOCAL_TOKEN, "nightly", "remove")
+    (row,) = await node.all.list_all(LOCAL_TOKEN)
+    assert (row["schedule"], row["status"]) == ("nightly~mesh", "active")
 
 
 async def test_a_trigger_beyond_the_rights_of_a_caller_does_not_exist_for_it(

@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # with the database libraries, which a process without runs d
 KNOWN_S = 2.0
 """How long a list of triggers is used, so that a flood of messages reads the database rarely."""
 
+_SECOND_ATTEMPT_S = 0.001
+"""By how much a second attempt is later than the first, so that it is no repetition of it."""
+
 _log = structlog.get_logger("retinue.schedules")
 
 
@@ -48,10 +51,10 @@ class MessageEvents:
     ) -> None:
         """Start the runs of a message that was understood; what prevents them does not concern its sender.
 
-        A message of a caller without a token, or without the scope ``mesh``, starts nothing: the runs have
-        the rights of others.
+        A message of a caller without a token, without the scope ``mesh``, or that is limited to some agents,
+        starts nothing: the runs have the rights of others.
         """
-        if principal.kind == "anonymous" or "mesh" not in principal.scopes or not self._exists():
+        if not _may_start(principal) or not self._exists():
             return
         try:
             table = await self._open_table()
@@ -67,12 +70,19 @@ class MessageEvents:
         for trigger in fitting:
             try:
                 current = await table.find(trigger.id)
-                if current is not None:
-                    await self._starter.start(table, current, event, sent_at=event.at)
+                if current is not None and _fits(current.rule.message, message):
+                    await self._start(table, current, event)
             except RepeatedEventError:
                 continue
             except RetinueError as error:
                 _log.warning("message starts nothing", trigger=trigger.id, error=error.message)
+
+    async def _start(self, table: TriggerTable, trigger: StoredTrigger, event: Event) -> None:
+        try:
+            await self._starter.start(table, trigger, event, sent_at=event.at)
+        except RepeatedEventError:
+            # the claim may be our own, stored without a run because the answer of the database was lost
+            await self._starter.start(table, trigger, event, sent_at=event.at + _SECOND_ATTEMPT_S)
 
     async def _list(self, table: TriggerTable) -> Sequence[StoredTrigger]:
         now = self._clock()
@@ -80,6 +90,10 @@ class MessageEvents:
             self._known = [one for one in await table.list_all() if one.rule.message is not None]
             self._known_until = now + KNOWN_S
         return self._known
+
+
+def _may_start(principal: Principal) -> bool:
+    return principal.kind != "anonymous" and "mesh" in principal.scopes and not principal.agents
 
 
 def _fits(options: OnMessage | None, message: Mapping[str, Any]) -> bool:
