@@ -28,8 +28,9 @@ from retinue.core.errors import (
     UnknownScheduleError,
     UnknownWebhookError,
 )
-from retinue.hub.scheduling.events import StartedByEvent
+from retinue.hub.scheduling.events import EventStarter, StartedByEvent
 from retinue.hub.scheduling.signatures import sign
+from retinue.hub.scheduling.webhooks import UNKNOWN_HOOKS, Webhooks
 from retinue.web.security import LOCAL_TOKEN
 from tests.hub.scheduling.bench import TOKEN, WORK, Node, ScheduleBench
 
@@ -188,6 +189,38 @@ async def test_another_secret_and_another_address_are_refused(
         with pytest.raises(UnknownWebhookError):
             await sender.send(node)
     assert await bench.list_runs() == []
+
+
+async def test_requests_to_unknown_addresses_are_counted_together(
+    bench: ScheduleBench, node: Node, sender: Sender
+) -> None:
+    taken: list[str] = []
+    hub = Webhooks(
+        node.open_triggers,
+        EventStarter(node.firing, clock=bench.read_clock),
+        take=taken.append,
+        clock=bench.read_clock,
+    )
+    node.webhooks = hub
+    for event in ("a", "b"):
+        assert (await sender.send(node, event)).is_new
+    for number in range(3):
+        with pytest.raises(UnknownWebhookError):
+            await hub.receive(f"{number:032x}", {}, b"")
+    own = f"webhook:{sender.hook}"
+    assert taken == [UNKNOWN_HOOKS, own, *[UNKNOWN_HOOKS] * 3]
+    await node.all.change(LOCAL_TOKEN, "nightly", "remove")
+    for _ in range(2):
+        with pytest.raises(UnknownWebhookError):
+            await sender.send(node)
+    assert taken[5:] == [own, UNKNOWN_HOOKS]
+
+
+async def test_the_remedy_of_a_broken_trigger_replaces_it(bench: ScheduleBench, node: Node) -> None:
+    await node.all.add(LOCAL_TOKEN, "nightly", "deploys")
+    node.texts["nightly"] += "description: other\n"
+    (row,) = await node.all.list_all(LOCAL_TOKEN)
+    assert row["reason"].endswith("retinue schedules add nightly --name deploys --on webhook")
 
 
 async def test_events_beyond_the_rate_are_refused_for_a_while(bench: ScheduleBench, node: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
@@ -22,6 +23,12 @@ if TYPE_CHECKING:  # with the database libraries, which a process without runs d
 KNOWN_S = 2.0
 """How long a list of triggers is used, so that a flood of messages reads the database rarely."""
 
+PATIENCE_S = 1.0
+"""How long the answer to a message waits for its runs to be stored, while the database is slow."""
+
+MAX_LATE = 100
+"""Messages whose runs are started after their answer; later ones start nothing."""
+
 _SECOND_ATTEMPT_S = 0.001
 """By how much a second attempt is later than the first, so that it is no repetition of it."""
 
@@ -29,7 +36,11 @@ _log = structlog.get_logger("retinue.schedules")
 
 
 class MessageEvents:
-    """Looks at each message. ``exists`` = whether there may be triggers, ``clock`` = seconds since 1970."""
+    """Looks at each message; close it with `aclose`.
+
+    ``exists`` = whether there may be triggers, ``clock`` = seconds since 1970. A message waits ``patience_s``
+    for its runs to be stored, and not at all while those of another one are late.
+    """
 
     def __init__(
         self,
@@ -38,6 +49,7 @@ class MessageEvents:
         *,
         exists: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._open_table = open_table
         self._starter = starter
@@ -45,6 +57,16 @@ class MessageEvents:
         self._clock = clock
         self._known: Sequence[StoredTrigger] = ()
         self._known_until = 0.0
+        self._patience_s = patience_s
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._late: set[asyncio.Task[None]] = set()
+
+    async def aclose(self) -> None:
+        """Cancel the starts that are late."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def note(
         self, message: Mapping[str, Any], principal: Principal, trace: TraceContext | None
@@ -56,6 +78,27 @@ class MessageEvents:
         """
         if not _may_start(principal) or not self._exists():
             return
+        if len(self._late) >= MAX_LATE:
+            _log.warning("message starts nothing", error="the database of the runs is slow")
+            return
+        task = asyncio.create_task(self._start_all(message, principal, trace), name="message-events")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        _, pending = await asyncio.wait((task,), timeout=0 if self._late else self._patience_s)
+        self._late |= pending
+        task.add_done_callback(self._late.discard)
+
+    async def _start_all(
+        self, message: Mapping[str, Any], principal: Principal, trace: TraceContext | None
+    ) -> None:
+        try:
+            await self._start_fitting(message, principal, trace)
+        except Exception:  # noqa: BLE001  # nobody waits for this task
+            _log.exception("message starts nothing")
+
+    async def _start_fitting(
+        self, message: Mapping[str, Any], principal: Principal, trace: TraceContext | None
+    ) -> None:
         try:
             table = await self._open_table()
             triggers = await self._list(table)
