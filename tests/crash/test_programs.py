@@ -14,6 +14,7 @@ import pytest
 from retinue.workflows.durable.runs import DurableRuns
 from retinue.workflows.runs.ports import RunContext
 from retinue.workflows.runs.records import RunRecord, RunRequest
+from tests.ports import reserve_port
 from tests.processes.running import Program, execute, program, wait_until
 
 AGENT = '''
@@ -53,7 +54,8 @@ EVENT_WITHIN_S = 100.0
 def agent(tmp_path: Path) -> Iterator[Program]:
     (tmp_path / "worker.py").write_text(AGENT)
     (tmp_path / "flow.yaml").write_text(FLOW)
-    with program("serve", "worker.py", cwd=tmp_path) as served:
+    # Another test may give a port that the killed agent leaves to an agent of the same name in another mesh.
+    with program("serve", "worker.py", "--port", str(reserve_port()), cwd=tmp_path) as served:
         served.wait_for("published")
         yield served
 

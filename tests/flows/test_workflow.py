@@ -111,15 +111,17 @@ def test_runs_of_earlier_code_are_found_where_the_new_code_continues_them(tmp_pa
     changed = FLOW.replace('"greet"', '"welcome"')
     file.write_text(changed)
     hosted = HostedWorkflows(load_workflows(str(file)))
-    assert hosted.find(old.definition.code) is None
+    assert hosted.find("hello", old.definition.code) is None
     missing = hosted.explain_missing(old.definition.to_json())
     assert missing is not None
     assert missing.startswith("continued.py:hello (sha256:")
     file.write_text(changed.replace("@workflow", f'@workflow(continues=("{old.definition.code.digest}",))'))
     hosted = HostedWorkflows(load_workflows(str(file)))
-    assert hosted.find(old.definition.code) is not None
+    assert hosted.find("hello", old.definition.code) is not None
     assert hosted.explain_missing(old.definition.to_json()) is None
-    assert hosted.find(CodeReference(file="continued.py", function="other", digest="sha256:1")) is None
+    assert (
+        hosted.find("hello", CodeReference(file="continued.py", function="other", digest="sha256:1")) is None
+    )
 
 
 def test_a_file_of_the_settings_that_has_no_workflow_or_a_taken_name_is_refused(tmp_path: Path) -> None:

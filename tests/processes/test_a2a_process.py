@@ -19,7 +19,7 @@ from jwt.api_jwk import PyJWK
 from mcp import Client
 
 from tests.ports import reserve_port
-from tests.processes.commands import retinue
+from tests.processes.commands import retinue, run_command
 from tests.processes.inside import inside
 from tests.processes.running import is_free, wait_until
 
@@ -104,8 +104,11 @@ async def test_an_agent_of_ours_is_imported_over_a2a_with_its_schemas_and_its_si
     ):
         peer = served.url_in("greeter 1.0.0 at")
         hub.wait_for("0 agents")
-        refused = run(here, "import", "a2a", peer, "--name", "greeter")
-        assert "which is not trusted" in refused
+        refused = run_command(
+            "import", "a2a", peer, "--name", "greeter", cwd=ROOT, environment=state_of(here)
+        )
+        assert refused.returncode == 7
+        assert "which is not trusted" in refused.stderr
         run(here, "imports", "remove", "greeter")
         wait_until(lambda: "greeter" not in run(here, "agents"), "the hub has dropped it")
         run(here, "keys", "trust", "publisher", f"{peer}/.well-known/jwks.json")

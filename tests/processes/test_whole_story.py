@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -284,7 +285,7 @@ async def test_five_seeds_in_one_story(story: Story) -> None:
 def read_trace_page(page: str) -> list[str]:
     """The rows of the page without their durations: agent, skill, endpoint, outcome, depth."""
     rows = re.findall(r"<tr data-key.*?</tr>", page, re.DOTALL)
-    plain = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in rows]
+    plain = [" ".join(unescape(re.sub(r"<[^>]+>", " ", row)).split()) for row in rows]
     # the reason of a refusal holds ids
     plain = [
         re.sub(r"(recursion_limit) Call chain too deep: .* (\d)( [\d.]+ m?s)$", r"\1 \2\3", row)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +47,17 @@ def test_a_token_of_another_mesh_or_with_a_changed_letter_is_refused() -> None:
     for tokens, sent in ((RegistryTokens(KEY[::-1]), text), (RegistryTokens(KEY), changed)):
         with pytest.raises(NotAuthenticatedError, match="not one of this registry"):
             tokens.open(sent.encode())
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b'{"alg":"dir","enc":{}}', b'["alg","enc"]', b'"alg enc"', b'{"alg":["dir"],"enc":"A256GCM"}', b"7"],
+)
+def test_a_token_with_another_header_is_refused(header: bytes) -> None:
+    text, _ = RegistryTokens(KEY).issue(b"x", {})
+    forged = base64.urlsafe_b64encode(header).rstrip(b"=").decode()
+    with pytest.raises(NotAuthenticatedError, match="not one of this registry"):
+        RegistryTokens(KEY).open(f"rtnr_{forged}.{text.partition('.')[2]}".encode())
 
 
 @given(st.binary(max_size=80))

@@ -337,7 +337,7 @@ class Agent(Offering):
         if signature.is_async:
             value = await function(**bound)
         else:
-            running = asyncio.to_thread(_run, function, bound)
+            running = asyncio.to_thread(call_in_thread, function, **bound)
             value = await (running if context.idempotency_key is None else _run_to_its_end(running))
             if inspect.isawaitable(value):  # a decorator hides that the function is asynchronous
                 value = await value
@@ -412,10 +412,10 @@ async def _run_to_its_end(in_thread: Coroutine[Any, Any, Any]) -> Any:
     return pending.result()
 
 
-def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Run a function in a thread, replacing exceptions that a future cannot carry, such as StopIteration."""
+def call_in_thread(function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
+    """Call a function in a thread, replacing exceptions that a future cannot carry, such as StopIteration."""
     try:
-        return function(**arguments)
+        return function(*args, **named)
     except (StopIteration, SystemExit, KeyboardInterrupt) as error:
         name = type(error).__name__
         reason = str(error).partition("\n")[0]

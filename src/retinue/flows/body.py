@@ -53,16 +53,20 @@ class HostedWorkflows:
         """The workflows as the library lists them, in the order of their names."""
         return [self._workflows[name].loaded for name in sorted(self._workflows)]
 
-    def find(self, code: CodeReference) -> CodeWorkflow | None:
-        """The workflow that executes runs of this code; None where this process has no such code."""
-        return next((one for one in self._workflows.values() if one.executes(code)), None)
+    def find(self, name: str, code: CodeReference) -> CodeWorkflow | None:
+        """The workflow that executes runs of this name and code; None where this process has none.
+
+        The name counts as well, because workflows that one function makes have the same code.
+        """
+        workflow = self._workflows.get(name)
+        return workflow if workflow is not None and workflow.executes(code) else None
 
     def explain_missing(self, definition: Mapping[str, Any]) -> str | None:
         """Which code a run with this stored definition waits for; None for none."""
         if CODE not in definition:
             return None
         code = CodeReference.model_validate(definition[CODE])
-        return None if self.find(code) is not None else describe_code(code)
+        return None if self.find(definition["name"], code) is not None else describe_code(code)
 
 
 def describe_code(code: CodeReference) -> str:
@@ -85,7 +89,7 @@ class CodeBody:
         waits, until one comes, the run is cancelled or the process ends: other code might make other steps.
         """
         code = CodeReference.model_validate(request.definition[CODE])
-        workflow = self._hosted.find(code)
+        workflow = self._hosted.find(request.definition["name"], code)
         if workflow is None:
             _log.warning("run waits for its code", run=context.run_id, code=describe_code(code))
         while workflow is None:
@@ -102,7 +106,7 @@ async def _execute(workflow: CodeWorkflow, context: RunContext, request: RunRequ
         value = workflow.signature.encode(await workflow.function(**arguments))
     except DurableRuleError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # SystemExit would end this process, and again after each start
         failed = await _undo(frame, _explain(workflow, error))
         frame.record_usage()
         raise failed from error
@@ -121,7 +125,7 @@ async def _undo(frame: Frame, failed: RetinueError) -> RetinueError:
     return await finish_undoing(frame, failed)
 
 
-def _explain(workflow: CodeWorkflow, error: Exception) -> RetinueError:
+def _explain(workflow: CodeWorkflow, error: Exception | SystemExit) -> RetinueError:
     """The error of a failed step, or what the author's code raised, with its line."""
     failed = error if isinstance(error, StepFailedError) else error.__cause__
     if isinstance(error, RetinueError) and isinstance(failed, StepFailedError):

@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from retinue.authoring.forms import make_form
 from retinue.core.errors import InvalidSettingError, StepFailedError
+from retinue.flows.arguments import arguments_as_json, refuse_iterators
 from retinue.flows.children import make_child
 from retinue.flows.rounds import MarkedContext, Rounds
 from retinue.flows.steps import (
     Perform,
     PlannedStep,
-    arguments_as_json,
     find_error,
     make_call,
     make_own,
@@ -365,6 +365,7 @@ class Run:
         """The step of an own function."""
         perform = make_own(function, args, named, timeout_s=options.timeout_s, retry=options.retry)
         wanted = name_of(function)
+        refuse_iterators(wanted, args, named)
         return self._plan(options.name or wanted, mark_of("step", wanted, args, named), perform)
 
     def _plan(self, wanted: str, mark: Mark, perform: Perform[T]) -> PlannedStep[T]:

@@ -7,16 +7,19 @@ import inspect
 import sys
 import typing
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from retinue.authoring.agent import call_in_thread
 from retinue.authoring.results import encode_result
 from retinue.core.errors import (
+    ExecutionFailedError,
     InvalidParametersError,
     InvalidSettingError,
     OutputInvalidError,
@@ -26,6 +29,7 @@ from retinue.core.errors import (
     StepFailedError,
 )
 from retinue.core.remote_faults import rebuild_error
+from retinue.flows.arguments import to_json
 from retinue.workflows.definitions.definition import Retry
 from retinue.workflows.interpreter.calls import Ask, CallSteps, shown_input
 from retinue.workflows.interpreter.frame import Frame, below
@@ -116,14 +120,18 @@ def make_own(
     """The call of an own function; a plain one runs in a thread."""
     returned = _read_return(function)
 
-    async def effect() -> Any:
-        if inspect.iscoroutinefunction(function):
-            value = await function(*args, **named)
-        else:
-            value = await asyncio.to_thread(function, *args, **named)
-            if inspect.isawaitable(value):
-                value = await value
+    async def effect(path: str) -> Any:
+        try:
+            if inspect.iscoroutinefunction(function):
+                value = await function(*args, **named)
+            else:
+                value = await _run_in_thread(function, args, named)
+                if inspect.isawaitable(value):
+                    value = await value
+        except SystemExit as error:  # would end this process, and again after each start
+            raise ExecutionFailedError.from_exception(error) from error
         encoded = encode_result(name_of(function), value, None if returned is Any else TypeAdapter(returned))
+        _convert(path, encoded, returned)  # a value that cannot be read back wins no race
         return {"value": encoded, "agent": None}
 
     async def perform(frame: Frame, path: str) -> Any:
@@ -134,7 +142,7 @@ def make_own(
             facts = {"kind": "call", "skill": name_of(function), "agent": None, "attempt": number}
             facts |= {"input": shown_input(to_json(list(args)) if args else to_json(dict(named)))}
             facts |= {"below": below(here, path)}
-            outcome = await frame.context.step(here, effect, timeout_s=timeout_s, facts=facts)
+            outcome = await frame.context.step(here, partial(effect, path), timeout_s=timeout_s, facts=facts)
             if outcome.fault is None:
                 return _convert(path, outcome.value["value"], returned)
             if not outcome.fault.retryable:
@@ -143,6 +151,25 @@ def make_own(
         raise StepFailedError(path, None, as_json(outcome.fault))
 
     return perform
+
+
+async def _run_in_thread(
+    function: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]
+) -> Any:
+    """Call a plain function in a thread, which cannot be stopped: a cancellation waits for its end.
+
+    So no attempt runs at the same time as the one before.
+    """
+    running = asyncio.create_task(asyncio.to_thread(call_in_thread, function, *args, **named))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((running,))
+        if not running.cancelled():
+            running.exception()  # read, so that it is not reported as lost
+        raise
 
 
 def mark_of(*facts: Any) -> Mark:
@@ -157,22 +184,6 @@ def find_caller() -> str:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN_CODE):
         frame = frame.f_back
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-def to_json(value: Any) -> Any:
-    """Arguments as JSON; an object that has no such form is named by its type."""
-    return to_jsonable_python(value, by_alias=True, fallback=lambda given: f"<{type(given).__qualname__}>")
-
-
-def arguments_as_json(skill: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a skill; raises InvalidParametersError for a value that JSON cannot represent."""
-    try:
-        made: dict[str, Any] = to_jsonable_python(dict(arguments), by_alias=True)
-    except PydanticSerializationError as error:
-        raise InvalidParametersError(
-            [Problem("", f"an argument of {skill} is no JSON value: {error}")]
-        ) from error
-    return made
 
 
 def name_of(function: Callable[..., Any]) -> str:

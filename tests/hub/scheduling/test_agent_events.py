@@ -9,6 +9,12 @@ from typing import Any
 
 import pytest
 
+from retinue.core.errors import (
+    RegistryUnreachableError,
+    RepeatedEventError,
+    RetinueError,
+    StateError,
+)
 from retinue.core.record import Listing
 from retinue.hub.scheduling.agent_events import AgentEvents, name_event
 from retinue.hub.scheduling.events import EventStarter
@@ -17,6 +23,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.permissions import Access
 from retinue.web.security import LOCAL_TOKEN
+from retinue.workflows.triggers import StoredTrigger, TriggerProgress
 from tests.hub.scheduling.bench import TOKEN, WORK, Node, ScheduleBench, make_agent
 
 ON_AGENT = f"on: {{agent: {{event: [joined, left, unreachable, healthy], name: 'a-*'}}}}\n{WORK}"
@@ -156,6 +163,94 @@ async def test_changes_during_a_pause_start_nothing_afterwards(bench: ScheduleBe
     hub.withdraw("a-new")
     await hub.look()
     assert await list_events(bench) == [("left", "a-new")]
+
+
+async def test_the_events_of_a_trigger_that_was_added_again_start_runs_of_their_own(
+    bench: ScheduleBench,
+) -> None:
+    hub = Hub(bench, bench.node(ON_AGENT))
+    for _ in range(2):
+        await hub.book.add(LOCAL_TOKEN, "nightly", None, None, None)
+        hub.publish("a-new")
+        await hub.look()
+        await hub.book.change(LOCAL_TOKEN, "nightly", "remove")
+        hub.withdraw("a-new")
+        await hub.look()
+        bench.now += 1
+    assert await list_events(bench) == [("joined", "a-new")] * 2
+
+
+async def test_a_trigger_that_fails_takes_its_changes_in_later_and_keeps_no_other_from_them(
+    bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = Hub(bench, bench.node(ON_AGENT))
+    for name in ("first", "second"):
+        await hub.book.add(LOCAL_TOKEN, "nightly", name, None, None)
+    hub.publish("a-new")
+    with monkeypatch.context() as patched:
+        change = hub.node.trigger_table.change
+
+        async def break_first(trigger: StoredTrigger, progress: TriggerProgress) -> bool:
+            if trigger.name == "first":
+                raise StateError("the database does not answer", remedy="")
+            return await change(trigger, progress)
+
+        patched.setattr(hub.node.trigger_table, "change", break_first)
+        await hub.look()
+    assert [run.partition(":")[0] for run in await bench.list_runs()] == ["second"]
+    await hub.look()
+    assert sorted(run.partition(":")[0] for run in await bench.list_runs()) == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RegistryUnreachableError("http://home.example", "refused"),
+        StateError("the database does not answer", remedy=""),
+        RepeatedEventError("e", "r"),
+    ],
+)
+async def test_an_event_whose_run_may_be_started_later_waits(
+    bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch, error: RetinueError
+) -> None:
+    hub = Hub(bench, bench.node(ON_AGENT))
+    await hub.book.add(LOCAL_TOKEN, "nightly", None, None, None)
+    hub.publish("a-new")
+
+    async def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hub.events._starter, "start", fail)
+        await hub.look()
+    assert await bench.list_runs() == []
+    bench.now += 1
+    await hub.look()
+    await hub.look()
+    assert await list_events(bench) == [("joined", "a-new")]
+
+
+async def test_an_event_that_was_claimed_without_a_run_gets_its_run(
+    bench: ScheduleBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = Hub(bench, bench.node(ON_AGENT))
+    await hub.book.add(LOCAL_TOKEN, "nightly", None, None, None)
+    hub.publish("a-new")
+    table = hub.node.trigger_table
+    claim = table.claim
+
+    async def claim_twice(*given: Any, **options: Any) -> Any:
+        # as when the database does not answer the commit, and the claim is repeated
+        await claim(*given, **options)
+        return await claim(*given, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table, "claim", claim_twice)
+        await hub.look()
+    assert await bench.list_runs() == []
+    bench.now += 1
+    await hub.look()
+    assert await list_events(bench) == [("joined", "a-new")]
 
 
 @pytest.mark.parametrize(

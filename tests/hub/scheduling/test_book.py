@@ -174,6 +174,17 @@ async def test_a_broken_schedule_is_added_again_after_somebody_has_read_the_work
     assert (await node.add(every="1h"))["status"] == "active"
 
 
+async def test_the_remedy_of_a_broken_or_ended_schedule_replaces_it(bench: ScheduleBench) -> None:
+    node = bench.node()
+    await node.book.add(LOCAL_TOKEN, "nightly", "often", {"every": "1h"})
+    node.texts["nightly"] = WORK.replace("n: 1", "n: 2")
+    assert (await node.show())["reason"].endswith("retinue schedules add nightly --name often")
+    bench.ended[LOCAL_TOKEN.id] = "the rights have ended"
+    with pytest.raises(NotAllowedError) as caught:
+        await node.book.change(LOCAL_TOKEN, "often", "resume")
+    assert caught.value.remedy.endswith("retinue schedules add nightly --name often")
+
+
 async def test_a_change_of_a_nested_workflow_breaks_the_schedule_too(bench: ScheduleBench) -> None:
     node = bench.node("name: nightly\nsteps:\n- {id: a, workflow: inner, with: {}}\n")
     node.texts["inner"] = WORK

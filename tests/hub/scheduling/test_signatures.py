@@ -43,6 +43,7 @@ def test_one_fitting_signature_of_several_is_enough() -> None:
         ({"webhook_id": "msg_other"}, BODY, "does not fit"),
         ({"webhook_timestamp": str(SENT_AT + 1)}, BODY, "does not fit"),
         ({"webhook_signature": "v2" + SIGNATURE[2:]}, BODY, "does not fit"),
+        ({"webhook_signature": "v1,ümläut"}, BODY, "does not fit"),
         ({"webhook_signature": sign(new_secret(), EVENT, SENT_AT, BODY)}, BODY, "does not fit"),
         ({}, b'{"test": 2432232315}', "does not fit"),
     ],

@@ -19,6 +19,7 @@ from retinue.core.errors import (
     NotAllowedError,
     NotAuthenticatedError,
     ParseError,
+    RegistryUnreachableError,
     RepeatedEventError,
     RetinueError,
     RunConflictError,
@@ -27,8 +28,9 @@ from retinue.core.errors import (
     UnknownScheduleError,
     UnknownWebhookError,
 )
-from retinue.hub.scheduling.events import StartedByEvent
+from retinue.hub.scheduling.events import EventStarter, StartedByEvent
 from retinue.hub.scheduling.signatures import sign
+from retinue.hub.scheduling.webhooks import UNKNOWN_HOOKS, Webhooks
 from retinue.web.security import LOCAL_TOKEN
 from tests.hub.scheduling.bench import TOKEN, WORK, Node, ScheduleBench
 
@@ -189,6 +191,38 @@ async def test_another_secret_and_another_address_are_refused(
     assert await bench.list_runs() == []
 
 
+async def test_requests_to_unknown_addresses_are_counted_together(
+    bench: ScheduleBench, node: Node, sender: Sender
+) -> None:
+    taken: list[str] = []
+    hub = Webhooks(
+        node.open_triggers,
+        EventStarter(node.firing, clock=bench.read_clock),
+        take=taken.append,
+        clock=bench.read_clock,
+    )
+    node.webhooks = hub
+    for event in ("a", "b"):
+        assert (await sender.send(node, event)).is_new
+    for number in range(3):
+        with pytest.raises(UnknownWebhookError):
+            await hub.receive(f"{number:032x}", {}, b"")
+    own = f"webhook:{sender.hook}"
+    assert taken == [UNKNOWN_HOOKS, own, *[UNKNOWN_HOOKS] * 3]
+    await node.all.change(LOCAL_TOKEN, "nightly", "remove")
+    for _ in range(2):
+        with pytest.raises(UnknownWebhookError):
+            await sender.send(node)
+    assert taken[5:] == [own, UNKNOWN_HOOKS]
+
+
+async def test_the_remedy_of_a_broken_trigger_replaces_it(bench: ScheduleBench, node: Node) -> None:
+    await node.all.add(LOCAL_TOKEN, "nightly", "deploys")
+    node.texts["nightly"] += "description: other\n"
+    (row,) = await node.all.list_all(LOCAL_TOKEN)
+    assert row["reason"].endswith("retinue schedules add nightly --name deploys --on webhook")
+
+
 async def test_events_beyond_the_rate_are_refused_for_a_while(bench: ScheduleBench, node: Node) -> None:
     sender = Sender(bench, await add(node, on={"webhook": {"per_minute": 2}}))
     for event in ("a", "b"):
@@ -289,6 +323,22 @@ async def test_a_reason_that_is_not_the_senders_is_kept_for_the_owner(
     assert (await sender.send(node)).is_new
 
 
+async def test_a_workflow_that_cannot_be_read_now_is_shown_as_failed(
+    bench: ScheduleBench, node: Node, sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lose(_: Any) -> Any:
+        raise RegistryUnreachableError("http://home.example", "refused")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node.starter.library, "get", lose)
+        with pytest.raises(ExecutionFailedError):
+            await sender.send(node)
+    (row,) = await node.all.list_all(LOCAL_TOKEN)
+    assert (row["status"], row["last"]["status"]) == ("active", "failed")
+    assert "home.example is unreachable" in row["last"]["reason"]
+    assert (await sender.send(node)).is_new
+
+
 async def test_added_again_a_webhook_keeps_address_and_secret_unless_a_new_one_is_wanted(
     bench: ScheduleBench, node: Node, sender: Sender
 ) -> None:
@@ -329,6 +379,18 @@ async def test_a_trigger_is_not_run_by_hand_because_an_event_brings_the_input(
 ) -> None:
     with pytest.raises(InvalidRequestError, match="for each webhook event"):
         await node.all.change(LOCAL_TOKEN, "nightly", "run_now")
+
+
+async def test_a_caller_changes_its_own_trigger_before_a_schedule_of_others_with_its_name(
+    bench: ScheduleBench,
+) -> None:
+    node = bench.node(DEPLOY.replace("required: [commit]", ""))
+    await node.book.add(TOKEN, "nightly", None, {"every": "1h"})
+    await add(node)
+    assert (await node.all.change(LOCAL_TOKEN, "nightly", "pause"))["on"] == "webhook"
+    await node.all.change(LOCAL_TOKEN, "nightly", "remove")
+    (row,) = await node.all.list_all(LOCAL_TOKEN)
+    assert (row["schedule"], row["status"]) == ("nightly~mesh", "active")
 
 
 async def test_a_trigger_beyond_the_rights_of_a_caller_does_not_exist_for_it(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -444,3 +445,29 @@ async def test_of_a_body_that_broke_a_rule_nobody_knows_what_it_used(open_runs: 
     async with open_runs(body) as runs:
         await runs.start(ask(), run_id="r")
         assert (await runs.finish("r")).calls is None
+
+
+async def test_after_a_broken_rule_no_call_has_an_effect_and_an_endless_body_is_ended(
+    open_runs: Open,
+) -> None:
+    effects: list[str] = []
+
+    async def note() -> Any:
+        effects.append("b")
+
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        await context.step("a", gives(1), timeout_s=5)
+        while True:
+            try:
+                await context.step("a", gives(2), timeout_s=5)
+            except Exception:  # noqa: BLE001 - what an author may write
+                with suppress(Exception):
+                    await context.step("b", note, timeout_s=5)
+
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        record = await runs.finish("r")
+    assert record.status == "failed"
+    assert record.fault is not None
+    assert record.fault.type == "durable_rule"
+    assert not effects

@@ -10,21 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
 from retinue.core.call import Principal
-from retinue.core.errors import (
-    BusyError,
-    NotAllowedError,
-    RepeatedEventError,
-    RetinueError,
-    StateError,
-)
+from retinue.core.errors import NotAllowedError, RepeatedEventError, RetinueError
 from retinue.hub.scheduling.events import EventStarter
+from retinue.hub.scheduling.firing import may_pass
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.permissions import Access, is_seen, matches
@@ -121,16 +116,42 @@ class AgentEvents:
             self._wake.clear()
 
     async def look(self) -> None:
-        """Take in the changes so far, and start the runs of all events that wait; raises StateError."""
+        """Take in the changes so far, and start the runs of all events that wait; raises StateError.
+
+        A trigger that fails keeps no other from its events; its changes are taken in at the next look.
+        """
         table = await self._open_table()
         triggers = [trigger for trigger in await table.list_all() if trigger.rule.agent is not None]
+        # the changes of all are stored before a run is started, which may take long
+        for trigger in await self._take_in_all(table, triggers):
+            if trigger.progress.waiting and not trigger.progress.paused:
+                try:
+                    await self._start_waiting(table, trigger)
+                except Exception as error:  # noqa: BLE001  # the other triggers go on
+                    _log.warning("events of agents wait", trigger=trigger.id, error=str(error))
+
+    async def _take_in_all(
+        self, table: TriggerTable, triggers: Iterable[StoredTrigger]
+    ) -> Sequence[StoredTrigger]:
+        """The triggers that exist still, with the changes so far; what one could not store is kept."""
         changed, self._changed = self._changed, {}
+        if not changed:
+            return list(triggers)
+        advanced: list[StoredTrigger] = []
+        is_complete = True
         for trigger in triggers:
-            taken: StoredTrigger | None = trigger
-            if changed:
-                taken = await self._take_in(table, trigger, changed.items())
-            if taken is not None and taken.progress.waiting and not taken.progress.paused:
-                await self._start_waiting(table, taken)
+            try:
+                current = await self._take_in(table, trigger, changed.items())
+            except Exception as error:  # noqa: BLE001  # the other triggers go on
+                _log.warning("changes of agents not taken in", trigger=trigger.id, error=str(error))
+                is_complete = False
+                continue
+            advanced += [] if current is None else [current]
+        if not is_complete:
+            # the triggers that have them already find no change in them
+            for name, was_added in changed.items():
+                self._changed[name] = self._changed.get(name, False) or was_added
+        return advanced
 
     async def _take_in(
         self, table: TriggerTable, trigger: StoredTrigger, changed: Iterable[tuple[str, bool]]
@@ -151,6 +172,7 @@ class AgentEvents:
         options, progress = trigger.rule.agent, trigger.progress
         assert options is not None
         agents, waiting, seen = dict(progress.agents), list(progress.waiting), progress.seen
+        began_ms = int(trigger.added_at * 1000)
         for name, was_added in changed:
             if not self._concerns(options, name, trigger.owner.principal):
                 continue
@@ -164,18 +186,19 @@ class AgentEvents:
             seen += 1
             what = name_event(before, after, was_added=was_added)
             if what in options.event and not progress.paused and len(waiting) < MAX_WAITING:
-                waiting.append(self._make_event(name, str(what), seen))
+                waiting.append(self._make_event(name, str(what), f"{began_ms}-{seen}"))
         return replace(progress, agents=agents, waiting=tuple(waiting), seen=seen)
 
     def _concerns(self, options: OnAgent, name: str, owner: Principal) -> bool:
         return matches(name, (options.name,)) and is_seen(self._access.view_of(owner), name)
 
-    def _make_event(self, name: str, what: str, seen: int) -> Event:
+    def _make_event(self, name: str, what: str, mark: str) -> Event:
+        """The event; ``mark`` is unique, also after the trigger was added again."""
         value: dict[str, Any] = {"event": what, "agent": name}
         entry = self._directory.find_named(name)
         if entry is not None and entry.version is not None:
             value["version"] = str(entry.version)
-        return Event(f"{what}-{name}-{seen}", self._clock(), value)
+        return Event(f"{what}-{name}-{mark}", self._clock(), value)
 
     async def _start_waiting(self, table: TriggerTable, trigger: StoredTrigger) -> None:
         is_home = trigger.home == await table.read_home()
@@ -185,13 +208,14 @@ class AgentEvents:
                 continue
             try:
                 await self._starter.start(table, current, event, sent_at=self._clock())
-            except (BusyError, StateError):
-                return
+            except RepeatedEventError:
+                continue  # claimed elsewhere a moment ago; the next look finds the run, or starts it
             except RetinueError as error:
+                if may_pass(error):
+                    return
                 if isinstance(error, NotAllowedError) and not is_home:
                     return  # its home knows the token of the owner and the workflow, and starts the run
-                if not isinstance(error, RepeatedEventError):
-                    _log.warning("event of an agent starts nothing", trigger=trigger.id, error=error.message)
+                _log.warning("event of an agent starts nothing", trigger=trigger.id, error=error.message)
             while (current := await table.find(trigger.id)) is not None:
                 left = tuple(one for one in current.progress.waiting if one.id != event.id)
                 if await table.change(current, replace(current.progress, waiting=left)):

@@ -54,8 +54,14 @@ class EventStarter:
         InvalidParametersError for a payload that does not fit the workflow, BusyError, RunConflictError for
         another payload under the same id, and what prevents the run.
         """
-        loaded = await self._load(table, trigger)
-        given = await _make_input(trigger, event)
+        try:
+            loaded = await self._load(table, trigger)
+            given = await _make_input(trigger, event)
+        except NotAllowedError:
+            raise  # the reason is that of the trigger, and stored with it
+        except RetinueError as error:
+            await self._note(table, trigger, self._last(event, "failed", reason=describe(error)))
+            raise
         run = trigger.run_id(event.id)
         claim = await table.claim(trigger, event.id, sent_at=sent_at, now=self._clock())
         if claim.what == "repeated":

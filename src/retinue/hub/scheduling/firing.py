@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,7 +49,7 @@ class Firing:
         if await self.digest(loaded) != schedule.digest:
             raise InvalidRequestError(
                 f"workflow {schedule.workflow} was changed since the schedule was added",
-                remedy=f"read it, then add the schedule again: retinue schedules add {schedule.workflow}",
+                remedy=f"read it, then add the schedule again, with its options: {command_to_add(schedule)}",
             )
         return loaded
 
@@ -99,6 +100,18 @@ def own(principal: Principal) -> ScheduleOwner:
             remedy="use a token that the hub has issued: retinue token new --scope mesh --name NAME",
         )
     return ScheduleOwner(principal.id, principal.kind, principal.scopes)
+
+
+def default_name(workflow: str) -> str:
+    """The name of a schedule of a workflow that was added without one."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", workflow)[:64]
+
+
+def command_to_add(stored: Stored) -> str:
+    """The command that replaces a schedule or trigger, without the options of its own."""
+    name = "" if stored.name == default_name(stored.workflow) else f" --name {stored.name}"
+    event = f" --on {stored.kind}" if isinstance(stored, StoredTrigger) else ""
+    return f"retinue schedules add {stored.workflow}{name}{event}"
 
 
 def describe(error: RetinueError) -> str:

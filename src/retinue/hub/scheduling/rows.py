@@ -16,7 +16,7 @@ from retinue.core.errors import (
     RetinueError,
     UnknownRunError,
 )
-from retinue.hub.scheduling.firing import Firing, Stored, describe
+from retinue.hub.scheduling.firing import Firing, Stored, command_to_add, default_name, describe
 from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.definition import Definition, StrictModel
 from retinue.workflows.schedules import LastFiring
@@ -34,7 +34,7 @@ _Rule = TypeVar("_Rule", bound=StrictModel)
 def make_name(workflow: str, name: str | None) -> str:
     """The name of a schedule: ``name``, or one made of the workflow's; raises InvalidParametersError."""
     if name is None:
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", workflow)[:64]
+        name = default_name(workflow)
     if _NAME.fullmatch(name) is None:
         wanted = "1 to 64 letters, digits, and . _ - after the first"
         raise InvalidParametersError([Problem("name", f"field 'name' is no name of a schedule: {wanted}")])
@@ -75,7 +75,7 @@ def refuse_ended(firing: Firing, stored: Stored) -> None:
     if reason := firing.check_owner(stored.owner):
         raise NotAllowedError(
             f"schedule {stored.name} acts for {stored.owner.id}: {reason}",
-            remedy=f"add it again, with your own rights: retinue schedules add {stored.workflow}",
+            remedy=f"add it again, with your own rights and its options: {command_to_add(stored)}",
         )
 
 

@@ -35,11 +35,15 @@ if TYPE_CHECKING:  # with the database libraries, which a process without runs d
 HOOK = re.compile(r"[0-9a-f]{32}")
 """The id of a webhook in its address, which nobody can guess."""
 
+UNKNOWN_HOOKS = "webhooks"
+"""The caller by which requests to ids that were not yet found are counted together."""
+
 _log = structlog.get_logger("retinue.schedules")
 
 
 class Webhooks:
-    """The webhooks of a mesh. ``exists`` = whether there may be any, ``take`` limits the rate of one address.
+    """The webhooks of a mesh. ``exists`` = whether there may be any, ``take`` limits the rate of one address,
+    and of all unknown ones together.
 
     A sender learns no more of the hub than what its own request lacks.
     """
@@ -58,6 +62,7 @@ class Webhooks:
         self._exists = exists
         self._take = take
         self._clock = clock
+        self._known: set[str] = set()
 
     async def receive(self, hook: str, headers: Mapping[str, str], body: bytes) -> StartedByEvent:
         """Start the run of a request; ``headers`` have lower-case names.
@@ -68,7 +73,8 @@ class Webhooks:
         """
         if HOOK.fullmatch(hook) is None or not self._exists():
             raise UnknownWebhookError
-        self._take(f"webhook:{hook}")
+        # a bucket of its own for each unknown id would push those of other callers out
+        self._take(f"webhook:{hook}" if hook in self._known else UNKNOWN_HOOKS)
         try:
             return await self._receive(hook, headers, body)
         except _FOR_SENDER:
@@ -81,7 +87,9 @@ class Webhooks:
         table = await self._open_table()
         trigger = await table.find_hook(hook)
         if trigger is None or trigger.rule.webhook is None:
+            self._known.discard(hook)
             raise UnknownWebhookError
+        self._known.add(hook)
         if len(body) > trigger.rule.webhook.max_bytes:
             raise TooLargeError("the payload", trigger.rule.webhook.max_bytes)
         delivery = verify(trigger.secret, headers, body, self._clock())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -117,7 +117,7 @@ class SchedulesPart(Part):
                 figures.put("retinue_schedules", count, status)
 
         is_hub, is_firing = process.kind == "hub", process.kind in _FIRING
-        with self._listening(process, runs, starter, agents) if is_hub else nullcontext(()) as routes:
+        async with self._listening(process, runs, starter, agents) if is_hub else nullcontext(()) as routes:
             yield Opened(
                 skills=partial(add_schedule_skills, book=schedules) if process.kind != "worker" else None,
                 routes=routes,
@@ -127,10 +127,10 @@ class SchedulesPart(Part):
                 figures=figures if is_firing else None,
             )
 
-    @contextmanager
-    def _listening(
+    @asynccontextmanager
+    async def _listening(
         self, process: Process, runs: LazyRuns, starter: EventStarter, agents: AgentEvents
-    ) -> Iterator[tuple[BaseRoute, ...]]:
+    ) -> AsyncIterator[tuple[BaseRoute, ...]]:
         """Events reach the triggers of a hub; gives the routes by which some of them come."""
         exists = runs.store.exists
         webhooks = Webhooks(
@@ -147,6 +147,7 @@ class SchedulesPart(Part):
             yield (webhook_route(webhooks),)
         finally:
             unsubscribe()
+            await messages.aclose()
 
 
 def find_end_of_rights(keys: Path, clock: Callable[[], float], owner: ScheduleOwner) -> str:

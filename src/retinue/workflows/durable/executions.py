@@ -156,6 +156,7 @@ class Executions:
             await self._open(execution, events, request["name"], is_new)
             return await self._drive(execution, events, invocation.owner, RunRequest.from_json(request))
         except RunPassedOnError as error:
+            execution.is_passed_on = True
             _log.info("run passed on", run=run_id, node=error.executor)
             self._settle_with(self._take_up_again(run_id, invocation.owner, error.executor))
             raise
@@ -333,9 +334,10 @@ class Executions:
         except asyncio.CancelledError:
             if self._closing or _is_ending():
                 raise
-            if not execution.aborted:
+            if context.rules.broken_rule is None and not execution.aborted:
                 await self._database.ask(self._database.client.cancel, [run_id])
-            raise cancelled(run_id) from None
+            if context.rules.broken_rule is None or execution.aborted:
+                raise cancelled(run_id) from None
         except RetinueError as error:
             fault = Fault.from_error(error)
         except Exception as error:  # noqa: BLE001  # whatever a body raises ends its run, never this process
@@ -360,7 +362,8 @@ class Executions:
         try:
             look_s, given_up_at = 0.001, time.monotonic() + SETTLE_S
             await asyncio.wait([engine], timeout=SETTLE_S)
-            while not self._closing and time.monotonic() < given_up_at:
+            # the node that the run was passed on to emits its end
+            while not self._closing and not execution.is_passed_on and time.monotonic() < given_up_at:
                 row = (await self._rows.find([execution.run_id])).get(execution.run_id)
                 if row is None:
                     return

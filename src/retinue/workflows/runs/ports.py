@@ -10,7 +10,7 @@ Rules for bodies. Every implementation enforces 1 and 2, because DBOS would repl
 4. Arguments and results of durable calls are JSON values, and are copied.
 
 Breaking 1 or 2 raises DurableRuleError and fails the run, even if the body catches the error. So does a
-durable call with another mark than the recorded one.
+durable call with another mark than the recorded one. Each later durable call of the body raises it again.
 """
 
 from __future__ import annotations

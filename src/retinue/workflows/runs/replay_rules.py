@@ -26,6 +26,9 @@ from retinue.workflows.runs.records import Fault, StepOutcome
 MAX_RUN_BYTES = 64 * 1024 * 1024
 """The storage limit of a run with all its child runs: definitions, inputs, arguments and results, as JSON."""
 
+MAX_REFUSED = 1000
+"""How many durable calls of a body are refused after a broken rule, before the body is cancelled."""
+
 _ALWAYS_KEPT_BYTES = 4 * 1024
 _STEP_LAYER = "workflow step"
 
@@ -83,6 +86,7 @@ class ReplayRules:
         self.task = asyncio.current_task()
         self._path: str | None = None
         self._used: set[str] = set()
+        self._refused = 0
 
     @contextmanager
     def take(self, path: str) -> Iterator[None]:
@@ -92,7 +96,16 @@ class ReplayRules:
 
     @contextmanager
     def take_all(self, paths: Sequence[str]) -> Iterator[None]:
-        """Check durable calls that are made together; as `take`."""
+        """Check durable calls that are made together; as `take`.
+
+        After a broken rule each call raises it again, because an effect of it could not be replayed. A body
+        that catches it without end is cancelled, as it would hold up the event loop for ever.
+        """
+        if self.broken_rule is not None:
+            self._refused += 1
+            if self._refused > MAX_REFUSED:
+                raise asyncio.CancelledError(str(self.broken_rule))
+            raise DurableRuleError(str(self.broken_rule))
         for path in paths:
             if asyncio.current_task() is not self.task:
                 raise self.refuse(

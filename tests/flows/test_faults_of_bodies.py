@@ -1,0 +1,199 @@
+"""Bodies and own functions that break rules, or end in ways that a process must survive."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from retinue import CallTimedOutError, ExecutionFailedError, InvalidParametersError, Run, workflow
+from retinue.flows.arguments import arguments_as_json, to_json
+from retinue.flows.body import HostedWorkflows
+from retinue.flows.steps import mark_of
+from retinue.flows.workflow import CodeWorkflow
+from retinue.testing import run_workflow
+
+
+def make_flow(name: str) -> CodeWorkflow:
+    @workflow(name=name)
+    async def flow(run: Run) -> str:
+        return name
+
+    return flow
+
+
+async def test_workflows_that_one_function_makes_each_execute_their_own_runs() -> None:
+    first, second = make_flow("first"), make_flow("second")
+    code = first.definition.code
+    assert code == second.definition.code
+    hosted = HostedWorkflows([first, second])
+    assert hosted.find("first", code) is first
+    assert hosted.find("second", code) is second
+    assert HostedWorkflows([first]).explain_missing(second.definition.to_json()) is not None
+
+
+async def test_an_exit_in_a_body_or_an_own_function_is_a_failure_of_the_run() -> None:
+    @workflow
+    async def exits(run: Run) -> str:
+        sys.exit(3)
+
+    def exit_plainly() -> None:
+        sys.exit(4)
+
+    async def exit_later() -> None:
+        sys.exit(5)
+
+    def stop() -> None:
+        raise StopIteration
+
+    @workflow
+    async def steps(run: Run) -> list[str]:
+        messages = []
+        for function in (exit_plainly, exit_later, stop):
+            try:
+                await run.step(function)
+            except ExecutionFailedError as error:
+                messages.append(error.message)
+        return messages
+
+    fault = (await run_workflow(exits)).record.fault
+    assert fault is not None
+    assert fault.type == "execution_error"
+    assert "SystemExit: 3" in fault.message
+    messages = (await run_workflow(steps)).get()
+    assert [message.rpartition("failed: ")[2] for message in messages] == [
+        "SystemExit: 4",
+        "SystemExit: 5",
+        "StopIteration",
+    ]
+
+
+async def test_an_iterator_as_an_argument_is_refused_with_the_remedy() -> None:
+    def add(numbers: Any) -> int:
+        return sum(numbers)
+
+    @workflow
+    async def adds(run: Run) -> int:
+        return await run.step(add, numbers={"deep": [1], "lazy": (n for n in (1, 2))})
+
+    fault = (await run_workflow(adds)).record.fault
+    assert fault is not None
+    assert "argument numbers of run.step(add): a generator can be read only once" in fault.message
+    assert fault.remedy == "give a list: list(…)"
+
+
+async def test_bytes_that_are_no_text_are_arguments_of_own_functions_and_refused_for_skills() -> None:
+    async def measure(data: bytes) -> int:
+        return len(data)
+
+    @workflow
+    async def measures(run: Run) -> int:
+        return await run.step(measure, b"\xff\xfe")
+
+    assert (await run_workflow(measures, crash_at_every_step=True)).get() == 2
+    assert mark_of(b"\xff").digest != mark_of(b"\xfe").digest
+    with pytest.raises(InvalidParametersError, match="no JSON value"):
+        arguments_as_json("store", {"data": b"\xff"})
+
+
+def test_sets_have_one_order_in_each_process() -> None:
+    class Ordered(set[str]):
+        """A set whose order is chosen, as hash seeds choose it."""
+
+        def __iter__(self) -> Any:
+            return iter(sorted(super().__iter__(), reverse=True))
+
+    words = Ordered({"b", "a", "c"})
+    assert to_json({"words": words, "pairs": [{("x", 2), ("x", 1)}]}) == {
+        "words": ["a", "b", "c"],
+        "pairs": [[["x", 1], ["x", 2]]],
+    }
+    assert arguments_as_json("count", {"words": words}) == {"words": ["a", "b", "c"]}
+    assert mark_of(words).digest == mark_of({"a", "b", "c"}).digest
+
+
+async def test_after_a_broken_rule_no_further_call_has_an_effect() -> None:
+    effects: list[str] = []
+    turn = 0
+
+    async def note(text: str) -> None:
+        effects.append(text)
+
+    @workflow
+    async def unsteady(run: Run) -> str:
+        nonlocal turn
+        turn += 1
+        run.undo("tidy", {})
+        for text in (f"turn {turn}", "second", "third"):
+            try:
+                await run.step(note, text)
+            except Exception:  # noqa: BLE001 - what an author may write
+                continue
+        raise ValueError("the end")
+
+    run = await run_workflow(unsteady, skills={"tidy": "done"}, crash_at_every_step=True)
+    fault = run.record.fault
+    assert fault is not None
+    assert fault.type == "durable_rule"
+    assert effects == ["turn 1"]
+    assert not run.calls
+
+
+async def test_a_body_that_goes_on_for_ever_after_a_broken_rule_is_ended() -> None:
+    turn = 0
+
+    async def note(text: str) -> None: ...
+
+    @workflow
+    async def stubborn(run: Run) -> str:
+        nonlocal turn
+        turn += 1
+        while True:
+            try:
+                await run.step(note, f"turn {turn}")
+                await run.step(note, "again")
+            except Exception:  # noqa: BLE001 - what an author may write
+                continue
+
+    run = await run_workflow(stubborn, crash_at_every_step=True)
+    assert run.record.fault is not None
+    assert run.record.fault.type == "durable_rule"
+
+
+async def test_an_attempt_of_a_plain_function_begins_after_the_thread_of_the_one_before() -> None:
+    in_flight = threading.Semaphore(1)
+    overlaps: list[bool] = []
+
+    def work() -> str:
+        overlaps.append(not in_flight.acquire(blocking=False))
+        time.sleep(0.1 if len(overlaps) == 1 else 0)
+        in_flight.release()
+        return "done"
+
+    @workflow
+    async def retries(run: Run) -> str:
+        try:
+            await run.options(timeout_s=0.01).step(work)
+        except CallTimedOutError:
+            return await run.step(work)
+        return "no time limit"
+
+    assert (await run_workflow(retries)).get() == "done"
+    assert overlaps == [False, False]
+
+
+async def test_a_result_that_does_not_fit_its_annotation_wins_no_race() -> None:
+    async def odd() -> int:
+        return "no number"  # type: ignore[return-value]
+
+    async def even() -> int:
+        return 2
+
+    @workflow
+    async def races(run: Run) -> int:
+        return int(await run.race(run.step(odd), run.step(even)))
+
+    assert (await run_workflow(races)).get() == 2
