@@ -370,6 +370,29 @@ async def test_a_call_is_sent_again_where_that_is_safe() -> None:
         assert await mesh.runs() == [{"run": 3}]
 
 
+async def test_a_rerun_is_not_sent_again_because_the_hub_may_have_started_it() -> None:
+    def lose(params: dict[str, Any]) -> Any:
+        raise CutError
+
+    hub = ScriptedHub(rerun_run=lose)
+    async with serve_app(hub) as url, retinue.connect(url) as mesh:
+        with pytest.raises(AgentUnreachableError):
+            await mesh.rerun("mine", "plan")
+    assert hub.skills == ["rerun_run"]
+
+
+async def test_a_skill_that_comes_later_has_its_parameters_checked() -> None:
+    rows: list[dict[str, Any]] = []
+    hub = ScriptedHub(work=lambda params: 1, find_skills=lambda params: {"skills": rows})
+    async with serve_app(hub) as url, retinue.connect(url) as mesh:
+        for _ in range(2):
+            assert await mesh.call("work", agent="a") == 1
+        rows.append({"skill": "work", "agent": "a", "input_schema": {"properties": {"agent": {}}}})
+        with pytest.raises(InvalidParametersError):
+            await mesh.call("work", agent="a")
+    assert hub.skills == ["find_skills", "work"] * 2 + ["find_skills"]
+
+
 async def test_a_busy_hub_is_asked_again_after_its_time() -> None:
     replies = [FaultError("Busy", type="busy", retry_after_s=0.01), 7]
 

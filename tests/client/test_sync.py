@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +19,12 @@ from retinue import Agent, Context
 from retinue.client.mesh_connection import MeshConnection
 from retinue.client.run_handle import RunHandle
 from retinue.client.sync_connection import LoopThread, SyncMeshConnection, SyncRunHandle
-from retinue.core.errors import ExecutionFailedError, InvalidParametersError
+from retinue.core.errors import (
+    CallCancelledError,
+    ExecutionFailedError,
+    InvalidParametersError,
+    InvalidRequestError,
+)
 from retinue.storage.state import State
 from tests.system import open_system
 
@@ -148,8 +154,6 @@ def test_an_interrupt_cancels_the_call() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    import signal
-
     previous = signal.signal(signal.SIGALRM, lambda number, frame: interrupt())
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
@@ -181,3 +185,78 @@ def test_each_method_has_a_twin_that_waits(sync: type, plain: type) -> None:
         return {name for name in vars(kind) if not name.startswith("_")} - {"aclose", "close", "id"}
 
     assert methods(sync) == methods(plain)
+
+
+def test_calls_of_other_threads_end_when_the_connection_is_closed() -> None:
+    thread, started = LoopThread(), threading.Event()
+    ended: list[str] = []
+
+    async def wait() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async def last() -> None:
+        ended.append("last")
+
+    def call() -> None:
+        with pytest.raises(CallCancelledError):
+            thread.run(wait())
+        ended.append("call")
+
+    caller = threading.Thread(target=call, daemon=True)
+    caller.start()
+    assert started.wait(30)
+    thread.close(last)
+    caller.join(30)
+    assert sorted(ended) == ["call", "last"]
+
+
+def test_a_closed_connection_starts_no_loop_again() -> None:
+    thread, closed = LoopThread(), threading.Event()
+    before = threading.active_count()
+
+    async def count() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            closed.set()
+
+    numbers = thread.iterate(count())
+    assert next(numbers) == 1
+    thread.close()
+    assert closed.is_set()
+    with pytest.raises(InvalidRequestError, match="closed"):
+        next(numbers)
+    left_open = thread.iterate(count())
+    with pytest.raises(InvalidRequestError):
+        list(left_open)
+    with pytest.raises(InvalidRequestError):
+        thread.run(asyncio.sleep(0))
+    thread.close()
+    assert threading.active_count() == before
+
+
+def test_an_interrupt_of_an_iteration_is_a_keyboard_interrupt() -> None:
+    thread = LoopThread()
+    main = threading.get_ident()
+
+    async def updates() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            signal.pthread_kill(main, signal.SIGALRM)
+            await asyncio.Event().wait()
+        finally:
+            # as a call that tells its hub that it was cancelled
+            await asyncio.sleep(0.05)
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(thread.iterate(updates()))
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    thread.close()

@@ -8,6 +8,7 @@ import pytest
 
 from retinue.a2a.server import choosing
 from retinue.authoring.agent import Agent
+from retinue.hub.text_skills import MAX_OPTIONS
 from retinue.web.issued_tokens import TokenFile
 from tests.a2a.wire import ask, message, naming, parts_of, read_events, send, state_of
 from tests.system import Hub, System, Wire
@@ -200,3 +201,52 @@ async def test_a_caller_with_many_open_choices_loses_the_oldest(
     tasks = [(await send(wire, hub.url, UNSURE))["task"] for _ in range(3)]
     states = [state_of((await ask(wire, hub.url, "GetTask", {"id": task["id"]})).result) for task in tasks]
     assert states == ["TASK_STATE_FAILED", ASKS, ASKS]
+
+
+def make_tidying(name: str, description: str, *, destructive: bool = False) -> Agent:
+    agent = Agent(name, version="1.0.0", description="Keeps things in order")
+
+    @agent.skill("tidy", description=description, destructive=destructive)
+    async def tidy(text: str) -> str:
+        return f"{name}: {text}"
+
+    return agent
+
+
+SORTED = "sorts papers of the archive by their year"
+
+
+async def start_tidying(system: System, *, destructive: bool) -> Hub:
+    """A hub whose calls of ``tidy`` go to the first agent, while its words fit the second one."""
+    await system.start_agent(make_tidying("a-burner", "Burns everything.", destructive=True))
+    await system.start_agent(make_tidying("b-sorter", f"{SORTED}.", destructive=destructive))
+    return await system.start_hub()
+
+
+async def test_a_text_goes_to_the_agent_that_was_found_for_it(system: System, wire: Wire) -> None:
+    hub = await start_tidying(system, destructive=False)
+    task = (await send(wire, hub.url, SORTED))["task"]
+    assert (state_of(task), parts_of(task)) == (DONE, [{"text": f"b-sorter: {SORTED}"}])
+
+
+async def test_the_number_of_a_skill_means_the_agent_beside_it(system: System, wire: Wire) -> None:
+    hub = await start_tidying(system, destructive=True)
+    task = (await send(wire, hub.url, SORTED))["task"]
+    assert state_of(task) == ASKS
+    assert "1. tidy of b-sorter" in text_in(task)
+    assert parts_of(await ask_again(wire, hub.url, task, "1")) == [{"text": f"b-sorter: {SORTED}"}]
+
+
+async def test_the_list_of_skills_is_bounded(system: System, wire: Wire) -> None:
+    big = Agent("big", version="1.0.0", description="Has many skills")
+    for number in range(MAX_OPTIONS + 5):
+
+        @big.skill(f"skill_{number}", description="Does a thing.")
+        async def work(text: str) -> str:
+            return text
+
+    await system.start_agent(big)
+    hub = await system.start_hub()
+    rows = (await send(wire, hub.url, UNSURE))["task"]["status"]["message"]["metadata"]["skills"]
+    assert len(rows) == MAX_OPTIONS
+    assert [row["skill"] for row in rows][-2:] == ["orchestrate", "find_skills"]

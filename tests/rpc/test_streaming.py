@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from retinue.mesh.channel import Capability, Channel, NullChannel
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.rpc.client import PeerInvoker
 from retinue.rpc.server import execute_route
-from retinue.rpc.streaming import MAX_WAITING_BYTES
+from retinue.rpc.streaming import MAX_WAITING_BYTES, request_stream
 from retinue.web.http_client import HttpClient
 from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, Tokens
 from tests.mesh.scripted import make_call, make_listing, make_skill
@@ -291,3 +291,66 @@ async def test_a_caller_that_leaves_cancels_the_skill(worker: Worker, url: str, 
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await worker.stopped.wait()
+
+
+async def test_a_reply_with_too_many_levels_is_a_failure_of_the_transport(http: HttpClient) -> None:
+    deep = b"[" * 400 + b"]" * 400
+    event = b'event: reply\r\ndata: {"status":200,"headers":{},"body":' + deep + b"}\r\n\r\n"
+
+    async def foreign(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await receive()
+            headers = [(b"content-type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": event})
+
+    async with serve_app(foreign) as url:
+        with pytest.raises(AgentUnreachableError) as caught:
+            await invoke(http, url, Listening())
+    assert caught.value.sent
+
+
+@dataclass
+class OpenEnd:
+    """A client whose stream has its reply, and then no end."""
+
+    drained_s: list[float] = field(default_factory=list)
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AsyncIterator[OpenEnd]:
+        yield self
+
+    async def read_some(self) -> bytes:
+        return b'event: reply\r\ndata: {"status":200,"headers":{},"body":7}\r\n\r\n'
+
+    async def read(self, limit_bytes: int = 0) -> bytes:
+        return b""
+
+    async def drain(self, timeout_s: float) -> None:
+        self.drained_s.append(timeout_s)
+        await asyncio.sleep(timeout_s)
+
+
+@pytest.mark.parametrize("timeout_s", [0.2, 1000.0])
+async def test_an_answer_whose_stream_does_not_end_is_not_taken_back(
+    timeout_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.rpc.streaming.DRAIN_S", 0.5)
+    http = OpenEnd()
+    response = await request_stream(
+        http,
+        "http://127.0.0.1",
+        headers={},
+        body=b"",
+        timeout_s=timeout_s,
+        what="a call",
+        layer="http",
+        setting="it",
+        channel=NullChannel(),
+    )
+    assert response.body == b"7"
+    assert http.drained_s[0] <= min(0.5, timeout_s / 2)

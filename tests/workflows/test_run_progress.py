@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from retinue.core.call import TextPiece
+from retinue.core.call import MAX_WRITER_CHARACTERS, TextPiece
 from retinue.mesh.channel import NullChannel
 from retinue.workflows.run_progress import (
     KEPT_CHARACTERS,
@@ -114,3 +114,61 @@ def test_the_number_of_watched_runs_is_bounded(progress: RunProgress) -> None:
         progress.watch(f"r{number}")
     assert not progress.open_channel("r0", "plan").capabilities
     assert progress.open_channel(f"r{WATCHED_RUNS}", "plan").capabilities
+
+
+async def test_a_watched_run_is_kept_when_later_ones_need_its_place(
+    progress: RunProgress, clock: Clock
+) -> None:
+    for number in range(WATCHED_RUNS):
+        progress.watch(f"r{number}")
+    channel = progress.open_channel("r0", "plan")
+    clock.now = 1
+    progress.watch("r0")
+    progress.watch("another")
+    await channel.stream_text(TextPiece("kept", 0, "writer"))
+    assert texts([*progress.list_after("r0", 0)]) == [("plan", 0, "kept")]
+    assert not progress.open_channel("r1", "plan").capabilities
+
+
+async def test_a_running_step_reports_again_once_its_run_is_watched_again(progress: RunProgress) -> None:
+    progress.watch("r")
+    channel = progress.open_channel("r", "plan")
+    for number in range(WATCHED_RUNS):
+        progress.watch(f"other{number}")
+    await channel.stream_text(TextPiece("lost", 0, "writer"))
+    assert progress.list_after("r", 0) == []
+    progress.watch("r")
+    await channel.stream_text(TextPiece("kept", 4, "writer"))
+    await channel.progress(0.5, "half")
+    reports = progress.list_after("r", 0)
+    assert texts([*reports]) == [("plan", 4, "kept")]
+    assert reports[-1].message == "half"
+
+
+async def test_of_a_piece_that_is_too_long_the_end_is_kept_with_its_place(progress: RunProgress) -> None:
+    progress.watch("r")
+    text = "".join(chr(ord("a") + number % 26) for number in range(3 * KEPT_CHARACTERS))
+    await write(progress, "r", "plan", "before", text, "after")
+    (report,) = progress.list_after("r", 0)
+    assert report.piece is not None
+    whole = f"before{text}after"
+    assert report.piece.text == whole[report.piece.at :]
+    assert KEPT_CHARACTERS / 2 < len(report.piece.text) <= KEPT_CHARACTERS
+
+
+async def test_names_and_messages_of_remote_agents_count_as_well(progress: RunProgress) -> None:
+    progress.watch("r")
+    channel = progress.open_channel("r", "plan")
+    name = "n" * MAX_WRITER_CHARACTERS
+    for number in range(100):
+        await channel.stream_text(TextPiece("x", number, name, name))
+    await channel.progress(None, "m" * (2 * KEPT_CHARACTERS))
+    reports = progress.watched["r"].reports
+    pieces = [report.piece for report in reports if report.piece is not None]
+    kept = sum(len(piece.agent) + len(piece.step) for piece in pieces) + sum(
+        len(one.message) for one in reports
+    )
+    assert KEPT_CHARACTERS / 2 < kept <= KEPT_CHARACTERS
+    assert TextPiece.from_json({"text": "x", "agent": name}) == TextPiece("x", 0, name)
+    assert TextPiece.from_json({"text": "x", "agent": f"{name}n"}) is None
+    assert TextPiece.from_json({"text": "x", "step": f"{name}n"}) is None

@@ -468,7 +468,10 @@ class MeshConnection:
             )
             if outcome.error is not None or not isinstance(outcome.value, Mapping):
                 return ()
-            rows = self._schemas[skill] = outcome.value["skills"]
+            rows = outcome.value["skills"]
+            if rows:
+                # an agent that offers the skill may come later
+                self._schemas[skill] = rows
         return rows
 
 

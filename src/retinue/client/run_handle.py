@@ -108,9 +108,13 @@ class RunHandle:
         await self._hub.read("resume_run", {"run": self.id})
 
     async def rerun(self, from_step: str, *, id: str | None = None) -> RunHandle:  # noqa: A002 - as of start
-        """Run again from a step, as a new run with the results before it."""
+        """Run again from a step, as a new run with the results before it.
+
+        Not repeated after a lost reply, because the hub refuses the id of a run that exists
+        (RunConflictError).
+        """
         new = uuid.uuid4().hex if id is None else id
-        await self._hub.read("rerun_run", {"run": self.id, "from_step": from_step, "new_run": new})
+        await self._hub.change("rerun_run", {"run": self.id, "from_step": from_step, "new_run": new})
         return RunHandle(new, self._hub, self._patience_s)
 
     async def _follow(self, after: int) -> AsyncGenerator[Mapping[str, Any], None]:

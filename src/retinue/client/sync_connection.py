@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from concurrent import futures
+from contextlib import suppress
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
@@ -16,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 from retinue.client.mesh_connection import MeshConnection
 from retinue.client.run_handle import RunHandle
 from retinue.client.updates import CallUpdate, Question, QuestionHandler, RunUpdate
+from retinue.core.errors import CallCancelledError, InvalidRequestError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,61 +28,104 @@ _END = object()
 
 
 class LoopThread:
-    """An event loop in a daemon thread, which starts with the first call."""
+    """An event loop in a daemon thread, which starts with the first call and ends with `close`."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
+        # no coroutine is handed to a loop that is closed already
+        self._handing = threading.Lock()
+        self.is_closed = False
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine in the loop and wait for its result; an interrupt cancels it.
 
-        Raises RuntimeError in the thread of the loop itself, which must not wait.
+        Raises RuntimeError in the thread of the loop itself, which must not wait, InvalidRequestError after
+        `close`, and CallCancelledError when another thread closes meanwhile.
         """
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError(
                 "a call that waits was made in the event loop's own thread; use retinue.connect()"
             )
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        future = self._hand_over(coroutine)
         try:
             return future.result()
-        except BaseException:
+        except BaseException as error:
             future.cancel()
+            if isinstance(error, futures.CancelledError) and self.is_closed:
+                raise CallCancelledError("a call of a connection that was closed") from error
             raise
 
     def iterate(self, updates: AsyncGenerator[T, None]) -> Iterator[T]:
-        """The items of an asynchronous iterator, which is closed with this one."""
+        """The items of an asynchronous iterator, which is closed with this one, or by `close`."""
+        # a step that was interrupted ends before the iterator is closed
+        stepping = asyncio.Lock()
         try:
-            while (item := self.run(_next(updates))) is not _END:
+            while (item := self.run(_next(updates, stepping))) is not _END:
                 yield item
         finally:
-            self.run(updates.aclose())
+            if not self.is_closed:
+                # another thread may close meanwhile
+                with suppress(CallCancelledError, InvalidRequestError):
+                    self.run(_close(updates, stepping))
 
-    def close(self) -> None:
-        """Stop the loop and wait for the end of the thread."""
-        with self._starting:
+    def close(self, last: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Cancel the calls of other threads, run ``last``, stop the loop and wait for the end of its thread.
+
+        ``last`` is not run where no call has started the loop.
+        """
+        with self._handing:
+            self.is_closed = True
             loop, self._loop = self._loop, None
             thread, self._thread = self._thread, None
-        if loop is not None and thread is not None:
+            if loop is None or thread is None:
+                return
+            ending = asyncio.run_coroutine_threadsafe(_end_all(last), loop)
+        try:
+            ending.result()
+        finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
 
-    def _started(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
+    def _hand_over(self, coroutine: Coroutine[Any, Any, R]) -> futures.Future[R]:
+        with self._handing:
+            if self.is_closed:
+                coroutine.close()
+                raise InvalidRequestError(
+                    "the connection to the mesh is closed", remedy="open another one with connect_sync()"
+                )
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=self._loop.run_forever, name="retinue-connection", daemon=True
                 )
                 self._thread.start()
-            return self._loop
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
 
-async def _next(updates: AsyncGenerator[T, None]) -> Any:
-    return await anext(updates, _END)
+async def _next(updates: AsyncGenerator[T, None], stepping: asyncio.Lock) -> Any:
+    async with stepping:
+        return await anext(updates, _END)
+
+
+async def _close(updates: AsyncGenerator[T, None], stepping: asyncio.Lock) -> None:
+    async with stepping:
+        await updates.aclose()
+
+
+async def _end_all(last: Callable[[], Awaitable[None]] | None) -> None:
+    """Cancel all other tasks of the loop and wait for their ends, run ``last``, then close its generators."""
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    try:
+        if last is not None:
+            await last()
+    finally:
+        await asyncio.get_running_loop().shutdown_asyncgens()
 
 
 def in_thread(handler: QuestionHandler) -> QuestionHandler:
@@ -175,9 +221,11 @@ class SyncMeshConnection:
         self.close()
 
     def close(self) -> None:
-        """Close the connections and end the thread; the end of the ``with`` block does it."""
-        self._thread.run(self._mesh.aclose())
-        self._thread.close()
+        """Close the connections and end the thread; the end of the ``with`` block does it.
+
+        Calls of other threads end with CallCancelledError, later ones with InvalidRequestError.
+        """
+        self._thread.close(self._mesh.aclose)
 
     find = _waiting(MeshConnection.find)
     agents = _waiting(MeshConnection.agents)

@@ -16,6 +16,8 @@ PrincipalKind = Literal["local", "anonymous", "token", "mesh", "agent", "run"]
 Status = Literal["done", "failed", "needs_input", "refused"]
 PartKind = Literal["text", "data", "image", "audio", "file", "resource"]
 
+MAX_WRITER_CHARACTERS = 4_000
+"""Characters of the agent and of the step of a piece that came over a wire."""
 
 MAX_KEY_LENGTH = 200
 """Characters of an idempotency key."""
@@ -235,5 +237,7 @@ class TextPiece:
         text, at = value.get("text"), value.get("at", 0)
         agent, step = value.get("agent", ""), value.get("step", "")
         if not (isinstance(text, str) and isinstance(agent, str) and isinstance(step, str)):
+            return None
+        if max(len(agent), len(step)) > MAX_WRITER_CHARACTERS:
             return None
         return cls(text, at, agent, step) if type(at) is int and at >= 0 else None

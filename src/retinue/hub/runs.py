@@ -125,7 +125,7 @@ def _add_follow(agent: Agent, runs: Runs, access: RunAccess, progress: RunProgre
         stored = (await access.get(run, ctx.principal)).id
 
         def has_reports() -> bool:
-            return shows_reports and progress.last(stored) > progress_after
+            return progress.last(stored) > progress_after
 
         wait_s = min(wait_s, _LONGEST_WAIT_S)
         if shows_reports:
@@ -133,9 +133,9 @@ def _add_follow(agent: Agent, runs: Runs, access: RunAccess, progress: RunProgre
             events = await _next_events(runs, stored, after, wait_s, has_reports)
         elif ctx.has_progress_listener:
             async with passed_on(progress, stored, ctx):
-                events = await _next_events(runs, stored, after, wait_s, has_reports)
+                events = await _next_events(runs, stored, after, wait_s)
         else:
-            events = await _next_events(runs, stored, after, wait_s, has_reports)
+            events = await _next_events(runs, stored, after, wait_s)
         record = await runs.get(stored)
         if not events and record.status != "running":
             events = list(await runs.list_events(stored, after=after))
@@ -152,7 +152,9 @@ def _add_follow(agent: Agent, runs: Runs, access: RunAccess, progress: RunProgre
         if shows_reports:
             reports = progress.list_after(stored, progress_after)
             reply["progress"] = [render_report(report) for report in reports]
-            reply["next_progress"] = reports[-1].number if reports else progress_after
+            # reports that came and were not kept are passed over, else the next call would not wait
+            newest = progress.last(stored)
+            reply["next_progress"] = reports[-1].number if reports else max(progress_after, newest)
         if done and record.status == "done":
             reply["output"] = record.value
         elif done and record.fault is not None:
@@ -234,9 +236,9 @@ def _add_signals(agent: Agent, runs: Runs, access: RunAccess) -> None:
 
 
 async def _next_events(
-    runs: Runs, run: str, after: int, wait_s: float, has_reports: Callable[[], bool]
+    runs: Runs, run: str, after: int, wait_s: float, has_reports: Callable[[], bool] | None = None
 ) -> list[RunEvent]:
-    """The events after ``after``; without any, wait for the next one, or for a report of a step."""
+    """The events after ``after``; without any, wait for the next one, or until ``has_reports``."""
     if events := list(await runs.list_events(run, after=after)):
         return events
     if (await runs.get(run)).status != "running":
@@ -245,8 +247,13 @@ async def _next_events(
     until = time.monotonic() + wait_s
     waiting = asyncio.ensure_future(anext(runs.follow(run, after=after), None))
     try:
-        while not (waiting.done() or has_reports()) and (left_s := until - time.monotonic()) > 0:
-            await asyncio.wait([waiting], timeout=min(left_s, LOOK_S))
+        while not waiting.done() and (left_s := until - time.monotonic()) > 0:
+            if has_reports is None:
+                await asyncio.wait([waiting], timeout=left_s)
+            elif has_reports():
+                break
+            else:
+                await asyncio.wait([waiting], timeout=min(left_s, LOOK_S))
         if not waiting.done():
             return []
         await waiting

@@ -54,6 +54,8 @@ class _Passing:
                 async with asyncio.timeout(LOOK_S):
                     await self.is_over.wait()
             await self._send()
+        # what came while that was sending
+        await self._send()
 
     async def report(self, fraction: float | None, message: str) -> None:
         """Report progress of the run itself."""

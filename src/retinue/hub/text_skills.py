@@ -7,7 +7,7 @@ by words alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import structlog
 
@@ -75,18 +75,16 @@ class HubTextSkills:
     async def list_options(self, text: str, caller: Principal) -> Sequence[SkillOption]:
         """The skills to choose from, those that fit the text first, at most `MAX_OPTIONS`."""
         found = await self._find(text, caller)
-        options = {hit.skill.id: SkillOption(hit.skill, self._name(hit.entry)) for hit in found.hits}
-        view = self._access.view_of(caller)
-        async for page in self._directory.iterate_pages():
-            for entry in page:
-                if len(options) >= MAX_OPTIONS:
-                    break
-                if is_seen(view, entry.name) and entry.enabled:
-                    self._add_skills(options, entry, caller)
-        for skill_id in (ORCHESTRATE, "find_skills"):
-            own = self._find_own(skill_id, caller)
-            if own is not None:
-                options.setdefault(skill_id, own)
+        own = [self._find_own(skill_id, caller) for skill_id in (ORCHESTRATE, "find_skills")]
+        last = {option.skill.id: option for option in own if option is not None}
+        options: dict[str, SkillOption] = {}
+        for hit in found.hits:
+            # of the agents with a skill of this id the best; a call by id goes to the hub's own first
+            if hit.skill.id not in options:
+                hub_skill = last.pop(hit.skill.id, None)
+                options[hit.skill.id] = hub_skill or SkillOption(hit.skill, self._name(hit.entry))
+        await self._fill(options, caller, limit=MAX_OPTIONS - len(last), without=last)
+        options |= last
         return [option for option in options.values() if may_call(option.skill, caller.scopes)]
 
     async def find(self, skill_id: str, caller: Principal) -> SkillOption | None:
@@ -138,13 +136,23 @@ class HubTextSkills:
             return None
         return SkillOption(skill, self._agent.name)
 
-    def _add_skills(self, options: dict[str, SkillOption], entry: Entry, caller: Principal) -> None:
-        for skill_id in entry.list_skills(caller.scopes):
-            if skill_id in options or skill_id == QUERY_CAPABILITIES or len(options) >= MAX_OPTIONS:
-                continue
-            skill = self._directory.find_skill(entry, skill_id)
-            if skill is not None:
-                options[skill_id] = SkillOption(skill, self._name(entry))
+    async def _fill(
+        self, options: dict[str, SkillOption], caller: Principal, *, limit: int, without: Container[str]
+    ) -> None:
+        """Add skills of the directory up to a number of options; no further page is read then."""
+        view = self._access.view_of(caller)
+        async for page in self._directory.iterate_pages():
+            for entry in page:
+                if not (is_seen(view, entry.name) and entry.enabled):
+                    continue
+                for skill_id in entry.list_skills(caller.scopes):
+                    if len(options) >= limit:
+                        return
+                    if skill_id in options or skill_id in without or skill_id == QUERY_CAPABILITIES:
+                        continue
+                    skill = self._directory.find_skill(entry, skill_id)
+                    if skill is not None:
+                        options[skill_id] = SkillOption(skill, self._name(entry))
 
     def _name(self, entry: Entry) -> str:
         return self._directory.name_of(entry)

@@ -142,7 +142,13 @@ async def request_stream(
                 if media_type != EVENT_STREAM:
                     content = await stream.read()
                     return HttpResponse(stream.status, _as_proxy(stream.headers), content)
-                return await _read_events(stream, url, channel)
+                response = await _read_events(stream, url, channel)
+                assert limit.when is not None
+                left_s = limit.when - asyncio.get_running_loop().time()
+                if left_s > 0:
+                    # less than is left, so that the limit does not take the answer back
+                    await stream.drain(min(DRAIN_S, left_s / 2))
+                return response
     except TimeoutError:
         if not limit.expired:
             raise
@@ -158,7 +164,6 @@ async def _read_events(stream: HttpStream, url: str, channel: Channel) -> HttpRe
             raise ResponseTooLargeError(url, MAX_RESPONSE_BYTES) from error
         for event in events:
             if (response := await _take(event, url, channel)) is not None:
-                await stream.drain(DRAIN_S)
                 return response
     raise TransportError(url, "the stream ended without its reply", sent=True)
 
@@ -186,7 +191,12 @@ async def _take(event: ServerSentEvent, url: str, channel: Channel) -> HttpRespo
     if type(status) is not int or not isinstance(headers, dict):
         raise TransportError(url, "the last event of the stream is no reply", sent=True)
     named = {name: text for name, text in headers.items() if isinstance(text, str)}
-    return HttpResponse(status, _as_proxy(named), b"" if body is None else orjson.dumps(body))
+    try:
+        content = b"" if body is None else orjson.dumps(body)
+    except orjson.JSONEncodeError as error:
+        # it reads more levels than it writes
+        raise TransportError(url, f"the reply in the stream is unusable: {error}", sent=True) from error
+    return HttpResponse(status, _as_proxy(named), content)
 
 
 def _as_proxy(headers: Mapping[str, str]) -> CIMultiDictProxy[str]:

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 
 from retinue.core.call import TextPiece
@@ -23,10 +24,16 @@ KEPT_CHARACTERS = 64 * 1024
 """Characters of the reports of one run that are kept; the oldest go first."""
 
 WATCHED_RUNS = 1_000
-"""Runs whose reports are kept at once; the one that was watched first goes first."""
+"""Runs whose reports are kept at once; the one that was looked at least recently goes first."""
 
 _OVERHEAD = 100
-"""Counted for each report besides its text."""
+"""Counted for each report besides its texts."""
+
+_CUT_CHARACTERS = 4 * 1024
+"""A longer piece is kept in several, so that its end stays when its beginning has to go."""
+
+_MESSAGE_CHARACTERS = 4 * 1024
+"""Characters of a message that are kept."""
 
 _PROGRESS: frozenset[Capability] = frozenset({"progress"})
 _NULL_CHANNEL = NullChannel()
@@ -44,7 +51,10 @@ class StepReport:
 
     @property
     def size(self) -> int:
-        return _OVERHEAD + len(self.message if self.piece is None else self.piece.text)
+        """What the report counts: all its texts, of which a remote agent writes most."""
+        if self.piece is None:
+            return _OVERHEAD + len(self.step) + len(self.message)
+        return _OVERHEAD + len(self.step) + len(self.piece.agent) + len(self.piece.text)
 
 
 @dataclass(slots=True)
@@ -57,11 +67,21 @@ class _Watched:
     last: int = 0
     size: int = 0
 
-    def add(
-        self, step: str, piece: TextPiece | None, fraction: float | None = None, message: str = ""
-    ) -> None:
-        self.last = next(self.numbers)
-        report = StepReport(self.last, step, piece, fraction, message)
+    def add_line(self, step: str, fraction: float | None, message: str) -> None:
+        if len(message) > _MESSAGE_CHARACTERS:
+            message = f"{message[: _MESSAGE_CHARACTERS - 1]}…"
+        self._add(StepReport(next(self.numbers), step, None, fraction, message))
+
+    def add_piece(self, step: str, piece: TextPiece) -> None:
+        # of a longer piece the beginning would not be kept
+        first = max(0, len(piece.text) - KEPT_CHARACTERS)
+        for start in range(first, max(len(piece.text), first + 1), _CUT_CHARACTERS):
+            text = piece.text[start : start + _CUT_CHARACTERS]
+            cut = replace(piece, text=text, at=piece.at + start, step=step)
+            self._add(StepReport(next(self.numbers), step, cut))
+
+    def _add(self, report: StepReport) -> None:
+        self.last = report.number
         self.reports.append(report)
         self.size += report.size
         while self.size > KEPT_CHARACTERS:
@@ -82,8 +102,10 @@ class RunProgress:
         """Keep the reports of a run from now on, for `WATCHED_S`; the run need not have started."""
         root = _root_of(run_id)
         now = self._clock()
-        if (watched := self.watched.get(root)) is not None:
+        if (watched := self.watched.pop(root, None)) is not None:
             watched.until = now + WATCHED_S
+            # the first is the one that was looked at least recently
+            self.watched[root] = watched
             return
         for name in [name for name, other in self.watched.items() if other.until < now]:
             del self.watched[name]
@@ -117,25 +139,26 @@ class RunProgress:
         if watched is None or watched.until < self._clock():
             return _NULL_CHANNEL
         below = run_id[len(root) + 1 :]
-        return _StepChannel(watched, f"{below}/{path}" if below else path)
+        return _StepChannel(partial(self.watched.get, root), f"{below}/{path}" if below else path)
 
 
 class _StepChannel(NullChannel):
-    """Keeps the reports of one call of a step."""
+    """Keeps the reports of one call of a step, where the run is watched when they come."""
 
     capabilities = _PROGRESS
 
-    def __init__(self, watched: _Watched, step: str) -> None:
-        self._watched = watched
+    def __init__(self, find_watched: Callable[[], _Watched | None], step: str) -> None:
+        self._find_watched = find_watched
         self._step = step
 
     async def progress(self, fraction: float | None, message: str = "") -> None:
-        self._watched.add(self._step, None, fraction, message)
+        if (watched := self._find_watched()) is not None:
+            watched.add_line(self._step, fraction, message)
 
     async def stream_text(self, piece: TextPiece) -> None:
-        # an agent that runs a workflow of its own names the step of that one
-        step = f"{self._step}/{piece.step}" if piece.step else self._step
-        self._watched.add(step, replace(piece, step=step))
+        if (watched := self._find_watched()) is not None:
+            # an agent that runs a workflow of its own names the step of that one
+            watched.add_piece(f"{self._step}/{piece.step}" if piece.step else self._step, piece)
 
 
 def _root_of(run_id: str) -> str:

@@ -29,11 +29,16 @@ _MAX_DESCRIPTION = 160
 
 @dataclass(frozen=True, slots=True)
 class ChosenCall:
-    """The skill of a call and its arguments; ``is_plain``: the client sent a text without a skill."""
+    """The skill of a call and its arguments; ``is_plain``: the client sent a text without a skill.
+
+    ``agent`` offers the skill that was chosen: another agent may have one of the same id that does something
+    else. None = the message named the skill, and its receiver chooses the agent.
+    """
 
     skill: str
     arguments: Any
     is_plain: bool = False
+    agent: str | None = None
 
 
 @dataclass(slots=True)
@@ -132,7 +137,8 @@ def _give_up(run: TaskRun) -> None:
 
 
 def _call_of(option: SkillOption, named: Named) -> ChosenCall:
-    return ChosenCall(option.skill.id, make_arguments(named, option.skill), is_plain=named.arguments is None)
+    arguments = make_arguments(named, option.skill)
+    return ChosenCall(option.skill.id, arguments, is_plain=named.arguments is None, agent=option.agent)
 
 
 def _pick(text: str | None, options: Sequence[SkillOption]) -> SkillOption | None:

@@ -297,7 +297,7 @@ class A2aService:
             principal=caller.identity.principal,
             endpoint=_ENDPOINT,
             trace=caller.trace,
-            agent=caller.agent,
+            agent=chosen.agent or caller.agent,
             version_range=caller.version_range,
             idempotency_key=caller.idempotency_key,
         )
