@@ -55,7 +55,7 @@ def add_search_skills(agent: Agent, directory: Directory, search: SkillSearch, a
         agent: Annotated[str | None, Field(description="Only this agent")] = None,
         version: Annotated[str | None, Field(description="Such as >=1.2,<2")] = None,
         labels: Annotated[dict[str, str] | None, Field(description="All of these; * = any value")] = None,
-        why: Annotated[str | None, Field(description="Explain the place of this agent")] = None,
+        why: Annotated[str | None, Field(description="Explain this agent's place")] = None,
         limit: Annotated[int, Field(ge=1, le=1000)] = 5,
         detailed: Annotated[bool, Field(description="With schemas")] = False,
     ) -> Json:

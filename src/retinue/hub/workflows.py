@@ -203,12 +203,12 @@ def add_start_skill(agent: Agent, starter: RunStarter) -> None:
     async def start_run(
         workflow: Annotated[str | Json, Field(description=f"Workflow name, auto, or inline: {INLINE_FORM}")],
         ctx: Context,
-        input: Annotated[Any, Field(description="The input of the workflow")] = None,  # noqa: A002 - the seed's
+        input: Annotated[Any, Field(description="Its input")] = None,  # noqa: A002 - the seed's
         run: Annotated[str | None, Field(description="Run id, an idempotency key")] = None,
         overrides: Annotated[
             Json | None, Field(description="agents and timeouts (ms) by step id or position")
         ] = None,
-        progress: Annotated[bool, Field(description="keep step text")] = False,
+        progress: Annotated[bool, Field(description="step text")] = False,
     ) -> Json:
         """Starts a workflow and returns at once."""
         with ctx.entrust() as outgoing:
