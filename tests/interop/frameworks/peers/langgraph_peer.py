@@ -1,7 +1,7 @@
 """A LangGraph agent whose model calls the tools of a job.
 
-Reads the job from its argument and prints what the model saw (`tests.interop.frameworks.peers`). The tools come
-from ``langchain.mcp``, or with ``adapters`` as second argument from the package ``langchain-mcp-adapters``.
+Reads the job from its argument and prints what the model saw (`tests.interop.frameworks.peers`). The tools
+come from ``langchain.mcp``, or with ``adapters`` as second argument from ``langchain-mcp-adapters``.
 """
 
 from __future__ import annotations
