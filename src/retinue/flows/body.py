@@ -39,9 +39,12 @@ class HostedWorkflows:
             self.add(workflow)
 
     def add(self, workflow: CodeWorkflow) -> None:
-        """Host a workflow; raises InvalidSettingError where another one has its name."""
+        """Host a workflow; raises InvalidSettingError where another one has its name.
+
+        A workflow whose file was imported under two names is one.
+        """
         known = self._workflows.setdefault(workflow.name, workflow)
-        if known is not workflow:
+        if not known.is_same(workflow):
             raise InvalidSettingError(
                 f"workflow {workflow.name}",
                 f"both {known.place.file}:{known.place.line} and {workflow.place.file}:{workflow.place.line} "

@@ -74,6 +74,12 @@ class CodeWorkflow:
         document = Document(self.definition.to_json(), self.place.file, {(): Place(self.place.line, 1)})
         return Loaded(self.definition, document, is_own=True)
 
+    def is_same(self, other: CodeWorkflow) -> bool:
+        """Whether both are made by one function of one file, which may be imported under several names."""
+        code, of_other = self.function.__code__, other.function.__code__
+        is_there = (code.co_filename, self.place) == (of_other.co_filename, other.place)
+        return self is other or (is_there and self.definition == other.definition)
+
     def executes(self, code: CodeReference) -> bool:
         """Whether runs that began with this code may go on here."""
         own = self.definition.code
