@@ -1,9 +1,9 @@
 """The digest of Python source: that of its code, without comments, layout and docstrings.
 
-The digest is the same for each version of Python that can parse the source, because runs stay with the code of
-their digest while an interpreter is upgraded. So it is no digest of ``ast.unparse`` or ``ast.dump``, whose
-text differs between versions: it is that of a walk over the fields of the tree. Fields without a content
-are left out, because versions add such fields. The module imports the standard library alone.
+Runs stay with the code of their digest while an interpreter is upgraded. So the digest is the same for each
+version of Python that can parse the source. The texts of ``ast.unparse`` and ``ast.dump`` differ between
+versions. So the digest is made by a walk over the fields of the tree. Fields without a content are left out,
+because new versions add such fields. The module imports the standard library alone.
 """
 
 from __future__ import annotations

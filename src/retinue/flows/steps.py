@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from retinue.authoring.agent import call_in_thread
 from retinue.authoring.results import encode_result
+from retinue.authoring.signatures import call_in_thread
 from retinue.core.errors import (
     ExecutionFailedError,
     InvalidParametersError,
