@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
@@ -53,31 +53,23 @@ class JournalEntry:
 
 
 class EventLog:
-    """An append-only list of events that can be followed."""
+    """An append-only list of events; `changed` tells of the next one."""
 
     def __init__(self) -> None:
         self._events: list[RunEvent] = []
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()
+        """Set by the next event."""
 
     def append(self, kind: EventKind, run_id: str, step: str, at: float, facts: Mapping[str, Any]) -> int:
         """Add an event; returns its sequence number, counted from 1."""
         self._events.append(RunEvent(len(self._events) + 1, kind, run_id, step, at, facts))
         # Present waiters hold the old asyncio.Event; later ones wait for the new one.
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self.changed.set()
+        self.changed = asyncio.Event()
         return len(self._events)
 
     def list_after(self, seq: int) -> tuple[RunEvent, ...]:
         return tuple(self._events[seq:])
-
-    async def follow(self, seq: int) -> AsyncIterator[RunEvent]:
-        while True:
-            changed = self._changed
-            for event in self._events[seq:]:
-                seq = event.seq
-                yield event
-            if seq == len(self._events):
-                await changed.wait()
 
 
 class Run:

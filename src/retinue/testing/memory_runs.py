@@ -174,14 +174,18 @@ class MemoryRuns:
 
     async def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[RunEvent]:
         run = self._find(run_id)
-        if run.ended.is_set() and after >= run.finished_seq:
-            return
-        async for event in run.events.follow(after):
-            if run.owns(event):
-                yield event
-            # A resumed run has an older end in its log: only the newest one ends the stream.
-            if run.ended.is_set() and event.seq >= run.finished_seq:
+        while True:
+            changed = run.events.changed
+            for event in run.events.list_after(after):
+                after = event.seq
+                if run.owns(event):
+                    yield event
+                # A resumed run has an older end in its log: only the newest one ends the stream.
+                if run.ended.is_set() and after >= run.finished_seq:
+                    return
+            if run.ended.is_set() and after >= run.finished_seq:
                 return
+            await changed.wait()
 
     async def __aenter__(self) -> Self:
         return self
