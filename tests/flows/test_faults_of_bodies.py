@@ -197,3 +197,14 @@ async def test_a_result_that_does_not_fit_its_annotation_wins_no_race() -> None:
         return int(await run.race(run.step(odd), run.step(even)))
 
     assert (await run_workflow(races)).get() == 2
+
+
+async def test_a_called_value_that_does_not_fit_the_wanted_type_wins_no_race() -> None:
+    @workflow
+    async def races(run: Run) -> int:
+        return int(await run.race(run.call("odd", into=int), run.call("even", into=int)))
+
+    run = await run_workflow(races, skills={"odd": "no number", "even": 2}, crash_at_every_step=True)
+    assert run.get() == 2
+    errors = [event.facts.get("error", {}).get("type") for event in run.events if event.step == "odd"]
+    assert "output_validation_error" in errors

@@ -99,6 +99,7 @@ def make_call(
             timeout_s=timeout_s,
             retry=retry,
             allow_empty=True,
+            check=lambda value: _convert(path, value, into),
         )
         try:
             result = await CallSteps(frame).run(ask, path)
