@@ -137,7 +137,7 @@ async def test_after_a_broken_rule_no_further_call_has_an_effect() -> None:
     run = await run_workflow(unsteady, skills={"tidy": "done"}, crash_at_every_step=True)
     fault = run.record.fault
     assert fault is not None
-    assert fault.type == "durable_rule"
+    assert fault.type == "nondeterminism"
     assert effects == ["turn 1"]
     assert not run.calls
 
@@ -160,7 +160,7 @@ async def test_a_body_that_goes_on_for_ever_after_a_broken_rule_is_ended() -> No
 
     run = await run_workflow(stubborn, crash_at_every_step=True)
     assert run.record.fault is not None
-    assert run.record.fault.type == "durable_rule"
+    assert run.record.fault.type == "nondeterminism"
 
 
 async def test_an_attempt_of_a_plain_function_begins_after_the_thread_of_the_one_before() -> None:

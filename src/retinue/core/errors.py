@@ -56,7 +56,8 @@ RetinueError
 │   │   ├── CannotAskError    the caller does not support this kind of question
 │   │   └── InputRefusedError  the person declined, or answered something that does not fit
 │   ├── ExpressionError       a workflow expression failed at run time
-│   └── StepFailedError       a step of a workflow failed, and so the run
+│   ├── StepFailedError       a step of a workflow failed, and so the run
+│   └── NondeterminismError   a run that was taken up asks for another step than the recorded one
 ├── RunConflictError          a run id was used again with other input
 ├── RepeatedEventError        the same sending of an event arrived again
 ├── RegistryError             an OCI registry or layout
@@ -119,6 +120,7 @@ from retinue.core.error_kinds.execution import (
     InputRefusedError,
     InputRequiredError,
     ModelError,
+    NondeterminismError,
     OutputInvalidError,
     RemoteFaultError,
     RepeatedEventError,
@@ -221,6 +223,7 @@ __all__ = [
     "ModelError",
     "NoModelError",
     "NobodyWillingError",
+    "NondeterminismError",
     "NotAllowedError",
     "NotAuthenticatedError",
     "NotCallableError",

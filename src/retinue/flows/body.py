@@ -10,7 +10,13 @@ from typing import Any
 
 import structlog
 
-from retinue.core.errors import ExecutionFailedError, InvalidSettingError, RetinueError, StepFailedError
+from retinue.core.errors import (
+    ExecutionFailedError,
+    InvalidSettingError,
+    NondeterminismError,
+    RetinueError,
+    StepFailedError,
+)
 from retinue.flows.run import Run
 from retinue.flows.workflow import CodeWorkflow
 from retinue.workflows.definitions.definition import CodeReference
@@ -107,7 +113,7 @@ async def _execute(workflow: CodeWorkflow, context: RunContext, request: RunRequ
     try:
         arguments = workflow.signature.bind(request.input or {}, run)
         value = workflow.signature.encode(await workflow.function(**arguments))
-    except DurableRuleError:
+    except (DurableRuleError, NondeterminismError):
         raise
     except (Exception, SystemExit) as error:  # SystemExit would end this process, and again after each start
         failed = await _undo(frame, _explain(workflow, error))

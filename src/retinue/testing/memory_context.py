@@ -15,7 +15,7 @@ import orjson
 
 from retinue.core.errors import TooLargeError
 from retinue.core.json_values import copy_json, encode_json
-from retinue.workflows.runs.ports import Count, DurableRuleError, Effect, Mark, StepCall, WaitMode
+from retinue.workflows.runs.ports import Count, Effect, Mark, StepCall, WaitMode
 from retinue.workflows.runs.records import (
     ChildOutcome,
     ChildRun,
@@ -140,7 +140,7 @@ class Services:
 
 
 class MemoryContext:
-    """The RunContext of one execution of a run. ``broken_rule`` fails the run when a rule was broken.
+    """The RunContext of one execution of a run. ``rules`` tell what fails a run that broke one.
 
     ``calls`` is the number of calls that the body reported; ``resumed`` = an earlier execution was stopped,
     possibly during a call. With ``interrupts`` the execution is cancelled after each call that it records.
@@ -152,16 +152,12 @@ class MemoryContext:
         self.calls: int | None = None
         self._run = run
         self._services = services
-        self._rules = ReplayRules(run.record.id)
+        self.rules = ReplayRules(run.record.id)
         self._position = 0
         self._given_up: set[str] = set()
         self._may_repeat = resumed
         self._interrupts = interrupts
         self._has_recorded = False
-
-    @property
-    def broken_rule(self) -> DurableRuleError | None:
-        return self._rules.broken_rule
 
     @property
     def run_id(self) -> str:
@@ -373,7 +369,7 @@ class MemoryContext:
     @contextmanager
     def _take(self, *paths: str) -> Iterator[None]:
         """Check durable calls, and cut off the body after them if it is to be interrupted."""
-        with self._rules.take_all(paths):
+        with self.rules.take_all(paths):
             yield
         if self._interrupts and self._has_recorded:
             raise asyncio.CancelledError
@@ -395,12 +391,9 @@ class MemoryContext:
         if entry is None:
             return None
         if (entry.kind, entry.path) != (kind, path):
-            asks = "the body" if mark is None else mark.place
-            was = "was recorded" if entry.mark is None else f"was recorded from {entry.mark.place}"
-            raise self._rules.refuse(
-                f"on replay {asks} asks for {kind} {path!r} where {entry.kind} {entry.path!r} {was}"
-            )
-        self._rules.check_mark(path, mark, entry.mark)
+            asked, recorded = f"{kind} {path!r}", f"{entry.kind} {entry.path!r}"
+            raise self.rules.refuse_replay(asked, recorded, mark, entry.mark)
+        self.rules.check_mark(path, mark, entry.mark)
         return orjson.loads(entry.outcome)
 
     def _write(self, place: int, kind: str, path: str, outcome: Any, mark: Mark | None) -> None:

@@ -265,9 +265,9 @@ class MemoryRuns:
             fault = Fault.from_error(error)
         except Exception as error:  # noqa: BLE001  # whatever a body raises ends its run, never this process
             fault = Fault(type="internal_error", message=f"{type(error).__name__}: {error}")
-        if context.broken_rule is not None:
+        if (broken := context.rules.describe_broken()) is not None:
             # Even if the body caught the error: its result cannot be replayed.
-            status, fault = "failed", Fault(type="durable_rule", message=str(context.broken_rule))
+            status, fault = "failed", broken
             context.record_usage(None)
         run.stopping = True  # a later cancellation has no effect
         for child in run.children:

@@ -342,9 +342,9 @@ class Executions:
             fault = Fault.from_error(error)
         except Exception as error:  # noqa: BLE001  # whatever a body raises ends its run, never this process
             fault = Fault(type="internal_error", message=f"{type(error).__name__}: {error}")
-        if context.rules.broken_rule is not None:
+        if (broken := context.rules.describe_broken()) is not None:
             # Even where the body caught it: what such a body computed cannot be replayed.
-            fault = Fault(type="durable_rule", message=str(context.rules.broken_rule))
+            fault = broken
             context.record_usage(None)
         if context.open_children:
             await self.stop(sorted(context.open_children))
