@@ -32,7 +32,8 @@ RetinueError
 │   └── VersionConflictError  offered, but in no version of the requested range
 ├── AccessError
 │   ├── NotAuthenticatedError
-│   │   └── ClocksDifferError  the times of a mesh token do not fit the clock of this machine
+│   │   ├── ClocksDifferError  the times of a mesh token do not fit the clock of this machine
+│   │   └── OtherMeshError    a token of a mesh that this process does not belong to
 │   └── NotAllowedError
 │       └── InsufficientScopeError  a valid token without the required scope
 ├── GuardError                the trace guard rejected the call
@@ -94,6 +95,7 @@ from retinue.core.error_kinds.admission import (
     InsufficientScopeError,
     NotAllowedError,
     NotAuthenticatedError,
+    OtherMeshError,
     OutOfMemoryError,
     StoppingError,
     find_guard_error,
@@ -228,6 +230,7 @@ __all__ = [
     "NotAuthenticatedError",
     "NotCallableError",
     "OnErrorClass",
+    "OtherMeshError",
     "OutOfMemoryError",
     "OutputInvalidError",
     "ParseError",

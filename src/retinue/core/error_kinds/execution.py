@@ -217,6 +217,18 @@ class AgentUnreachableError(ExecutionError):
         error.is_token_stale = abs(ahead_s) < CLOCKS_AGREE_S
         return error
 
+    @classmethod
+    def of_other_mesh(cls, agent: str, url: str) -> Self:
+        """A process of another mesh answers at the url, such as one that got the port of an agent that ended.
+
+        It has not run the call.
+        """
+        error = cls(agent, url, "a process of another mesh answers there")
+        error.remedy = (
+            f"start {agent} again; if it belongs to this mesh, join its machine: retinue token new --join"
+        )
+        return error
+
     @property
     def data(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"agent": self.agent, "sent": self.sent}

@@ -157,9 +157,11 @@ class ReplayRules:
 
     def describe_broken(self) -> Fault | None:
         """The fault of a run whose body broke a rule; None where it broke none."""
+        if self.broken_rule is None:
+            return None
         if isinstance(self.broken_rule, NondeterminismError):
             return Fault.from_error(self.broken_rule)
-        return self.broken_rule and Fault(type="durable_rule", message=str(self.broken_rule))
+        return Fault(type="durable_rule", message=str(self.broken_rule))
 
 
 async def run_all(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
