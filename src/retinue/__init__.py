@@ -120,6 +120,7 @@ _HOMES = {
     "InvalidParametersError": "retinue.core.errors",
     "InvalidSettingError": "retinue.core.errors",
     "KeyConflictError": "retinue.core.errors",
+    "LimitedError": "retinue.core.errors",
     "NondeterminismError": "retinue.core.errors",
     "NotAllowedError": "retinue.core.errors",
     "NotAuthenticatedError": "retinue.core.errors",

@@ -352,10 +352,15 @@ class LimitedError(ExecutionError):
     kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
 
     def __init__(
-        self, limit: str, value: Any, answer: Any, spent: Mapping[str, Any], run: str | None = None
+        self,
+        limit: str,
+        value: float | None,
+        answer: Any,
+        spent: Mapping[str, Any],
+        run: str | None = None,
     ) -> None:
         what = "the same call was repeated" if limit == "repeats" else f"the limit of {limit} is reached"
-        size = "" if value is None else f" ({value:,g})" if isinstance(value, float) else f" ({value:,})"
+        size = "" if value is None else f" ({value:,.12g})"
         super().__init__(f"{what}{size}; the answer is the last one of the model")
         self.limit = limit
         self.value = value
