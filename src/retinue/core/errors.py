@@ -34,7 +34,8 @@ RetinueError
 │   └── VersionConflictError  offered, but in no version of the requested range
 ├── AccessError
 │   ├── NotAuthenticatedError
-│   │   └── ClocksDifferError  the times of a mesh token do not fit the clock of this machine
+│   │   ├── ClocksDifferError  the times of a mesh token do not fit the clock of this machine
+│   │   └── OtherMeshError    a token of a mesh that this process does not belong to
 │   └── NotAllowedError
 │       └── InsufficientScopeError  a valid token without the required scope
 ├── GuardError                the trace guard rejected the call
@@ -58,7 +59,8 @@ RetinueError
 │   │   ├── CannotAskError    the caller does not support this kind of question
 │   │   └── InputRefusedError  the person declined, or answered something that does not fit
 │   ├── ExpressionError       a workflow expression failed at run time
-│   └── StepFailedError       a step of a workflow failed, and so the run
+│   ├── StepFailedError       a step of a workflow failed, and so the run
+│   └── NondeterminismError   a run that was taken up asks for another step than the recorded one
 ├── RunConflictError          a run id was used again with other input
 ├── RepeatedEventError        the same sending of an event arrived again
 ├── RegistryError             an OCI registry or layout
@@ -95,6 +97,7 @@ from retinue.core.error_kinds.admission import (
     InsufficientScopeError,
     NotAllowedError,
     NotAuthenticatedError,
+    OtherMeshError,
     OutOfMemoryError,
     StoppingError,
     find_guard_error,
@@ -121,6 +124,7 @@ from retinue.core.error_kinds.execution import (
     InputRefusedError,
     InputRequiredError,
     ModelError,
+    NondeterminismError,
     OutputInvalidError,
     RemoteFaultError,
     RepeatedEventError,
@@ -225,10 +229,12 @@ __all__ = [
     "ModelError",
     "NoModelError",
     "NobodyWillingError",
+    "NondeterminismError",
     "NotAllowedError",
     "NotAuthenticatedError",
     "NotCallableError",
     "OnErrorClass",
+    "OtherMeshError",
     "OutOfMemoryError",
     "OutputInvalidError",
     "ParseError",

@@ -127,6 +127,7 @@ _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] 
     e.CannotAskError.type: lambda _, m, f: e.CannotAskError(f["capability"]),
     e.InputRefusedError.type: lambda _, m, f: e.InputRefusedError(m),
     e.StepFailedError.type: lambda _, m, f: e.StepFailedError.from_data(f),
+    e.NondeterminismError.type: lambda _, m, f: e.NondeterminismError.from_data(f),
 }
 """By the type that the wire carries: the error of that type, from its plain message and its data."""
 
