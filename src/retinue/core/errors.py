@@ -5,6 +5,7 @@ RetinueError
 │   ├── ParseError            not JSON, or nested too deeply
 │   ├── InvalidRequestError   JSON, but not a request of this endpoint
 │   ├── TooLargeError         a limit on size or count was exceeded
+│   │   └── QuotaExceededError  artifacts would take more than their quota
 │   ├── UnsupportedMediaTypeError  a body that this endpoint does not read
 │   ├── InvalidParametersError  arguments do not fit the input schema
 │   ├── InvalidSettingError   a setting, flag or hand-written file is wrong
@@ -19,6 +20,7 @@ RetinueError
 │   ├── UnknownRunError
 │   ├── UnknownScheduleError
 │   ├── UnknownWebhookError   no workflow is started by requests at this address
+│   ├── UnknownArtifactError  no artifact with this digest is stored
 │   ├── UnknownStepError      a run or definition has no such step
 │   ├── UnknownWorkflowError  no workflow of this name
 │   ├── UnknownTokenError     no token of this id
@@ -140,6 +142,7 @@ from retinue.core.error_kinds.lookups import (
     RoleNotOfferedError,
     SkillNotOfferedError,
     UnknownAgentError,
+    UnknownArtifactError,
     UnknownPromptError,
     UnknownResourceError,
     UnknownRoleError,
@@ -181,6 +184,7 @@ from retinue.core.error_kinds.requests import (
     KeyConflictError,
     NotCallableError,
     ParseError,
+    QuotaExceededError,
     RequestError,
     SchemaRefusedError,
     TooLargeError,
@@ -239,6 +243,7 @@ __all__ = [
     "ParseError",
     "PortInUseError",
     "Problem",
+    "QuotaExceededError",
     "ReferenceNotFoundError",
     "RegistryBusyError",
     "RegistryError",
@@ -262,6 +267,7 @@ __all__ = [
     "TagTakenError",
     "TooLargeError",
     "UnknownAgentError",
+    "UnknownArtifactError",
     "UnknownPromptError",
     "UnknownResourceError",
     "UnknownRoleError",
