@@ -217,6 +217,18 @@ class AgentUnreachableError(ExecutionError):
         error.is_token_stale = abs(ahead_s) < CLOCKS_AGREE_S
         return error
 
+    @classmethod
+    def of_other_mesh(cls, agent: str, url: str) -> Self:
+        """A process of another mesh answers at the url, such as one that got the port of an agent that ended.
+
+        It has not run the call.
+        """
+        error = cls(agent, url, "a process of another mesh answers there")
+        error.remedy = (
+            f"start {agent} again; if it belongs to this mesh, join its machine: retinue token new --join"
+        )
+        return error
+
     @property
     def data(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"agent": self.agent, "sent": self.sent}
@@ -440,6 +452,48 @@ class StepFailedError(ExecutionError):
         # What was undone is to be done again as well.
         first = self.compensated[-1]["step"] if self.compensated else self.step
         return f"run again: retinue rerun {self.run} --from {str(first).partition('/')[0]}"
+
+
+class NondeterminismError(ExecutionError):
+    """A run that was taken up asks for another step than the recorded one.
+
+    ``asked`` and ``recorded`` name the steps; the same name means other arguments. ``place`` and
+    ``recorded_place`` are file and line of both (``flows.py:12``), "" where they are unknown.
+    """
+
+    type = "nondeterminism"
+    kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
+
+    def __init__(self, asked: str, recorded: str, *, place: str = "", recorded_place: str = "") -> None:
+        difference = (
+            f"with other arguments than those recorded from {recorded_place or 'before'}"
+            if asked == recorded
+            else f"where {recorded} was recorded{f' from {recorded_place}' if recorded_place else ''}"
+        )
+        super().__init__(
+            f"on replay {place or 'the body'} asks for {asked} {difference}",
+            remedy="let the workflow make the same steps again, and read time, random numbers and files in "
+            "steps; a run of older code needs that code",
+        )
+        self.asked = asked
+        self.recorded = recorded
+        self.place = place
+        self.recorded_place = recorded_place
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {
+            "asked": self.asked,
+            "recorded": self.recorded,
+            "place": self.place,
+            "recorded_place": self.recorded_place,
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> NondeterminismError:
+        """The error with this ``data``."""
+        place, recorded_place = str(data["place"]), str(data["recorded_place"])
+        return cls(str(data["asked"]), str(data["recorded"]), place=place, recorded_place=recorded_place)
 
 
 class RunConflictError(RetinueError):

@@ -99,7 +99,8 @@ class Ask:
     compensates the step. ``as_mesh`` = called with the scopes of the mesh. With ``ask_first`` an agent is
     chosen among the agents that say yes. ``key_path`` is the key of an earlier attempt whose outcome is
     unknown, ``choice`` the agent that had it. ``once`` = only one that
-    was lost or refused is followed by another.
+    was lost or refused is followed by another. ``check`` raises an error for a value that the body cannot
+    use; it belongs to the call, so such a value wins no race.
     """
 
     step_id: str
@@ -114,6 +115,7 @@ class Ask:
     cache_ttl_s: float | None = None
     allow_empty: bool = False
     accept: Accept | None = None
+    check: Callable[[Any], object] | None = None
     kind: str = "call"
     is_expected: bool = True
     as_mesh: bool = False
@@ -477,6 +479,8 @@ class _Attempt:
             raise InputRequiredError(f"{skill} did not finish: {outcome.status}")
         if not ask.allow_empty and self._is_empty(outcome.value, choice):
             raise EmptyOutputError(skill)
+        if ask.check is not None:
+            ask.check(outcome.value)
         beside = _list_beside(outcome, self._path)
         if ask.cache_ttl_s is not None and not beside:
             await cache.put(key, outcome.value, ask.cache_ttl_s)

@@ -23,6 +23,7 @@ from retinue.core.errors import (
     ExecutionFailedError,
     GuardError,
     InvalidParametersError,
+    NondeterminismError,
     OnErrorClass,
     Problem,
     RetinueError,
@@ -309,13 +310,15 @@ class RunRecord:
     def get(self) -> Any:
         """The value of a done run.
 
-        Raises StepFailedError for a failed step, CallCancelledError, ExecutionFailedError, or, if the trace
-        guard refused the call of a step, that GuardError.
+        Raises StepFailedError for a failed step, NondeterminismError, CallCancelledError,
+        ExecutionFailedError, or, if the trace guard refused the call of a step, that GuardError.
         """
         if self.status == "done":
             return self.value
         if self.status == "cancelled" or self.fault is None:
             raise CallCancelledError(f"run {self.id}")
+        if self.fault.type == NondeterminismError.type:
+            raise NondeterminismError.from_data(self.fault.data)
         if self.fault.type == StepFailedError.type:
             failed = StepFailedError.from_data(self.fault.data)
             raise _find_refusal(failed) or failed
