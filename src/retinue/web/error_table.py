@@ -16,7 +16,7 @@ from retinue.core import errors as e
 from retinue.core.errors import RetinueError
 from retinue.core.remote_faults import describe_fault, describe_for_model
 from retinue.web.codec.jsonrpc import BUDGET_SPENT, CIRCUIT_OPEN, RECURSION_LIMIT
-from retinue.web.codec.peer_requests import CLOCK_HEADER
+from retinue.web.codec.peer_requests import CLOCK_HEADER, MESH_HEADER, OTHER_MESH
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -243,6 +243,8 @@ def rest_fault(error: RetinueError) -> RestFault:
         headers["www-authenticate"] = "Bearer"
         if isinstance(error, e.ClocksDifferError):
             headers[CLOCK_HEADER] = f"{error.now_s:.3f}"
+        elif isinstance(error, e.OtherMeshError):
+            headers[MESH_HEADER] = OTHER_MESH
     elif isinstance(error, e.BusyError | e.CircuitOpenError):
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
     return RestFault(row.rest, body, headers)
