@@ -28,8 +28,6 @@ _times = itertools.count()
 SIGNER = MeshSigner(b"the key of one mesh", clock=lambda: 1_000 + next(_times) / 1_000)
 """No two messages are signed in the same millisecond, so that none counts as sent twice."""
 
-ONE_CALL = {"calls_left": 1}
-
 
 def guard(**options: Any) -> TraceGuard:
     return TraceGuard(GuardSettings(**options), signer=SIGNER, clock=time.monotonic)
@@ -215,14 +213,14 @@ def test_a_claim_that_comes_back_lives_from_what_own_calls_in_flight_were_given(
     here = guard()
     admitted = enter(limited(8_000), here)
     with admitted.further_call() as outgoing:
-        claim = enter(TraceContext("t", **ONE_CALL, extension=TraceExtension(Allowance(10**9, None))), here)
+        claim = enter(TraceContext("t", calls_left=1, extension=TraceExtension(Allowance(10**9, None))), here)
         assert claim.trace.allowance == outgoing.trace.allowance
-        other = enter(TraceContext("t", **ONE_CALL), here)
+        other = enter(TraceContext("t", calls_left=1), here)
         assert other.trace.allowance == Allowance(0, None), "nothing is left for it"
         assert claim.spending is not None
         claim.spending.settle(claim.spending.reserve_amount(Amount(500, 0), "m"), {"output_tokens": 300})
         here.leave(claim)
-        assert enter(TraceContext("t", **ONE_CALL), here).trace.allowance == Allowance(6_700, None)
+        assert enter(TraceContext("t", calls_left=1), here).trace.allowance == Allowance(6_700, None)
         outgoing.record_usage(0, {"output_tokens": 10})
     assert admitted.spending is not None
     assert admitted.spending.left.tokens is not None
