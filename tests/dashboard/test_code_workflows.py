@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from retinue.core.call import Principal
+from retinue.dashboard.attention import find_attention
 from retinue.storage.state import State
 from retinue.testing.memory_runs import MemoryRuns
 from tests.dashboard.site import Site
@@ -78,8 +80,19 @@ async def test_a_run_whose_code_no_worker_has_is_shown_with_the_remedy(
         assert row["missing_code"].startswith("flows_of_a_worker.py:waits (sha256:")
         remedy = "start one with the file: retinue worker flows_of_a_worker.py"
         assert row["missing_code"].endswith(f"no running worker has this code; {remedy}")
-        for path in ("/", "/ui/runs/mine"):
-            page = (await site.read(path, system.token)).body.decode()
-            assert "aits for its code, flows_of_a_worker.py:waits" in page, path
-            assert remedy in page
-        assert "its code" in (await site.read("/ui/runs", system.token)).body.decode()
+        page = (await site.read("/ui/runs/mine", system.token)).body.decode()
+        assert "Waits for its code, flows_of_a_worker.py:waits" in page
+        assert remedy in page
+
+
+async def test_a_run_whose_code_no_worker_has_needs_a_person() -> None:
+    class Hub:
+        async def read(self, principal: Principal, skill: str, arguments: Any = None) -> Any:
+            return {"steps": [], "imports": [], "missing": []}
+
+    row = {"run": "mine", "workflow": "waits", "missing_code": "flows.py:waits (sha256:1…)"}
+    hub: Any = Hub()
+    member = Principal("ada", "token", frozenset({"mesh"}))
+    attention = await find_attention(hub, member, [], [row, {"run": "other"}])
+    assert attention.without_code == [row]
+    assert attention
