@@ -5,6 +5,7 @@ RetinueError
 │   ├── ParseError            not JSON, or nested too deeply
 │   ├── InvalidRequestError   JSON, but not a request of this endpoint
 │   ├── TooLargeError         a limit on size or count was exceeded
+│   │   └── QuotaExceededError  artifacts would take more than their quota
 │   ├── UnsupportedMediaTypeError  a body that this endpoint does not read
 │   ├── InvalidParametersError  arguments do not fit the input schema
 │   ├── InvalidSettingError   a setting, flag or hand-written file is wrong
@@ -19,6 +20,7 @@ RetinueError
 │   ├── UnknownRunError
 │   ├── UnknownScheduleError
 │   ├── UnknownWebhookError   no workflow is started by requests at this address
+│   ├── UnknownArtifactError  no artifact with this digest is stored
 │   ├── UnknownStepError      a run or definition has no such step
 │   ├── UnknownWorkflowError  no workflow of this name
 │   ├── UnknownTokenError     no token of this id
@@ -53,6 +55,7 @@ RetinueError
 │   ├── AgentUnreachableError
 │   ├── RemoteFaultError      the agent answered with an error
 │   ├── ModelError            a language model gave no usable answer
+│   ├── LimitedError          a model that calls skills reached a limit
 │   ├── InputRequiredError    it needs an answer from a person
 │   │   ├── CannotAskError    the caller does not support this kind of question
 │   │   └── InputRefusedError  the person declined, or answered something that does not fit
@@ -121,6 +124,7 @@ from retinue.core.error_kinds.execution import (
     IncapableError,
     InputRefusedError,
     InputRequiredError,
+    LimitedError,
     ModelError,
     NondeterminismError,
     OutputInvalidError,
@@ -138,6 +142,7 @@ from retinue.core.error_kinds.lookups import (
     RoleNotOfferedError,
     SkillNotOfferedError,
     UnknownAgentError,
+    UnknownArtifactError,
     UnknownPromptError,
     UnknownResourceError,
     UnknownRoleError,
@@ -179,6 +184,7 @@ from retinue.core.error_kinds.requests import (
     KeyConflictError,
     NotCallableError,
     ParseError,
+    QuotaExceededError,
     RequestError,
     SchemaRefusedError,
     TooLargeError,
@@ -220,6 +226,7 @@ __all__ = [
     "InvalidSettingError",
     "KeyConflictError",
     "Kind",
+    "LimitedError",
     "LookupFailedError",
     "MalformedArtifactError",
     "ModelError",
@@ -236,6 +243,7 @@ __all__ = [
     "ParseError",
     "PortInUseError",
     "Problem",
+    "QuotaExceededError",
     "ReferenceNotFoundError",
     "RegistryBusyError",
     "RegistryError",
@@ -259,6 +267,7 @@ __all__ = [
     "TagTakenError",
     "TooLargeError",
     "UnknownAgentError",
+    "UnknownArtifactError",
     "UnknownPromptError",
     "UnknownResourceError",
     "UnknownRoleError",
