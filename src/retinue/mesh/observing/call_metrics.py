@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from retinue.core.errors import LookupFailedError
 from retinue.core.usage import FURTHER, own_part
@@ -100,12 +101,11 @@ class CallMetrics:
         """
         if not isinstance(usage, Mapping):
             return
-        if FURTHER in usage:
-            usage = own_part(usage)
+        own: Mapping[Any, Any] = own_part(usage) if FURTHER in usage else usage
         for direction in ("input", "output"):
-            tokens = usage.get(f"{direction}_tokens")
+            tokens = own.get(f"{direction}_tokens")
             if type(tokens) is int and 0 < tokens < 1e12:
                 self._tokens[agent, direction] += tokens
-        cost = usage.get("cost_usd")
+        cost = own.get("cost_usd")
         if type(cost) in (int, float) and 0 < cost < 1e9:
             self._cost_usd[agent] += cost
