@@ -103,9 +103,9 @@ class CallMetrics:
             return
         own: Mapping[Any, Any] = own_part(usage) if FURTHER in usage else usage
         for direction in ("input", "output"):
-            tokens = own.get(f"{direction}_tokens")
+            tokens = own.get(f"{direction}_tokens", 0)
             if type(tokens) is int and 0 < tokens < 1e12:
                 self._tokens[agent, direction] += tokens
-        cost = own.get("cost_usd")
+        cost = own.get("cost_usd", 0)
         if type(cost) in (int, float) and 0 < cost < 1e9:
             self._cost_usd[agent] += cost
