@@ -18,6 +18,7 @@ RetinueError
 │   │   └── SkillNotOfferedError  no agent in the directory offers it
 │   ├── UnknownAgentError
 │   ├── UnknownRunError
+│   ├── UnknownApprovalError
 │   ├── UnknownScheduleError
 │   ├── UnknownWebhookError   no workflow is started by requests at this address
 │   ├── UnknownArtifactError  no artifact with this digest is stored
@@ -147,6 +148,7 @@ from retinue.core.error_kinds.lookups import (
     UnknownResourceError,
     UnknownRoleError,
     UnknownRunError,
+    UnknownApprovalError,
     UnknownScheduleError,
     UnknownSkillError,
     UnknownStepError,
@@ -272,6 +274,7 @@ __all__ = [
     "UnknownResourceError",
     "UnknownRoleError",
     "UnknownRunError",
+    "UnknownApprovalError",
     "UnknownScheduleError",
     "UnknownSkillError",
     "UnknownStepError",
