@@ -151,9 +151,7 @@ class Approval:
 class ApprovalStore(Protocol):
     """Where approvals are kept: a database, or the memory of a test."""
 
-    async def ask(
-        self, request: ApprovalRequest, *, expires_s: float, approval_id: str = ""
-    ) -> Approval:
+    async def ask(self, request: ApprovalRequest, *, expires_s: float, approval_id: str = "") -> Approval:
         """Ask for one call; an approval of an equal call that is open or unused is returned instead.
 
         With an ``approval_id``, which a run makes of its step, asking again returns that approval in any

@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from retinue.core.errors import RunConflictError, StateError
 from retinue.core.json_values import copy_json
+from retinue.workflows.durable.approval_table import ApprovalTable
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.database_watch import DatabaseWatch, RunFigures
 from retinue.workflows.durable.dbos_engine import Engine, EngineError
@@ -108,6 +109,7 @@ class DurableRuns:
         self._hosted = HostedTable(self._database, self._own_workflows)
         self.schedules = ScheduleTable(self._database, nodes)
         self.triggers = TriggerTable(self._database, nodes)
+        self.approvals = ApprovalTable(self._database, self._signals)
         self._retention = Retention(
             self._database,
             self._rows,
