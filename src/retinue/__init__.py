@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from retinue.core.record import AgentRecord, Example, Skill, Trait
     from retinue.flows.run import Run
     from retinue.flows.workflow import workflow
+    from retinue.mesh.artifacts import Artifact
     from retinue.mesh.asking.query import Can
     from retinue.mesh.directory.directory import Directory
     from retinue.runtime.discovery import discover_agent, open_directory
@@ -54,6 +55,7 @@ __all__ = [
     "AgentRecord",
     "AgentUnreachableError",
     "Answer",
+    "Artifact",
     "BusyError",
     "CallCancelledError",
     "CallTimedOutError",
@@ -102,6 +104,7 @@ _HOMES = {
     "AgentRecord": "retinue.core.record",
     "AgentUnreachableError": "retinue.core.errors",
     "Answer": "retinue.core.call",
+    "Artifact": "retinue.mesh.artifacts",
     "BusyError": "retinue.core.errors",
     "CallCancelledError": "retinue.core.errors",
     "CallTimedOutError": "retinue.core.errors",
