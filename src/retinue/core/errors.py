@@ -55,6 +55,7 @@ RetinueError
 │   ├── AgentUnreachableError
 │   ├── RemoteFaultError      the agent answered with an error
 │   ├── ModelError            a language model gave no usable answer
+│   ├── LimitedError          a model that calls skills reached a limit
 │   ├── InputRequiredError    it needs an answer from a person
 │   │   ├── CannotAskError    the caller does not support this kind of question
 │   │   └── InputRefusedError  the person declined, or answered something that does not fit
@@ -123,6 +124,7 @@ from retinue.core.error_kinds.execution import (
     IncapableError,
     InputRefusedError,
     InputRequiredError,
+    LimitedError,
     ModelError,
     NondeterminismError,
     OutputInvalidError,
@@ -224,6 +226,7 @@ __all__ = [
     "InvalidSettingError",
     "KeyConflictError",
     "Kind",
+    "LimitedError",
     "LookupFailedError",
     "MalformedArtifactError",
     "ModelError",

@@ -112,7 +112,7 @@ _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] 
         m, exception=f.get("exception", ""), detail=f.get("detail", ""), skill=f.get("skill", "")
     ),
     e.IncapableError.type: lambda _, m, f: e.IncapableError(m),
-    e.OutputInvalidError.type: lambda _, m, f: e.OutputInvalidError("", _problems(f)),
+    e.OutputInvalidError.type: lambda _, m, f: e.OutputInvalidError("", _problems(f), answer=f.get("answer")),
     e.CallTimedOutError.type: lambda _, m, f: e.CallTimedOutError(
         "", float(f["timeout_s"]), layer=f["layer"], setting=f["setting"]
     ),
@@ -126,6 +126,7 @@ _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] 
     e.InputRequiredError.type: lambda _, m, f: e.InputRequiredError(m),
     e.CannotAskError.type: lambda _, m, f: e.CannotAskError(f["capability"]),
     e.InputRefusedError.type: lambda _, m, f: e.InputRefusedError(m),
+    e.LimitedError.type: lambda _, m, f: e.LimitedError.from_data(f),
     e.StepFailedError.type: lambda _, m, f: e.StepFailedError.from_data(f),
     e.NondeterminismError.type: lambda _, m, f: e.NondeterminismError.from_data(f),
 }

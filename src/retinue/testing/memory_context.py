@@ -358,9 +358,10 @@ class MemoryContext:
             self._emit("step_started", path, dict(facts))
             outcome = self._run.size.add_outcome(path, await run_effect(path, effect, timeout_s, count))
         if may_repeat:
-            outcome = replace(outcome, calls=None)
+            outcome = replace(outcome, calls=None, is_repeated=True)
+        outcome = replace(outcome, ms=round((time.perf_counter() - began) * 1000, 3))
         facts.pop("input", None)
-        facts["duration_ms"] = round((time.perf_counter() - began) * 1000, 3)
+        facts["duration_ms"] = outcome.ms
         if outcome.fault is not None:
             facts["error"] = as_json(outcome.fault)
         self._emit("step_finished", path, facts)

@@ -179,6 +179,7 @@ def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent]) -> None:
             output_schema=skill.output_schema,
             roles=roles,
             score=max((scores.get(CAPABILITIES[role], 0.0) for role in roles), default=None),
+            described=skill,
         )
 
 

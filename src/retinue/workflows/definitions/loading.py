@@ -16,10 +16,11 @@ from retinue.core.errors import DefinitionError, InvalidSettingError, UnknownWor
 from retinue.mesh.directory.routing import CAPABILITIES
 from retinue.plugins import WORKFLOWS, Plugin, conflict, list_plugins
 from retinue.workflows.definitions.checks import check_document, inspect_document, suggest
-from retinue.workflows.definitions.definition import DEFAULT_ROLE, STEP_ID, Definition
+from retinue.workflows.definitions.definition import DEFAULT_ROLE, Definition
 from retinue.workflows.definitions.documents import Document, document_of, read_text
 from retinue.workflows.definitions.spelling_001 import read_seed_001
 from retinue.workflows.definitions.spelling_002 import OWN_KEYS, SETTINGS, read_seed_002
+from retinue.workflows.definitions.values import STEP_ID
 
 _ASKS = ("agent", "role", "prompt")
 

@@ -375,8 +375,9 @@ class DurableContext:
                     self._events.emit("step_started", path, facts)
                     outcome = self._size.add_outcome(path, await act())
             if may_repeat:
-                outcome = replace(outcome, calls=None)
-            stored = outcome.to_json() | {"ms": round((time.perf_counter() - began) * 1000, 3)}
+                outcome = replace(outcome, calls=None, is_repeated=True)
+            outcome = replace(outcome, ms=round((time.perf_counter() - began) * 1000, 3))
+            stored = outcome.to_json()
             return stored if mark is None else stored | {"mark": mark.to_json()}
 
         recorded = await self._call(name, act_seen, mark, reserved)
