@@ -177,6 +177,12 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
         (
             Name("scripted_peer", module="retinue.testing.scripted_peer"),
             Name("ScriptedCaller", ("unused",), module="retinue.testing.scripted_caller"),
+            Name(
+                "ScriptedModel",
+                ("from_file", "requests", "list_results", "find_rewritten"),
+                module="retinue.testing.scripted_model",
+            ),
+            Name("ModelTurn", module="retinue.testing.model_script"),
             Name("connect_agents", module="retinue.testing.memory_mesh"),
             Name("MemoryCaller", ("offer",), module="retinue.testing.memory_caller"),
             Name("MemoryArtifacts", (), module="retinue.testing.memory_artifacts"),

@@ -167,6 +167,8 @@ class TraceTable(_Table):
 
     max_depth: int = Field(5, ge=1, le=64)
     calls: int = Field(10_000, ge=1)
+    tokens: int | None = Field(None, ge=0)
+    dollars: float | None = Field(None, ge=0)
     refuse_cycles: bool = False
     strict: Literal["off", "trace", "signed"] = "off"
 
