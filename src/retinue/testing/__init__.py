@@ -15,6 +15,7 @@ executes the runs.
 
 from __future__ import annotations
 
+from retinue.testing.memory_artifacts import MemoryArtifacts
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.testing.memory_mesh import connect_agents
 from retinue.testing.memory_runs import MemoryRuns
@@ -27,6 +28,7 @@ from retinue.testing.workflow_run import WorkflowRun, run_workflow
 
 __all__ = [
     "DECLINED",
+    "MemoryArtifacts",
     "MemoryCaller",
     "MemoryRuns",
     "ModelScript",
