@@ -81,6 +81,7 @@ class Approval:
     """A question with its answer. Times are seconds since 1970.
 
     ``by`` is the principal that answered; ``comment`` is what it said, which the caller reads after a no.
+    ``used_by`` is the call that used a yes.
     """
 
     id: str
@@ -92,6 +93,7 @@ class Approval:
     by: str = ""
     comment: str = ""
     answered_at: float | None = None
+    used_by: str = ""
 
     @classmethod
     def ask(cls, request: ApprovalRequest, now: float, expires_s: float, approval_id: str = "") -> Approval:
@@ -112,6 +114,17 @@ class Approval:
         answered: ApprovalState = "approved" if verdict == "yes" else "denied"
         return replace(self, state=answered, by=by, comment=comment, answered_at=now)
 
+    def use(self, digest: str, user: str, now: float) -> Approval | None:
+        """The approval as used by a call; None where it does not permit this one.
+
+        The call that used it may do so again, because a step may be repeated after a crash.
+        """
+        if self.digest != digest:
+            return None
+        if self.state == "used" and user and self.used_by == user:
+            return self
+        return replace(self, state="used", used_by=user) if self.seen_at(now).state == "approved" else None
+
     def to_json(self) -> dict[str, Any]:
         """The stored form."""
         request = self.request
@@ -124,6 +137,7 @@ class Approval:
             "by": self.by,
             "comment": self.comment,
             "answered_at": self.answered_at,
+            "used_by": self.used_by,
             "request": {
                 "caller": request.caller,
                 "scopes": sorted(request.scopes),
@@ -144,8 +158,13 @@ class Approval:
         facts = stored["request"]
         names = ("caller", "agent", "version", "skill", "arguments", "reason", "run", "step", "terms")
         request = ApprovalRequest(**{name: facts[name] for name in names}, scopes=frozenset(facts["scopes"]))
-        own = ("id", "digest", "asked_at", "expires_at", "state", "by", "comment", "answered_at")
+        own = ("id", "digest", "asked_at", "expires_at", "state", "by", "comment", "answered_at", "used_by")
         return cls(request=request, **{name: stored[name] for name in own})
+
+
+def topic_of(approval_id: str) -> str:
+    """The topic of the signal with which a run gets the answer."""
+    return f"approval/{approval_id}"
 
 
 class ApprovalStore(Protocol):
@@ -167,8 +186,11 @@ class ApprovalStore(Protocol):
     async def answer(self, approval_id: str, verdict: Verdict, by: str, comment: str = "") -> Approval:
         """Answer an open approval; raises UnknownApprovalError, and InvalidRequestError for an ended one."""
 
-    async def use(self, approval_id: str, digest: str) -> bool:
-        """Use a yes for the call of this digest, once; False if it was used, expired or is for another."""
+    async def use(self, approval_id: str, digest: str, user: str = "") -> bool:
+        """Use a yes for the call of this digest, once; False if it was used, expired or is for another.
+
+        The same ``user``, a step of a run, may use it again.
+        """
 
 
 class MemoryApprovals:
@@ -205,9 +227,9 @@ class MemoryApprovals:
         self._approvals[approval_id] = answered
         return answered
 
-    async def use(self, approval_id: str, digest: str) -> bool:
-        known = await self.find(approval_id)
-        if known is None or known.digest != digest or known.state != "approved":
-            return False
-        self._approvals[approval_id] = replace(known, state="used")
-        return True
+    async def use(self, approval_id: str, digest: str, user: str = "") -> bool:
+        known = self._approvals.get(approval_id)
+        used = None if known is None else known.use(digest, user, self._clock())
+        if used is not None:
+            self._approvals[approval_id] = used
+        return used is not None

@@ -147,7 +147,7 @@ class LazyRuns:
 
     async def open_approvals(self) -> ApprovalTable:
         """The approvals, which are stored with the runs."""
-        return (await self._open()).approvals
+        return await (await self._open()).open_approvals()
 
     async def leave(self) -> None:
         """Stop executing runs; another process resumes them."""

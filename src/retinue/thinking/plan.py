@@ -19,7 +19,7 @@ class ThinkPlan:
 
     ``agent`` is the model agent and ``choice`` how a run calls it. ``tools`` are the skills that are listed
     from the start; ``patterns`` and ``deny`` decide about those that are found later. ``unlisted`` = how many
-    named skills are left for the search.
+    named skills are left for the search. ``approve`` names the skills before whose calls a person is asked.
     """
 
     version: int
@@ -34,6 +34,7 @@ class ThinkPlan:
     output: Mapping[str, Any] | None
     parallel: int
     unlisted: int = 0
+    approve: tuple[str, ...] = ()
 
     @property
     def searches(self) -> bool:

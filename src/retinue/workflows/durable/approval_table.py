@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -16,6 +15,7 @@ from retinue.approvals.records import (
     ApprovalRequest,
     ApprovalState,
     Verdict,
+    topic_of,
 )
 from retinue.core.errors import BusyError, UnknownApprovalError
 from retinue.workflows.durable.database import RunDatabase
@@ -105,17 +105,17 @@ class ApprovalTable:
         await self._database.prepare()
         return await self._database.write(write)
 
-    async def use(self, approval_id: str, digest: str) -> bool:
+    async def use(self, approval_id: str, digest: str, user: str = "") -> bool:
         """As `ApprovalStore.use`."""
         now = self._clock()
 
         def write(connection: sa.Connection) -> bool:
             self._lock(connection)
             known = self._find(connection, approval_id)
-            if known is None or known.digest != digest or known.seen_at(now).state != "approved":
-                return False
-            self._update(connection, replace(known, state="used"))
-            return True
+            used = None if known is None else known.use(digest, user, now)
+            if used is not None:
+                self._update(connection, used)
+            return used is not None
 
         await self._database.prepare()
         return await self._database.write(write)
@@ -151,11 +151,6 @@ class ApprovalTable:
         """Change approvals one after another; SQLite has locked the database already."""
         if not self._database.is_sqlite:
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('retinue approvals'))"))
-
-
-def topic_of(approval_id: str) -> str:
-    """The topic of the signal with which a run gets the answer."""
-    return f"approval/{approval_id}"
 
 
 def _columns(approval: Approval) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class DurableRuns:
         self._hosted = HostedTable(self._database, self._own_workflows)
         self.schedules = ScheduleTable(self._database, nodes)
         self.triggers = TriggerTable(self._database, nodes)
-        self.approvals = ApprovalTable(self._database, self._signals)
+        self._approvals = ApprovalTable(self._database, self._signals)
         self._retention = Retention(
             self._database,
             self._rows,
@@ -297,6 +297,9 @@ class DurableRuns:
             hosts = await self._database.read(self._hosted.read_living)
         living = (workflow for workflows in hosts.values() for workflow in workflows)
         return tuple(sorted(living, key=lambda workflow: (workflow.code.name, workflow.code.digest)))
+
+    async def open_approvals(self) -> ApprovalTable:
+        return self._approvals
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         if is_outermost(run_id):

@@ -33,6 +33,7 @@ from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S
 from retinue.workflows.interpreter.calls import Ask, CallSteps
 from retinue.workflows.interpreter.frame import Frame, StepResult
 from retinue.workflows.interpreter.rounds import MarkedContext, Rounds
+from retinue.workflows.interpreter.think_approvals import ask_person, needs_person
 from retinue.workflows.interpreter.think_plan import read_choice
 from retinue.workflows.interpreter.think_search import find_tools
 from retinue.workflows.runs.records import StepOutcome
@@ -91,6 +92,10 @@ class CallTurn:
         if searches:
             found = await find_tools(self.frame, self.plan, self.box, searches, self.path, self.turn)
             answers |= {one.id: one for one in found}
+        asked = [one for one in planned if needs_person(self.plan, one.tool)]
+        if asked:
+            answers |= await ask_person(self.frame, asked, self.turn)
+            planned = [one for one in planned if one.call.id not in answers]
         if planned:
             answers |= await self._make(planned)
         return [answers[call.id] for call in reply.calls]
