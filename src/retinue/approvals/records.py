@@ -24,6 +24,9 @@ RUN_EXPIRES_S = 24 * 3600.0
 MAX_OPEN_PER_CALLER = 100
 """Open approvals of one caller; a further call is refused."""
 
+TOPIC = "approval/"
+"""Beginning of the topic of the signal with which a run gets an answer."""
+
 SCOPE = "approves"
 """The scope of a token whose holder may answer approvals."""
 
@@ -164,7 +167,7 @@ class Approval:
 
 def topic_of(approval_id: str) -> str:
     """The topic of the signal with which a run gets the answer."""
-    return f"approval/{approval_id}"
+    return f"{TOPIC}{approval_id}"
 
 
 class ApprovalStore(Protocol):

@@ -76,7 +76,7 @@ class ApprovalBook:
 def add_approval_skills(agent: Agent, book: ApprovalBook) -> None:
     """Add the skills to the hub's agent."""
 
-    @agent.skill(read_only=True)
+    @agent.skill(read_only=True, listed=False)
     async def list_approvals(
         ctx: Context,
         state: Annotated[ApprovalState | None, Field(description="Default: all")] = None,
@@ -84,12 +84,12 @@ def add_approval_skills(agent: Agent, book: ApprovalBook) -> None:
         """Lists the calls that wait, or waited, for a person."""
         return {"approvals": await book.list_all(ctx.principal, state)}
 
-    @agent.skill(read_only=True)
+    @agent.skill(read_only=True, listed=False)
     async def show_approval(approval: str, ctx: Context) -> Json:
         """Shows one call that waits for a person: agent, skill, arguments and why."""
         return await book.show(ctx.principal, approval)
 
-    @agent.skill
+    @agent.skill(listed=False)
     async def answer_approval(approval: str, verdict: Verdict, ctx: Context, comment: str = "") -> Json:
         """Says yes or no to one call; the caller reads the comment of a no."""
         return await book.answer(ctx.principal, approval, verdict, comment, depth=ctx.trace.depth)

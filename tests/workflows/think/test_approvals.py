@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from retinue import Agent
 from retinue.testing import run_workflow
 from tests.support.thinking import ScriptedModel, say, think, use
@@ -28,7 +30,7 @@ def write(path: str) -> tuple[str, dict[str, str]]:
     return "files__write_file", {"path": path, "text": "x"}
 
 
-TOOLS = {"tools": ["files/*"], "approve": ["files/write_*"]}
+TOOLS: dict[str, Any] = {"tools": ["files/*"], "approve": ["files/write_*"]}
 
 
 async def test_a_call_that_a_person_approves_is_made() -> None:
