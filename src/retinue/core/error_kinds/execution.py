@@ -426,9 +426,16 @@ class CannotAskError(InputRequiredError):
 
 
 class InputRefusedError(InputRequiredError):
-    """The person declined, closed the question, or gave an answer that does not fit the requested schema."""
+    """The person declined, closed the question, or gave an answer that does not fit the requested schema.
+
+    ``answer`` is an answer that does not fit, which is passed on to the agent that asked; else None.
+    """
 
     type = "input_refused"
+
+    def __init__(self, message: str, *, remedy: str = "", answer: Any = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.answer = answer
 
 
 class ExpressionError(ExecutionError):
