@@ -6,13 +6,11 @@ import asyncio
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from retinue.core.errors import ExecutionFailedError, InvalidSettingError, RetinueError, StepFailedError
-from retinue.flows.run import Run
-from retinue.flows.workflow import CodeWorkflow
 from retinue.workflows.definitions.definition import CodeReference
 from retinue.workflows.definitions.loading import Loaded
 from retinue.workflows.interpreter.frame import Frame, Tools
@@ -20,6 +18,10 @@ from retinue.workflows.interpreter.saga import compensate, finish_undoing
 from retinue.workflows.library import Library
 from retinue.workflows.runs.ports import DurableRuleError, RunContext
 from retinue.workflows.runs.records import Fault, RunRequest, as_json
+
+if TYPE_CHECKING:
+    from retinue.flows.run import Run
+    from retinue.flows.workflow import CodeWorkflow
 
 _log = structlog.get_logger("retinue.runs")
 
@@ -95,6 +97,9 @@ class CodeBody:
         while workflow is None:
             await asyncio.sleep(PASS_ON_S)
             await context.pass_on()
+        # its code has loaded this module; a hub without workflows in Python never does
+        from retinue.flows.run import Run
+
         run = Run(context, request, self._tools, self._library)
         return await _execute(workflow, context, request, run)
 
