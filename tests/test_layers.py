@@ -17,6 +17,7 @@ PURE = (
     "core",
     "cards",
     "mesh",
+    "thinking",
     "authoring",
     "hub",
     "workflows/definitions",

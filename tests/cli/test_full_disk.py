@@ -78,6 +78,7 @@ WRITES = {
     **{f"import {client}": ("--all",) for client in CONFIGURATIONS},
     "imports accept": ("foreign",),
     "imports remove": ("foreign",),
+    "stubs": ("stubs.py",),
     "run": ("flow.yaml", "--id", "new"),
     "orchestrate": ("do it", "--workflow", "waits", "--id", "new"),
     "resume": ("cancelled",),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from retinue import Agent, Context, Part
+from retinue.cli.program import program
 from retinue.client.sync_connection import LoopThread
 from retinue.core.call import Answer
 from retinue.storage.state import State
@@ -70,7 +73,7 @@ def hub(retinue_home: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("hub")
 def test_the_functions_of_the_guide_do_what_it_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = SYBIL.parse(PAGE)
     for example in document.examples():
@@ -87,6 +90,13 @@ def test_the_functions_of_the_guide_do_what_it_says(
     assert asyncio.run(names["run_flow"]()) is True
     assert asyncio.run(names["look_around"]()) == "plan-agent"
     assert names["count_agents"]() == 1
+
+    made = CliRunner().invoke(program, ["stubs", str(tmp_path / "mesh_stubs.py")])
+    assert made.exit_code == 0
+    assert made.stdout.endswith(f"{tmp_path}/mesh_stubs.py: 4 skills\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mesh_stubs", raising=False)
+    assert asyncio.run(names["plan_with_types"]()) == "tests"
 
 
 @pytest.mark.usefixtures("hub")

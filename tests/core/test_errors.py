@@ -30,6 +30,7 @@ SAMPLES: dict[str, Any] = {
     "str | None": "sample",
     "int": 7,
     "float": 1.5,
+    "float | None": 1.5,
     "Mapping[str, Any]": {"a": 1},
     "Any": {"type": "sample"},
     "Sequence[str]": ("one", "two"),

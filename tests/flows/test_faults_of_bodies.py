@@ -137,7 +137,7 @@ async def test_after_a_broken_rule_no_further_call_has_an_effect() -> None:
     run = await run_workflow(unsteady, skills={"tidy": "done"}, crash_at_every_step=True)
     fault = run.record.fault
     assert fault is not None
-    assert fault.type == "durable_rule"
+    assert fault.type == "nondeterminism"
     assert effects == ["turn 1"]
     assert not run.calls
 
@@ -160,7 +160,7 @@ async def test_a_body_that_goes_on_for_ever_after_a_broken_rule_is_ended() -> No
 
     run = await run_workflow(stubborn, crash_at_every_step=True)
     assert run.record.fault is not None
-    assert run.record.fault.type == "durable_rule"
+    assert run.record.fault.type == "nondeterminism"
 
 
 async def test_an_attempt_of_a_plain_function_begins_after_the_thread_of_the_one_before() -> None:
@@ -197,3 +197,14 @@ async def test_a_result_that_does_not_fit_its_annotation_wins_no_race() -> None:
         return int(await run.race(run.step(odd), run.step(even)))
 
     assert (await run_workflow(races)).get() == 2
+
+
+async def test_a_called_value_that_does_not_fit_the_wanted_type_wins_no_race() -> None:
+    @workflow
+    async def races(run: Run) -> int:
+        return int(await run.race(run.call("odd", into=int), run.call("even", into=int)))
+
+    run = await run_workflow(races, skills={"odd": "no number", "even": 2}, crash_at_every_step=True)
+    assert run.get() == 2
+    errors = [event.facts.get("error", {}).get("type") for event in run.events if event.step == "odd"]
+    assert "output_validation_error" in errors

@@ -16,7 +16,7 @@ from retinue import (
     Run,
     workflow,
 )
-from retinue.core.errors import StepFailedError
+from retinue.core.errors import NondeterminismError, StepFailedError
 from retinue.testing import in_turn, run_workflow
 from tests.requirements import requirement
 
@@ -133,8 +133,12 @@ async def test_a_function_that_makes_other_steps_when_it_is_resumed_fails_with_b
     run = await run_workflow(unsteady, crash_at_every_step=True)
     fault = run.record.fault
     assert fault is not None
-    assert fault.type == "durable_rule"
+    assert fault.type == "nondeterminism"
     assert "test_run.py:" in fault.message
+    with pytest.raises(NondeterminismError) as raised:
+        run.get()
+    assert raised.value.asked == raised.value.recorded == "step 'measure'"
+    assert raised.value.place == raised.value.recorded_place == fault.data["place"]
     assert "step 'measure' with other arguments than those recorded from test_run.py:" in fault.message
 
 

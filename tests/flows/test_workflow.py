@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,51 @@ def test_a_file_of_the_settings_that_has_no_workflow_or_a_taken_name_is_refused(
         lambda: load_hosted([write("broken_flows.py", "1 / 0")]),
         "^workflows.modules: importing .*broken_flows.py raised ZeroDivisionError",
     )
+
+
+def test_a_file_with_the_name_of_a_module_hides_it_from_nobody(tmp_path: Path) -> None:
+    """Neither one of the standard library that is loaded, nor one that is loaded later."""
+    text = FLOW.replace("from retinue", "from near_the_queue import GREET\nfrom retinue").replace(
+        '"greet"', "GREET"
+    )
+    (tmp_path / "queue.py").write_text(text)
+    (tmp_path / "near_the_queue.py").write_text('GREET = "greet"')
+    (tmp_path / "antigravity.py").write_text("hidden = True")
+    (tmp_path / "pydantic.py").write_text("hidden = True")
+    code = (
+        "import sys\n"
+        "from retinue.flows.modules import load_workflows\n"
+        "(flow,) = load_workflows(sys.argv[1])\n"
+        "import queue, importlib.util\n"
+        "assert queue.Queue, queue\n"
+        "assert flow.function.__globals__['GREET'] == 'greet'\n"
+        "assert 'queue' != flow.function.__module__\n"
+        "for name in ('antigravity', 'pydantic'):\n"
+        "    assert not importlib.util.find_spec(name).origin.startswith(sys.argv[2]), name\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "queue.py"), str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_file_that_is_named_twice_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "named_twice_flows.py"
+    file.write_text(FLOW)
+    monkeypatch.chdir(tmp_path)
+    (first,), (second,) = load_workflows(file.name), load_workflows(str(file))
+    assert first is second
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hosted = load_hosted([file.name, str(file), "named_twice_flows"])
+    assert [one.definition.name for one in hosted.list_loaded()] == ["hello"]
+
+
+def test_a_file_that_failed_is_loaded_again(tmp_path: Path) -> None:
+    file = tmp_path / "failing_flows.py"
+    file.write_text("1 / 0")
+    for _ in range(2):
+        _refused(lambda: load_workflows(str(file)), "ZeroDivisionError")
+    file.write_text(FLOW)
+    assert [one.name for one in load_workflows(str(file))] == ["hello"]
 
 
 def test_workflows_of_installed_distributions_are_hosted_and_broken_ones_are_left_out(

@@ -30,6 +30,7 @@ AT_HUB: dict[str, tuple[str, ...]] = {
     "find": ("x",),
     "call": ("x", "{}"),
     "ask": ("--all",),
+    "stubs": ("x.py",),
     "import": ("mcp-server", "y", "--url", "http://127.0.0.1:9/mcp"),
     "imports": (),
     "orchestrate": ("x",),

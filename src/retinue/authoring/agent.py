@@ -21,9 +21,9 @@ from retinue.authoring.offering import (
 )
 from retinue.authoring.readables import list_facts
 from retinue.authoring.results import as_answer, encode_result, has_parts
-from retinue.authoring.signatures import Signature, read_signature
+from retinue.authoring.signatures import Signature, call_in_thread, read_signature
 from retinue.core.call import LOCAL, Answer, Call, Outcome, new_id
-from retinue.core.errors import ExecutionFailedError, InvalidSettingError, UnknownSkillError
+from retinue.core.errors import InvalidSettingError, UnknownSkillError
 from retinue.core.record import (
     QUERY_CAPABILITIES,
     AgentRecord,
@@ -410,16 +410,6 @@ async def _run_to_its_end(in_thread: Coroutine[Any, Any, Any]) -> Any:
         except asyncio.CancelledError:
             continue
     return pending.result()
-
-
-def call_in_thread(function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
-    """Call a function in a thread, replacing exceptions that a future cannot carry, such as StopIteration."""
-    try:
-        return function(*args, **named)
-    except (StopIteration, SystemExit, KeyboardInterrupt) as error:
-        name = type(error).__name__
-        reason = str(error).partition("\n")[0]
-        raise ExecutionFailedError(f"{name}: {reason}".removesuffix(": "), exception=name) from error
 
 
 def _check_skill_id(skill_id: str) -> None:

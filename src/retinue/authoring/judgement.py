@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from retinue.authoring.context import Context
-from retinue.authoring.signatures import read_signature
+from retinue.authoring.signatures import call_in_thread, read_signature
 from retinue.core.errors import InvalidSettingError
 from retinue.core.json_values import name_shape
 from retinue.mesh.asking.query import Can
@@ -47,15 +47,8 @@ class Judgement:
         bound = self._signature.bind({self._parameter: wanted}, context)
         if self._signature.is_async:
             return await self._function(**bound)
-        value = await asyncio.to_thread(_run, self._function, bound)
+        value = await asyncio.to_thread(call_in_thread, self._function, **bound)
         return await value if inspect.isawaitable(value) else value
-
-
-def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    try:
-        return function(**arguments)
-    except (StopIteration, SystemExit, KeyboardInterrupt) as error:  # a future cannot carry these
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
 def _read(value: Any) -> Can:

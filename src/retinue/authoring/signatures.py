@@ -23,7 +23,12 @@ from retinue.authoring.context import Context
 from retinue.authoring.forms import PlainSchema
 from retinue.authoring.json_bytes import with_base64
 from retinue.authoring.results import encode_result, gives_parts, has_parts
-from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
+from retinue.core.errors import (
+    ExecutionFailedError,
+    InvalidParametersError,
+    InvalidSettingError,
+    Problem,
+)
 from retinue.core.record import Schema
 from retinue.mesh.schema.checks import compile_schema
 from retinue.mesh.schema.messages import describe_shape
@@ -89,6 +94,16 @@ class Signature:
         if has_parts(value):
             return value
         return encode_result(self.where, value, self.result)
+
+
+def call_in_thread(function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
+    """Call a function in a thread, replacing exceptions that a future cannot carry, such as StopIteration."""
+    try:
+        return function(*args, **named)
+    except (StopIteration, SystemExit, KeyboardInterrupt) as error:
+        name = type(error).__name__
+        reason = str(error).partition("\n")[0]
+        raise ExecutionFailedError(f"{name}: {reason}".removesuffix(": "), exception=name) from error
 
 
 def describe_object(value: Any) -> str:

@@ -60,6 +60,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "show": ("calling.agents:show", "Show one agent and its skills."),
         "find": ("calling.skills:find", "Find skills by words or by id."),
         "call": ("calling.skills:call", "Call a skill on any agent that offers it."),
+        "stubs": ("calling.stubs:stubs", "Make a Python module with a typed function for each skill."),
         "ask": ("calling.ask:ask", "Ask agents what they can do now."),
         "connect": ("managing.connect:connect", "Connect an MCP client to the hub."),
         "import": ("managing.add_imports:import_", "Import an MCP server, an HTTP API or an A2A agent."),

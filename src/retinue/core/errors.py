@@ -5,6 +5,7 @@ RetinueError
 │   ├── ParseError            not JSON, or nested too deeply
 │   ├── InvalidRequestError   JSON, but not a request of this endpoint
 │   ├── TooLargeError         a limit on size or count was exceeded
+│   │   └── QuotaExceededError  artifacts would take more than their quota
 │   ├── UnsupportedMediaTypeError  a body that this endpoint does not read
 │   ├── InvalidParametersError  arguments do not fit the input schema
 │   ├── InvalidSettingError   a setting, flag or hand-written file is wrong
@@ -19,6 +20,7 @@ RetinueError
 │   ├── UnknownRunError
 │   ├── UnknownScheduleError
 │   ├── UnknownWebhookError   no workflow is started by requests at this address
+│   ├── UnknownArtifactError  no artifact with this digest is stored
 │   ├── UnknownStepError      a run or definition has no such step
 │   ├── UnknownWorkflowError  no workflow of this name
 │   ├── UnknownTokenError     no token of this id
@@ -32,7 +34,8 @@ RetinueError
 │   └── VersionConflictError  offered, but in no version of the requested range
 ├── AccessError
 │   ├── NotAuthenticatedError
-│   │   └── ClocksDifferError  the times of a mesh token do not fit the clock of this machine
+│   │   ├── ClocksDifferError  the times of a mesh token do not fit the clock of this machine
+│   │   └── OtherMeshError    a token of a mesh that this process does not belong to
 │   └── NotAllowedError
 │       └── InsufficientScopeError  a valid token without the required scope
 ├── GuardError                the trace guard rejected the call
@@ -52,11 +55,13 @@ RetinueError
 │   ├── AgentUnreachableError
 │   ├── RemoteFaultError      the agent answered with an error
 │   ├── ModelError            a language model gave no usable answer
+│   ├── LimitedError          a model that calls skills reached a limit
 │   ├── InputRequiredError    it needs an answer from a person
 │   │   ├── CannotAskError    the caller does not support this kind of question
 │   │   └── InputRefusedError  the person declined, or answered something that does not fit
 │   ├── ExpressionError       a workflow expression failed at run time
-│   └── StepFailedError       a step of a workflow failed, and so the run
+│   ├── StepFailedError       a step of a workflow failed, and so the run
+│   └── NondeterminismError   a run that was taken up asks for another step than the recorded one
 ├── RunConflictError          a run id was used again with other input
 ├── RepeatedEventError        the same sending of an event arrived again
 ├── RegistryError             an OCI registry or layout
@@ -93,6 +98,7 @@ from retinue.core.error_kinds.admission import (
     InsufficientScopeError,
     NotAllowedError,
     NotAuthenticatedError,
+    OtherMeshError,
     OutOfMemoryError,
     StoppingError,
     find_guard_error,
@@ -118,7 +124,9 @@ from retinue.core.error_kinds.execution import (
     IncapableError,
     InputRefusedError,
     InputRequiredError,
+    LimitedError,
     ModelError,
+    NondeterminismError,
     OutputInvalidError,
     RemoteFaultError,
     RepeatedEventError,
@@ -134,6 +142,7 @@ from retinue.core.error_kinds.lookups import (
     RoleNotOfferedError,
     SkillNotOfferedError,
     UnknownAgentError,
+    UnknownArtifactError,
     UnknownPromptError,
     UnknownResourceError,
     UnknownRoleError,
@@ -175,6 +184,7 @@ from retinue.core.error_kinds.requests import (
     KeyConflictError,
     NotCallableError,
     ParseError,
+    QuotaExceededError,
     RequestError,
     SchemaRefusedError,
     TooLargeError,
@@ -216,20 +226,24 @@ __all__ = [
     "InvalidSettingError",
     "KeyConflictError",
     "Kind",
+    "LimitedError",
     "LookupFailedError",
     "MalformedArtifactError",
     "ModelError",
     "NoModelError",
     "NobodyWillingError",
+    "NondeterminismError",
     "NotAllowedError",
     "NotAuthenticatedError",
     "NotCallableError",
     "OnErrorClass",
+    "OtherMeshError",
     "OutOfMemoryError",
     "OutputInvalidError",
     "ParseError",
     "PortInUseError",
     "Problem",
+    "QuotaExceededError",
     "ReferenceNotFoundError",
     "RegistryBusyError",
     "RegistryError",
@@ -253,6 +267,7 @@ __all__ = [
     "TagTakenError",
     "TooLargeError",
     "UnknownAgentError",
+    "UnknownArtifactError",
     "UnknownPromptError",
     "UnknownResourceError",
     "UnknownRoleError",

@@ -79,11 +79,14 @@ def _out_of_memory(error: RemoteFaultError, message: str, facts: Facts) -> Retin
 
 _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] = {
     e.InvalidParametersError.type: lambda _, m, f: e.InvalidParametersError(_problems(f)),
+    e.TooLargeError.type: lambda _, m, f: e.TooLargeError("", int(f["limit"]), f["unit"]),
+    e.QuotaExceededError.type: lambda _, m, f: e.QuotaExceededError("", int(f["used"]), 0, int(f["limit"])),
     e.UnknownSkillError.type: _of_skill(e.UnknownSkillError),
     e.SkillNotOfferedError.type: _of_skill(e.SkillNotOfferedError),
     e.UnknownAgentError.type: lambda _, m, f: e.UnknownAgentError(m.removeprefix("Unknown agent: ")),
     e.UnknownRunError.type: lambda _, m, f: e.UnknownRunError(m.removeprefix("Unknown run: ")),
     e.UnknownScheduleError.type: lambda _, m, f: e.UnknownScheduleError(m.removeprefix("Unknown schedule: ")),
+    e.UnknownArtifactError.type: lambda _, m, f: e.UnknownArtifactError(m.removeprefix("Unknown artifact: ")),
     e.UnknownStepError.type: lambda _, m, f: e.UnknownStepError(m.removeprefix("Unknown step: ")),
     e.UnknownWorkflowError.type: lambda _, m, f: e.UnknownWorkflowError(m.removeprefix("Unknown workflow: ")),
     e.RunConflictError.type: lambda _, m, f: e.RunConflictError(m.removeprefix("Run ").partition(" ")[0]),
@@ -109,7 +112,7 @@ _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] 
         m, exception=f.get("exception", ""), detail=f.get("detail", ""), skill=f.get("skill", "")
     ),
     e.IncapableError.type: lambda _, m, f: e.IncapableError(m),
-    e.OutputInvalidError.type: lambda _, m, f: e.OutputInvalidError("", _problems(f)),
+    e.OutputInvalidError.type: lambda _, m, f: e.OutputInvalidError("", _problems(f), answer=f.get("answer")),
     e.CallTimedOutError.type: lambda _, m, f: e.CallTimedOutError(
         "", float(f["timeout_s"]), layer=f["layer"], setting=f["setting"]
     ),
@@ -123,7 +126,9 @@ _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] 
     e.InputRequiredError.type: lambda _, m, f: e.InputRequiredError(m),
     e.CannotAskError.type: lambda _, m, f: e.CannotAskError(f["capability"]),
     e.InputRefusedError.type: lambda _, m, f: e.InputRefusedError(m),
+    e.LimitedError.type: lambda _, m, f: e.LimitedError.from_data(f),
     e.StepFailedError.type: lambda _, m, f: e.StepFailedError.from_data(f),
+    e.NondeterminismError.type: lambda _, m, f: e.NondeterminismError.from_data(f),
 }
 """By the type that the wire carries: the error of that type, from its plain message and its data."""
 

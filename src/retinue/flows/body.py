@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from retinue.core.errors import ExecutionFailedError, InvalidSettingError, RetinueError, StepFailedError
+from retinue.core.errors import (
+    ExecutionFailedError,
+    InvalidSettingError,
+    NondeterminismError,
+    RetinueError,
+    StepFailedError,
+)
 from retinue.workflows.definitions.definition import CodeReference
 from retinue.workflows.definitions.loading import Loaded
 from retinue.workflows.interpreter.frame import Frame, Tools
@@ -41,9 +47,12 @@ class HostedWorkflows:
             self.add(workflow)
 
     def add(self, workflow: CodeWorkflow) -> None:
-        """Host a workflow; raises InvalidSettingError where another one has its name."""
+        """Host a workflow; raises InvalidSettingError where another one has its name.
+
+        A workflow whose file was imported under two names is one.
+        """
         known = self._workflows.setdefault(workflow.name, workflow)
-        if known is not workflow:
+        if not known.is_same(workflow):
             raise InvalidSettingError(
                 f"workflow {workflow.name}",
                 f"both {known.place.file}:{known.place.line} and {workflow.place.file}:{workflow.place.line} "
@@ -109,7 +118,7 @@ async def _execute(workflow: CodeWorkflow, context: RunContext, request: RunRequ
     try:
         arguments = workflow.signature.bind(request.input or {}, run)
         value = workflow.signature.encode(await workflow.function(**arguments))
-    except DurableRuleError:
+    except (DurableRuleError, NondeterminismError):
         raise
     except (Exception, SystemExit) as error:  # SystemExit would end this process, and again after each start
         failed = await _undo(frame, _explain(workflow, error))

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("retinue.workflows")
 
 SETTING = "workflows.modules"
+
+_CONTENT = "__retinue_content__"
+"""The variable of a module that holds the digest of its file."""
 
 
 def load_hosted(modules: Sequence[str]) -> HostedWorkflows:
@@ -82,18 +86,33 @@ def _add(hosted: HostedWorkflows, workflow: CodeWorkflow) -> None:
 
 
 def _import_file(path: Path) -> ModuleType:
+    """The module of a file, imported once for each content of the file.
+
+    Its name in ``sys.modules`` is private to the path, and its folder is the last place where modules are
+    looked for. So the file imports modules of its folder, and no file there hides a module of the standard
+    library or an installed one, such as ``queue.py``.
+    """
     path = path.resolve()
     if not path.is_file():
         raise InvalidSettingError(SETTING, f"no file {path}", remedy="check the path")
-    # as python does for a script, so that it can import modules of its folder
+    name = f"retinue_file_{path.stem}_{sha256(str(path).encode()).hexdigest()[:12]}"
+    content = sha256(path.read_bytes()).hexdigest()
+    known = sys.modules.get(name)
+    if known is not None and vars(known)[_CONTENT] == content:
+        return known
     if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+        sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InvalidSettingError(SETTING, f"{path} cannot be imported", remedy="name a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    vars(module)[_CONTENT] = content
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 

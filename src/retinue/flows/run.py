@@ -16,7 +16,6 @@ from retinue.authoring.forms import make_form
 from retinue.core.errors import InvalidSettingError, StepFailedError
 from retinue.flows.arguments import arguments_as_json, refuse_iterators
 from retinue.flows.children import make_child
-from retinue.flows.rounds import MarkedContext, Rounds
 from retinue.flows.steps import (
     Perform,
     PlannedStep,
@@ -32,12 +31,13 @@ from retinue.workflows.definitions.definition import (
     Retry,
     Step,
     WorkflowSettings,
-    render_duration,
 )
+from retinue.workflows.definitions.values import render_duration
 from retinue.workflows.expressions.scope import Scope
 from retinue.workflows.interpreter.call_budget import CallBudget
 from retinue.workflows.interpreter.control_steps import run_timer, run_wait_for
 from retinue.workflows.interpreter.frame import Frame, Tools, Undo
+from retinue.workflows.interpreter.rounds import MarkedContext, Rounds
 from retinue.workflows.library import Library
 from retinue.workflows.runs.ports import Mark, RunContext
 from retinue.workflows.runs.records import Origin, RunRequest

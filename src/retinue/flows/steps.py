@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from retinue.authoring.agent import call_in_thread
 from retinue.authoring.results import encode_result
+from retinue.authoring.signatures import call_in_thread
 from retinue.core.errors import (
     ExecutionFailedError,
     InvalidParametersError,
@@ -99,6 +99,7 @@ def make_call(
             timeout_s=timeout_s,
             retry=retry,
             allow_empty=True,
+            check=lambda value: _convert(path, value, into),
         )
         try:
             result = await CallSteps(frame).run(ask, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,6 +16,7 @@ from pydantic import ValidationError
 from retinue.authoring.signatures import Signature, read_signature
 from retinue.core.errors import InvalidSettingError
 from retinue.flows.run import Run
+from retinue.flows.source_digest import digest_source
 from retinue.workflows.definitions.definition import CodeDefinition, CodeReference, Schedule
 from retinue.workflows.definitions.documents import Document, Place
 from retinue.workflows.definitions.loading import Loaded
@@ -28,7 +28,7 @@ Function = Callable[..., Awaitable[Any]]
 class SourcePlace:
     """The file of a function, its line there, and the digest of the file's code.
 
-    Comments and layout do not change the digest.
+    Comments, docstrings and layout do not change the digest, nor does the version of Python.
     """
 
     file: str
@@ -73,6 +73,12 @@ class CodeWorkflow:
         """The workflow as the library holds it."""
         document = Document(self.definition.to_json(), self.place.file, {(): Place(self.place.line, 1)})
         return Loaded(self.definition, document, is_own=True)
+
+    def is_same(self, other: CodeWorkflow) -> bool:
+        """Whether both are made by one function of one file, which may be imported under several names."""
+        code, of_other = self.function.__code__, other.function.__code__
+        is_there = (code.co_filename, self.place) == (of_other.co_filename, other.place)
+        return self is other or (is_there and self.definition == other.definition)
 
     def executes(self, code: CodeReference) -> bool:
         """Whether runs that began with this code may go on here."""
@@ -192,9 +198,8 @@ def find_place(function: Function) -> SourcePlace:
     """Where a function is written. Code without a source, as in a console, has the digest of its bytecode."""
     code = function.__code__
     try:
-        source = inspect.getsource(sys.modules[function.__module__])
-        text = ast.unparse(ast.parse(source))
-    except (OSError, TypeError, KeyError, SyntaxError):
+        digest = digest_source(inspect.getsource(sys.modules[function.__module__]))
+    except (OSError, TypeError, KeyError, SyntaxError, ValueError, RecursionError):
         text = f"{code.co_code.hex()} {code.co_names}"
-    digest = f"sha256:{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
+        digest = f"sha256:{sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()}"
     return SourcePlace(Path(code.co_filename).name, code.co_firstlineno, digest)

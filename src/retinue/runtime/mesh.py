@@ -166,7 +166,7 @@ async def open_mesh(
         events.subscribe_later(figures.observe)
         track = TrackRecord(figures, dispatcher.agent_stats)
         progress = RunProgress()
-        caller = _make_caller(dispatcher, lookup, directory, track, progress)
+        caller = _make_caller(dispatcher, lookup, directory, search, track, progress)
         step_cache = MemoryCache()
         hosted, tools = load_hosted(settings.workflows.modules), Tools(caller, step_cache)
         shelves = open_shelves(settings, state, named, own=HOME_SOURCE)
@@ -228,6 +228,7 @@ def _make_caller(
     dispatcher: Dispatcher,
     lookup: LocalFirst,
     directory: Directory,
+    search: SkillSearch,
     track: TrackRecord,
     progress: RunProgress,
 ) -> DispatchCaller:
@@ -242,6 +243,7 @@ def _make_caller(
         access=dispatcher.access,
         track=track,
         progress=progress,
+        search=search,
     )
 
 

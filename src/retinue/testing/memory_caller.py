@@ -11,17 +11,21 @@ from retinue.core.call import Outcome
 from retinue.core.errors import (
     AgentUnreachableError,
     ExecutionFailedError,
+    LookupFailedError,
     RetinueError,
     RoleNotOfferedError,
     SkillNotOfferedError,
     UnknownAgentError,
 )
-from retinue.core.record import QUERY_CAPABILITIES, AgentRecord
+from retinue.core.record import QUERY_CAPABILITIES, AgentRecord, Listing, Skill
 from retinue.mesh.asking.query import Can, Query, answer_query
 from retinue.mesh.directory.routing import parse_role
-from retinue.workflows.caller import Choice, Wanted
+from retinue.mesh.search.ranking import rank_skills
+from retinue.thinking.toolbox import is_glob, matches, split_pattern
+from retinue.workflows.caller import Choice, SkillOffer, Wanted
 from retinue.workflows.dispatch_caller import find_willing
-from retinue.workflows.runs.records import RUN_CALLER, Origin
+from retinue.workflows.runs.records import MESH_SCOPES, RUN_CALLER, Origin
+from retinue.workflows.skill_offers import is_repeatable, list_once, make_offer
 
 Function = Callable[[Any], Awaitable[Any]]
 
@@ -64,6 +68,7 @@ class MemoryCaller:
         self.calls: list[CallNote] = []
         self.looked_up: list[str] = []
         self._offers: dict[str, dict[str, tuple[Choice, Function]]] = {}
+        self._described: dict[str, dict[str, Skill]] = {}
         self._roles: dict[str, dict[str, Choice]] = {}
         self.asked: list[str] = []
         self._judgements: dict[str, list[Can | bool]] = {}
@@ -80,19 +85,24 @@ class MemoryCaller:
         output_schema: Mapping[str, Any] | None = None,
         roles: Sequence[str] = (),
         score: float | None = None,
+        described: Skill | None = None,
     ) -> None:
         """Offer ``function`` as a skill of ``agent``; replaces an offer of the same agent and skill.
 
         ``function`` gets the arguments as one JSON value and returns a JSON value; what it raises fails the
         call. The schemas are JSON Schemas: ``input_schema`` decides what a step without ``with`` is sent.
-        The agent has each of ``roles``; with a higher ``score`` it is chosen first.
+        The agent has each of ``roles``; with a higher ``score`` it is chosen first. ``described`` is what
+        searches and globs know of the skill; without it they know its id.
         """
+        described = described or Skill(skill, input_schema=input_schema, output_schema=output_schema)
+        self._described.setdefault(agent, {})[skill] = described
         choice = Choice(
             agent,
             skill,
             input_schema=input_schema,
             output_schema=output_schema,
             url=f"memory://{agent}",
+            is_repeatable=is_repeatable(described),
         )
         self._offers.setdefault(skill, {})[agent] = (choice, function)
         for role in roles:
@@ -173,6 +183,36 @@ class MemoryCaller:
             return Outcome("", QUERY_CAPABILITIES, "done", agent=agent, value=value)
 
         return await find_willing(choices, wanted, ask)
+
+    async def list_offers(self, patterns: Sequence[str], origin: Origin, limit: int) -> Sequence[SkillOffer]:
+        offers: list[SkillOffer] = []
+        for pattern in patterns:
+            if is_glob(pattern):
+                offers += [
+                    self._describe(agent, skill.id)
+                    for agent, skills in self._described.items()
+                    for skill in skills.values()
+                    if skill.listed and matches(pattern, agent, skill.id)
+                ]
+                continue
+            agent, skill_id = split_pattern(pattern)
+            try:
+                choice = await self.choose(skill_id, agent)
+            except LookupFailedError:
+                continue
+            offers.append(self._describe(choice.agent, skill_id))
+        return list_once(offers)[:limit]
+
+    async def find_skills(self, what: str, origin: Origin, limit: int) -> Sequence[SkillOffer]:
+        listings = [
+            Listing(AgentRecord(agent, skills=tuple(skills.values())), "memory", agent)
+            for agent, skills in self._described.items()
+        ]
+        hits = rank_skills(what, listings, MESH_SCOPES)
+        return [self._describe(listing.name, skill.id) for listing, skill in hits[:limit]]
+
+    def _describe(self, agent: str, skill: str) -> SkillOffer:
+        return make_offer(self._offers[skill][agent][0], agent, self._described[agent][skill])
 
     async def call(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
@@ -15,7 +15,7 @@ import orjson
 
 from retinue.core.errors import TooLargeError
 from retinue.core.json_values import copy_json, encode_json
-from retinue.workflows.runs.ports import Count, DurableRuleError, Effect, Mark, StepCall, WaitMode
+from retinue.workflows.runs.ports import Count, Effect, Mark, StepCall, WaitMode
 from retinue.workflows.runs.records import (
     ChildOutcome,
     ChildRun,
@@ -53,31 +53,23 @@ class JournalEntry:
 
 
 class EventLog:
-    """An append-only list of events that can be followed."""
+    """An append-only list of events; `changed` tells of the next one."""
 
     def __init__(self) -> None:
         self._events: list[RunEvent] = []
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()
+        """Set by the next event."""
 
     def append(self, kind: EventKind, run_id: str, step: str, at: float, facts: Mapping[str, Any]) -> int:
         """Add an event; returns its sequence number, counted from 1."""
         self._events.append(RunEvent(len(self._events) + 1, kind, run_id, step, at, facts))
         # Present waiters hold the old asyncio.Event; later ones wait for the new one.
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self.changed.set()
+        self.changed = asyncio.Event()
         return len(self._events)
 
     def list_after(self, seq: int) -> tuple[RunEvent, ...]:
         return tuple(self._events[seq:])
-
-    async def follow(self, seq: int) -> AsyncIterator[RunEvent]:
-        while True:
-            changed = self._changed
-            for event in self._events[seq:]:
-                seq = event.seq
-                yield event
-            if seq == len(self._events):
-                await changed.wait()
 
 
 class Run:
@@ -148,7 +140,7 @@ class Services:
 
 
 class MemoryContext:
-    """The RunContext of one execution of a run. ``broken_rule`` fails the run when a rule was broken.
+    """The RunContext of one execution of a run. ``rules`` tell what fails a run that broke one.
 
     ``calls`` is the number of calls that the body reported; ``resumed`` = an earlier execution was stopped,
     possibly during a call. With ``interrupts`` the execution is cancelled after each call that it records.
@@ -160,16 +152,12 @@ class MemoryContext:
         self.calls: int | None = None
         self._run = run
         self._services = services
-        self._rules = ReplayRules(run.record.id)
+        self.rules = ReplayRules(run.record.id)
         self._position = 0
         self._given_up: set[str] = set()
         self._may_repeat = resumed
         self._interrupts = interrupts
         self._has_recorded = False
-
-    @property
-    def broken_rule(self) -> DurableRuleError | None:
-        return self._rules.broken_rule
 
     @property
     def run_id(self) -> str:
@@ -370,9 +358,10 @@ class MemoryContext:
             self._emit("step_started", path, dict(facts))
             outcome = self._run.size.add_outcome(path, await run_effect(path, effect, timeout_s, count))
         if may_repeat:
-            outcome = replace(outcome, calls=None)
+            outcome = replace(outcome, calls=None, is_repeated=True)
+        outcome = replace(outcome, ms=round((time.perf_counter() - began) * 1000, 3))
         facts.pop("input", None)
-        facts["duration_ms"] = round((time.perf_counter() - began) * 1000, 3)
+        facts["duration_ms"] = outcome.ms
         if outcome.fault is not None:
             facts["error"] = as_json(outcome.fault)
         self._emit("step_finished", path, facts)
@@ -381,7 +370,7 @@ class MemoryContext:
     @contextmanager
     def _take(self, *paths: str) -> Iterator[None]:
         """Check durable calls, and cut off the body after them if it is to be interrupted."""
-        with self._rules.take_all(paths):
+        with self.rules.take_all(paths):
             yield
         if self._interrupts and self._has_recorded:
             raise asyncio.CancelledError
@@ -403,12 +392,9 @@ class MemoryContext:
         if entry is None:
             return None
         if (entry.kind, entry.path) != (kind, path):
-            asks = "the body" if mark is None else mark.place
-            was = "was recorded" if entry.mark is None else f"was recorded from {entry.mark.place}"
-            raise self._rules.refuse(
-                f"on replay {asks} asks for {kind} {path!r} where {entry.kind} {entry.path!r} {was}"
-            )
-        self._rules.check_mark(path, mark, entry.mark)
+            asked, recorded = f"{kind} {path!r}", f"{entry.kind} {entry.path!r}"
+            raise self.rules.refuse_replay(asked, recorded, mark, entry.mark)
+        self.rules.check_mark(path, mark, entry.mark)
         return orjson.loads(entry.outcome)
 
     def _write(self, place: int, kind: str, path: str, outcome: Any, mark: Mark | None) -> None:

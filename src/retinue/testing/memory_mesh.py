@@ -92,7 +92,13 @@ async def connect_agents(
     events.subscribe_later(figures.observe)
     track = TrackRecord(figures, dispatcher.agent_stats)
     caller = DispatchCaller(
-        dispatcher, lookup, dispatcher.admission, agent=HUB_NAME, directory=directory, track=track
+        dispatcher,
+        lookup,
+        dispatcher.admission,
+        agent=HUB_NAME,
+        directory=directory,
+        track=track,
+        search=search,
     )
     cache = MemoryCache()
     sessions: dict[str, Mapping[str, Any]] = {}

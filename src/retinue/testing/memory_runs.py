@@ -174,14 +174,18 @@ class MemoryRuns:
 
     async def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[RunEvent]:
         run = self._find(run_id)
-        if run.ended.is_set() and after >= run.finished_seq:
-            return
-        async for event in run.events.follow(after):
-            if run.owns(event):
-                yield event
-            # A resumed run has an older end in its log: only the newest one ends the stream.
-            if run.ended.is_set() and event.seq >= run.finished_seq:
+        while True:
+            changed = run.events.changed
+            for event in run.events.list_after(after):
+                after = event.seq
+                if run.owns(event):
+                    yield event
+                # A resumed run has an older end in its log: only the newest one ends the stream.
+                if run.ended.is_set() and after >= run.finished_seq:
+                    return
+            if run.ended.is_set() and after >= run.finished_seq:
                 return
+            await changed.wait()
 
     async def __aenter__(self) -> Self:
         return self
@@ -261,9 +265,9 @@ class MemoryRuns:
             fault = Fault.from_error(error)
         except Exception as error:  # noqa: BLE001  # whatever a body raises ends its run, never this process
             fault = Fault(type="internal_error", message=f"{type(error).__name__}: {error}")
-        if context.broken_rule is not None:
+        if (broken := context.rules.describe_broken()) is not None:
             # Even if the body caught the error: its result cannot be replayed.
-            status, fault = "failed", Fault(type="durable_rule", message=str(context.broken_rule))
+            status, fault = "failed", broken
             context.record_usage(None)
         run.stopping = True  # a later cancellation has no effect
         for child in run.children:

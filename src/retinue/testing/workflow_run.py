@@ -99,7 +99,7 @@ async def run_workflow(
     takes them. ``signals`` hold the value for each topic that a step waits for, or ``in_turn(…)`` for several
     waits; ``workflows`` the texts of workflows that it runs, by name. With ``crash_at_every_step`` the run is
     interrupted after each step and resumed, as if its process had died: a function that does not repeat
-    its steps then fails with the kind ``durable_rule``.
+    its steps then fails with a NondeterminismError.
 
     Raises DefinitionError for a faulty definition and for what `retinue run` would refuse,
     InvalidParametersError where the input does not fit, and InvalidSettingError where a step waits for a
@@ -179,6 +179,7 @@ def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent]) -> None:
             output_schema=skill.output_schema,
             roles=roles,
             score=max((scores.get(CAPABILITIES[role], 0.0) for role in roles), default=None),
+            described=skill,
         )
 
 

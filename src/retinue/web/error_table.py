@@ -16,7 +16,7 @@ from retinue.core import errors as e
 from retinue.core.errors import RetinueError
 from retinue.core.remote_faults import describe_fault, describe_for_model
 from retinue.web.codec.jsonrpc import BUDGET_SPENT, CIRCUIT_OPEN, RECURSION_LIMIT
-from retinue.web.codec.peer_requests import CLOCK_HEADER
+from retinue.web.codec.peer_requests import CLOCK_HEADER, MESH_HEADER, OTHER_MESH
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -165,8 +165,8 @@ TABLE: dict[type[RetinueError], Row] = {
     e.VersionConflictError: _row(
         UNKNOWN_METHOD, "", 409, _RESULT, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS
     ),
-    e.AccessError: _row(NOT_ALLOWED, "", 403, _ERROR, ("TASK_REJECT", "unauthorized"), 4),
-    e.NotAuthenticatedError: _row(NOT_AUTHENTICATED, "", 401, _ERROR, ("TASK_REJECT", "unauthorized"), 4),
+    e.AccessError: _row(NOT_ALLOWED, "", 403, _RESULT, ("TASK_REJECT", "unauthorized"), 4),
+    e.NotAuthenticatedError: _row(NOT_AUTHENTICATED, "", 401, _RESULT, ("TASK_REJECT", "unauthorized"), 4),
     e.GuardError: _row(CIRCUIT_OPEN, "", 503, _ERROR, _REJECT, 5),
     e.CallTooDeepError: _row(RECURSION_LIMIT, "", 508, _ERROR, _REJECT, 5),
     e.BudgetSpentError: _row(BUDGET_SPENT, "", 508, _ERROR, _REJECT, 5),
@@ -243,6 +243,8 @@ def rest_fault(error: RetinueError) -> RestFault:
         headers["www-authenticate"] = "Bearer"
         if isinstance(error, e.ClocksDifferError):
             headers[CLOCK_HEADER] = f"{error.now_s:.3f}"
+        elif isinstance(error, e.OtherMeshError):
+            headers[MESH_HEADER] = OTHER_MESH
     elif isinstance(error, e.BusyError | e.CircuitOpenError):
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
     return RestFault(row.rest, body, headers)

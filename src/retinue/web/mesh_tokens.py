@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from retinue.core.call import Principal, TraceContext
 from retinue.core.durations import render_duration
-from retinue.core.errors import ClocksDifferError, NotAuthenticatedError, StateError
+from retinue.core.errors import ClocksDifferError, NotAuthenticatedError, OtherMeshError, StateError
 from retinue.storage.mesh_key import joined_token, key_id
 from retinue.storage.state import State
 from retinue.web.addresses import is_loopback_url
@@ -234,8 +234,8 @@ class MeshBearer:
     async def read(self, token: bytes, place: str) -> Principal | None:
         """The principal of a token sent to ``place`` (host and port); None for a token of another kind.
 
-        Raises NotAuthenticatedError for a token of another mesh or for another place, ClocksDifferError for
-        one whose minute is over or has not come.
+        Raises OtherMeshError, NotAuthenticatedError for a token for another place, ClocksDifferError for one
+        whose minute is over or has not come.
         """
         if not token.startswith(BEARER_PREFIX.encode()):
             return None
@@ -261,7 +261,7 @@ class MeshBearer:
             claims = jwt.decode(token[len(BEARER_PREFIX) :], key, algorithms=[_ALGORITHM]).claims
             facts = float(claims["exp"]), str(claims["aud"])
         except (JoseError, ValueError, KeyError, TypeError):
-            raise NotAuthenticatedError(
+            raise OtherMeshError(
                 "this token belongs to another mesh",
                 remedy="join this mesh; the hub's machine prints how: retinue token new --join",
             ) from None

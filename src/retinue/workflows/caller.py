@@ -46,6 +46,25 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class SkillOffer:
+    """A skill that a step ``think`` may call, as the agent ``agent`` offers it now.
+
+    ``choice`` is how a run calls it. ``is_read_only`` = its author says so; ``polls`` = equal calls are
+    expected, because its author gave it the tag ``polling``.
+    """
+
+    choice: Choice
+    agent: str
+    description: str = ""
+    is_read_only: bool = False
+    polls: bool = False
+
+    @property
+    def skill(self) -> str:
+        return self.choice.skill
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """The agents that a step asks before it calls: they have this ``skill`` or ``role``.
 
@@ -96,6 +115,19 @@ class Caller(Protocol):
         """The agents that say that they can do it now, best first; ``origin`` is that of the run.
 
         Raises NobodyWillingError, and what `choose` and `list_role` raise.
+        """
+
+    async def list_offers(self, patterns: Sequence[str], origin: Origin, limit: int) -> Sequence[SkillOffer]:
+        """The skills that patterns name (``thinking.toolbox``), as the run sees them, at most ``limit``.
+
+        Those of the first pattern come first. Of several agents with a skill that is named without its agent
+        the best is listed, and for a glob all. A pattern that names nothing gives nothing.
+        """
+
+    async def find_skills(self, what: str, origin: Origin, limit: int) -> Sequence[SkillOffer]:
+        """The skills that fit a description, best first, as the run sees them, of agents that are trusted.
+
+        They are those of the own mesh, of signed cards, and of sources that the owner configured.
         """
 
     async def call(

@@ -13,13 +13,13 @@ from typing import Any
 
 from retinue.core.call import Call, Hop, Outcome, Principal, new_id
 from retinue.core.errors import (
+    AgentUnreachableError,
     LookupFailedError,
     NobodyWillingError,
     RoleNotOfferedError,
     UnknownAgentError,
 )
 from retinue.core.record import (
-    LOCAL_SOURCE,
     QUERY_CAPABILITIES,
     Candidate,
     Listing,
@@ -48,9 +48,19 @@ from retinue.mesh.dispatch import Calls, Lookup
 from retinue.mesh.guard.trace_guard import OutgoingCall, new_trace, next_hop
 from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access, AgentView, is_seen, may_call
-from retinue.workflows.caller import Choice, Wanted
+from retinue.mesh.search.ranking import SkillSearch
+from retinue.thinking.toolbox import is_glob, split_pattern
+from retinue.workflows.caller import Choice, SkillOffer, Wanted
 from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.records import RUN_CALLER, Origin
+from retinue.workflows.skill_offers import (
+    SkillOffers,
+    is_repeatable,
+    keeps_keys,
+    list_once,
+    make_choice,
+    make_offer,
+)
 
 MAX_ASKED = 100
 """Agents that a step asks first: as many as a parallel step may call."""
@@ -131,19 +141,9 @@ def _choose(offer: RoleOffer, candidates: Iterable[Candidate]) -> Choice:
         available=offer.is_available,
         warning=render_deprecation(record),
         listing=offer.listing.id,
-        keeps_keys=_keeps_keys(offer.listing),
-        is_repeatable=_is_repeatable(offer.skill),
+        keeps_keys=keeps_keys(offer.listing),
+        is_repeatable=is_repeatable(offer.skill),
     )
-
-
-def _keeps_keys(listing: Listing | None) -> bool:
-    """Whether a repeated idempotency key reaches the agent, which then gives its first outcome."""
-    return listing is not None and (listing.record.url is not None or listing.source == LOCAL_SOURCE)
-
-
-def _is_repeatable(skill: Skill | None) -> bool:
-    """Whether its author says that the skill may be executed twice."""
-    return skill is not None and (skill.hints.idempotent or skill.hints.read_only)
 
 
 _CHANNEL = NullChannel()
@@ -170,7 +170,9 @@ class DispatchCaller:
         access: Access | None = None,
         track: TrackRecord | None = None,
         progress: RunProgress | None = None,
+        search: SkillSearch | None = None,
     ) -> None:
+        self._offers = SkillOffers(directory, search)
         self._progress = progress or RunProgress()
         self._access = access or Access()
         self._calls = calls
@@ -191,6 +193,18 @@ class DispatchCaller:
         scopes: frozenset[str] = frozenset(),
         caller: str = RUN_CALLER,
     ) -> Choice:
+        choice, _, _ = await self._choose(skill, agent, version_range, scopes, caller)
+        return choice
+
+    async def _choose(
+        self,
+        skill: str,
+        agent: str | None,
+        version_range: str | None,
+        scopes: frozenset[str],
+        caller: str,
+    ) -> tuple[Choice, str, Skill | None]:
+        """The choice, the plain name of its agent, and the skill."""
         view = self._access.view_of(_principal(caller, scopes))
         candidates = await self._lookup.resolve_skill(
             skill, scopes, version_range=version_range, agent=agent, view=view
@@ -200,22 +214,31 @@ class DispatchCaller:
             ordered = rank_by_score(ordered, self._find_listing, skill, self._track)
         chosen = ordered[0]
         listing = await self._lookup.open(chosen)
-        offer = None if listing is None else listing.record.find_skill(skill)
         if version_range is not None or agent is not None:
             # the name must mean this version also among those that were not asked for
             candidates = await self._lookup.resolve_skill(skill, scopes, agent=chosen.name)
-        return Choice(
-            agent=_name_among(candidates, chosen),
-            skill=skill,
-            version=chosen.version,
-            url=chosen.url,
-            input_schema=None if offer is None else offer.input_schema,
-            output_schema=None if offer is None else offer.output_schema,
-            warning="" if listing is None else render_deprecation(listing.record),
-            listing=chosen.id,
-            keeps_keys=_keeps_keys(listing),
-            is_repeatable=_is_repeatable(offer),
-        )
+        choice = make_choice(_name_among(candidates, chosen), chosen, skill, listing)
+        return choice, chosen.name, None if listing is None else listing.record.find_skill(skill)
+
+    async def list_offers(self, patterns: Sequence[str], origin: Origin, limit: int) -> Sequence[SkillOffer]:
+        view = self._access.view_of(_principal(origin.caller, origin.scopes))
+        offers: list[SkillOffer] = []
+        for pattern in patterns:
+            if is_glob(pattern):
+                offers += await self._offers.list_matching(pattern, origin.scopes, view, limit)
+                continue
+            agent, skill = split_pattern(pattern)
+            try:
+                choice, name, offer = await self._choose(skill, agent, None, origin.scopes, origin.caller)
+            except (LookupFailedError, AgentUnreachableError):
+                continue
+            if offer is None or may_call(offer, origin.scopes):
+                offers.append(make_offer(choice, name, offer))
+        return list_once(offers)[:limit]
+
+    async def find_skills(self, what: str, origin: Origin, limit: int) -> Sequence[SkillOffer]:
+        view = self._access.view_of(_principal(origin.caller, origin.scopes))
+        return await self._offers.find(what, origin.scopes, view, limit)
 
     def _find_listing(self, candidate: Candidate) -> Listing | None:
         return self._directory.find_listing(candidate.id)
@@ -258,20 +281,7 @@ class DispatchCaller:
             offer = None if listing is None else listing.record.find_skill(skill)
             if offer is None or not may_call(offer, origin.scopes):
                 continue
-            choices.append(
-                Choice(
-                    agent=_name_among(candidates, candidate),
-                    skill=skill,
-                    version=candidate.version,
-                    url=candidate.url,
-                    input_schema=offer.input_schema,
-                    output_schema=offer.output_schema,
-                    warning="" if listing is None else render_deprecation(listing.record),
-                    listing=candidate.id,
-                    keeps_keys=_keeps_keys(listing),
-                    is_repeatable=_is_repeatable(offer),
-                )
-            )
+            choices.append(make_choice(_name_among(candidates, candidate), candidate, skill, listing))
         return choices
 
     async def _ask(self, origin: Origin, query: Query, agent: str, timeout_s: float) -> Outcome:

@@ -14,9 +14,15 @@ import pytest
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.errors import AgentUnreachableError, CallTimedOutError, RemoteFaultError
+from retinue.mcp.codec.messages import Message, Reply
+from retinue.mcp.codec.tasks import RELATED_KEY
 from retinue.mcp.stdio.server_program import ServerProgram
+from retinue.mcp.upstream.flood import FloodMeter
 from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imports.server import ImportSpec
+from retinue.mcp.upstream.open_calls import OpenCalls
+from retinue.mcp.upstream.questions import ServerQuestions
+from retinue.mcp.upstream.tasks import ServerTasks
 from retinue.web.http_client import HttpClient
 from tests.mcp.clients import connect
 from tests.mcp.upstream.task_server import STAGES, TOOLS, TaskServer
@@ -187,3 +193,43 @@ async def test_tools_that_cannot_be_called_are_left_out_and_named() -> None:
         server = imports.servers.find("slow")
         assert server is not None
         assert server.uncallable == tuple(sorted(TOOLS))
+
+
+def make_question(task_id: str) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    related = {RELATED_KEY: {"taskId": task_id}}
+    params = {"message": f"{task_id}: who?", "requestedSchema": schema, "_meta": related}
+    return {"jsonrpc": "2.0", "id": f"q-{task_id}", "method": "elicitation/create", "params": params}
+
+
+async def test_a_question_of_a_task_that_no_call_has_reaches_no_other_call() -> None:
+    """It may come before the task that it names is known; without such a task it is refused."""
+    answers: list[Message] = []
+
+    async def send(message: Message) -> None:
+        answers.append(message)
+
+    open_calls, tasks, may_end = OpenCalls("slow"), ServerTasks("slow", hold_s=0.05), asyncio.Event()
+    questions = ServerQuestions(send, FloodMeter(), open_calls, tasks)
+    other, person = Person("Bob"), Person("Ada")
+
+    async def create() -> Reply:
+        return Reply({"task": {"taskId": "mine", "status": "working", "pollInterval": 50}}, None)
+
+    async def ask(method: str, named: Mapping[str, Any]) -> Reply:
+        await may_end.wait()
+        return Reply({}, None)
+
+    async with open_calls.running("1", "other", other):
+        early = await questions.begin(make_question("mine"), None)
+        running_task = asyncio.create_task(tasks.run(create(), ask, person, can_cancel=False))
+        strange = await questions.begin(make_question("strange"), None)
+        assert early is not None
+        assert strange is not None
+        await asyncio.gather(early, strange)
+        running_task.cancel()
+        await asyncio.gather(running_task, return_exceptions=True)
+    assert (other.said, person.said) == ([], ["mine: who?"])
+    by_id = {answer.id: answer.document for answer in answers}
+    assert by_id["q-mine"]["result"]["content"] == {"name": "Ada"}
+    assert "no task of a call in flight" in by_id["q-strange"]["error"]["message"]

@@ -11,14 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import DefinitionError, UnknownWorkflowError
-from retinue.workflows.definitions.definition import (
-    Definition,
-    Step,
-    list_calls,
-    parse_duration,
-    render_duration,
-)
+from retinue.workflows.definitions.definition import Definition, Step, list_calls
 from retinue.workflows.definitions.loading import list_builtins, load_builtin, load_definition
+from retinue.workflows.definitions.values import parse_duration, render_duration
 from tests.requirements import requirement
 
 EVERYTHING = """

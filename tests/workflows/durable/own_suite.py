@@ -208,6 +208,38 @@ async def test_a_run_let_go_of_is_taken_up_by_the_next_process_and_waits_no_long
     await second.aclose()
 
 
+async def test_a_run_that_was_let_go_and_taken_up_ends_once(tmp_path: Path) -> None:
+    """Two executions of one process see the same end, and only the one that made it emits it."""
+
+    async def asks(context: RunContext, request: RunRequest) -> Any:
+        await context.count_undo_requests()
+        return (await context.step("a", gives, timeout_s=5)).value
+
+    async def gives() -> Any:
+        return 1
+
+    runs = open_at(tmp_path, body=asks)
+    executions = await runs.launch()
+    count = executions.count_undo_requests
+    failures = [StateError("the database does not answer", remedy="wait")]
+
+    async def count_later(run_id: str) -> int:
+        if failures:
+            raise failures.pop()
+        return await count(run_id)
+
+    executions.count_undo_requests = count_later  # type: ignore[method-assign]
+    await runs.start(ASKED, run_id="r")
+    async with asyncio.timeout(20):
+        while not (await runs.get("r")).finished_at:
+            await asyncio.sleep(0.02)
+        while executions._settling:
+            await asyncio.sleep(0.02)
+    kinds = [event.kind for event in await runs.list_events("r")]
+    assert kinds == ["run_started", "run_resumed", "step_started", "step_finished", "run_finished"]
+    await runs.aclose()
+
+
 async def test_a_process_launches_the_engine_once(tmp_path: Path) -> None:
     runs, other = open_at(tmp_path), open_at(tmp_path)
     await runs.launch()

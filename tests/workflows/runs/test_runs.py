@@ -306,6 +306,30 @@ async def test_events_can_be_followed_live_to_the_end(open_runs: Open) -> None:
         assert [event async for event in runs.follow("r", after=4)] == []
 
 
+async def test_a_run_may_be_followed_from_beyond_its_last_event(open_runs: Open) -> None:
+    """A client may have the number of an event of another run, or of one that was lost with a disk."""
+    gate = asyncio.Event()
+
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        async def wait() -> None:
+            await gate.wait()
+
+        await context.step("a", wait, timeout_s=5)
+
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        await until(runs, "r", started("a"))
+
+        async def follow() -> list[RunEvent]:
+            return [event async for event in runs.follow("r", after=1_000)]
+
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(0)
+        gate.set()
+        async with asyncio.timeout(5):
+            assert await following == []
+
+
 async def test_runs_are_listed_newest_first_and_by_status(open_runs: Open) -> None:
     async def body(context: RunContext, request: RunRequest) -> Any:
         if request.input == "fails":

@@ -6,7 +6,9 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from retinue.core.errors import BusyError
+import pytest
+
+from retinue.core.errors import BusyError, NondeterminismError
 from retinue.workflows.runs.ports import Mark, RunContext, StepCall
 from retinue.workflows.runs.records import RunRequest
 from tests.workflows.implementations import Open
@@ -230,7 +232,10 @@ async def test_a_recorded_call_with_another_mark_fails_the_run_and_names_both_pl
             await runs.resume("r")
             record = await runs.finish("r")
             assert record.fault is not None, kind
-            assert (record.fault.type, record.fault.message) == ("durable_rule", message[kind])
+            assert (record.fault.type, record.fault.message) == ("nondeterminism", message[kind])
+            with pytest.raises(NondeterminismError) as raised:
+                record.get()
+            assert (raised.value.place, raised.value.recorded_place) == ("flow.py:9", "flow.py:7")
 
 
 async def test_a_mark_is_checked_for_each_call_that_was_made_together(open_runs: Open) -> None:

@@ -36,6 +36,12 @@ class ClocksDifferError(NotAuthenticatedError):
         return {"now_s": round(self.now_s, 3)}
 
 
+class OtherMeshError(NotAuthenticatedError):
+    """A token of a mesh that this process does not belong to."""
+
+    type = "other_mesh"
+
+
 class NotAllowedError(AccessError):
     """A known caller without permission, or a request from an origin that is not allowed."""
 

@@ -82,13 +82,15 @@ class OutputInvalidError(ExecutionError):
     type = "output_validation_error"
     kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
 
-    def __init__(self, skill: str, problems: Sequence[Problem | str]) -> None:
+    def __init__(self, skill: str, problems: Sequence[Problem | str], *, answer: Any = None) -> None:
+        """``answer`` is what a model said instead, which is kept."""
         problems = read_problems(problems)
         super().__init__(
             f"the result of {skill} breaks its output schema: {join_problems(problems)}",
             remedy="fix the skill or its output schema",
         )
         self.problems = tuple(problems)
+        self.answer = answer
 
     @classmethod
     def not_json(cls, skill: str, path: str, shape: str) -> OutputInvalidError:
@@ -102,7 +104,8 @@ class OutputInvalidError(ExecutionError):
 
     @property
     def data(self) -> dict[str, Any]:
-        return {"errors": [p.as_json() for p in self.problems]}
+        facts: dict[str, Any] = {"errors": [p.as_json() for p in self.problems]}
+        return facts if self.answer is None else {**facts, "answer": self.answer}
 
 
 class EmptyOutputError(ExecutionError):
@@ -217,6 +220,18 @@ class AgentUnreachableError(ExecutionError):
         error.is_token_stale = abs(ahead_s) < CLOCKS_AGREE_S
         return error
 
+    @classmethod
+    def of_other_mesh(cls, agent: str, url: str) -> Self:
+        """A process of another mesh answers at the url, such as one that got the port of an agent that ended.
+
+        It has not run the call.
+        """
+        error = cls(agent, url, "a process of another mesh answers there")
+        error.remedy = (
+            f"start {agent} again; if it belongs to this mesh, join its machine: retinue token new --join"
+        )
+        return error
+
     @property
     def data(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"agent": self.agent, "sent": self.sent}
@@ -265,11 +280,13 @@ ModelReason = Literal[
     "rejected",
     "unavailable",
     "program",
+    "no_tools",
 ]
 """Why a model gave no answer.
 
 It or a content filter refused; it said nothing; its answer cannot be read; the prompt is too long; the key,
-the credit, the model or the request was refused; the provider is unavailable; the command-line agent failed.
+the credit, the model or the request was refused; the provider is unavailable; the command-line agent failed,
+or it takes no tools.
 """
 
 
@@ -305,6 +322,11 @@ class ModelError(ExecutionError):
         return cls(agent, "empty", "its answer is empty")
 
     @classmethod
+    def without_tools(cls, agent: str) -> Self:
+        """A conversation with tools for a model behind a command-line agent."""
+        return cls(agent, "no_tools", "it runs as a command-line agent, which cannot take tools")
+
+    @classmethod
     def too_large(cls, agent: str, limit_bytes: int) -> Self:
         """An answer that was not read to its end."""
         return cls(agent, "rejected", f"its answer is larger than {limit_bytes:,} bytes")
@@ -321,8 +343,54 @@ _MODEL_REMEDIES: Mapping[ModelReason, str] = {
     "malformed": "try again, or call another agent",
     "rejected": "correct the request, or the settings of the agent: retinue doctor",
     "unavailable": "try again later, or call another agent",
+    "no_tools": 'name a model agent with an API (backend = "api" and a key): retinue doctor',
     "program": "run the command by hand to see what it lacks; see: retinue doctor",
 }
+
+
+class LimitedError(ExecutionError):
+    """A model that calls skills reached one of its limits before its work was done.
+
+    ``limit`` is turns, calls, tokens, dollars, time or repeats, and ``value`` what it was set to. ``answer``
+    is the last answer of the model, ``spent`` what was used of each limit. ``run`` is the id of the run, once
+    it has ended: the remedy names the command that goes on.
+    """
+
+    type = "limited"
+    kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
+
+    def __init__(
+        self,
+        limit: str,
+        value: float | None,
+        answer: Any,
+        spent: Mapping[str, Any],
+        run: str | None = None,
+    ) -> None:
+        what = "the same call was repeated" if limit == "repeats" else f"the limit of {limit} is reached"
+        size = "" if value is None else f" ({value:,.12g})"
+        super().__init__(f"{what}{size}; the answer is the last one of the model")
+        self.limit = limit
+        self.value = value
+        self.answer = answer
+        self.spent = dict(spent)
+        self.run = run
+        self.remedy = self._way_on()
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> LimitedError:
+        """The error with this ``data``."""
+        return cls(data["limit"], data.get("value"), data.get("answer"), data["spent"], data.get("run"))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        facts = {"limit": self.limit, "value": self.value, "answer": self.answer, "spent": self.spent}
+        return facts if self.run is None else {**facts, "run": self.run}
+
+    def _way_on(self) -> str:
+        if self.limit == "repeats":
+            return "say in the instructions what to do when a call does not help"
+        return f"raise limits.{self.limit}"
 
 
 def is_callers_time(error: RetinueError | None) -> bool:
@@ -440,6 +508,48 @@ class StepFailedError(ExecutionError):
         # What was undone is to be done again as well.
         first = self.compensated[-1]["step"] if self.compensated else self.step
         return f"run again: retinue rerun {self.run} --from {str(first).partition('/')[0]}"
+
+
+class NondeterminismError(ExecutionError):
+    """A run that was taken up asks for another step than the recorded one.
+
+    ``asked`` and ``recorded`` name the steps; the same name means other arguments. ``place`` and
+    ``recorded_place`` are file and line of both (``flows.py:12``), "" where they are unknown.
+    """
+
+    type = "nondeterminism"
+    kind = Kind(retryable=False, counts_against_health=False, on_error="failed")
+
+    def __init__(self, asked: str, recorded: str, *, place: str = "", recorded_place: str = "") -> None:
+        difference = (
+            f"with other arguments than those recorded from {recorded_place or 'before'}"
+            if asked == recorded
+            else f"where {recorded} was recorded{f' from {recorded_place}' if recorded_place else ''}"
+        )
+        super().__init__(
+            f"on replay {place or 'the body'} asks for {asked} {difference}",
+            remedy="let the workflow make the same steps again, and read time, random numbers and files in "
+            "steps; a run of older code needs that code",
+        )
+        self.asked = asked
+        self.recorded = recorded
+        self.place = place
+        self.recorded_place = recorded_place
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {
+            "asked": self.asked,
+            "recorded": self.recorded,
+            "place": self.place,
+            "recorded_place": self.recorded_place,
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> NondeterminismError:
+        """The error with this ``data``."""
+        place, recorded_place = str(data["place"]), str(data["recorded_place"])
+        return cls(str(data["asked"]), str(data["recorded"]), place=place, recorded_place=recorded_place)
 
 
 class RunConflictError(RetinueError):

@@ -105,6 +105,19 @@ class UnknownWebhookError(LookupFailedError):
         super().__init__("Unknown webhook", remedy="its owner finds the address with: retinue schedules")
 
 
+class UnknownArtifactError(LookupFailedError):
+    """No artifact with this digest is stored, or it was deleted."""
+
+    type = "unknown_artifact"
+
+    def __init__(self, digest: str, *, remedy: str = "") -> None:
+        super().__init__(
+            f"Unknown artifact: {digest}",
+            remedy=remedy or "save it again; what nothing holds is deleted after artifacts.keep_days",
+        )
+        self.digest = digest
+
+
 class UnknownStepError(LookupFailedError):
     """A run or its definition has no step of this path."""
 

@@ -42,6 +42,30 @@ class TooLargeError(RequestError):
         return {"limit": self.limit, "unit": self.unit}
 
 
+class QuotaExceededError(TooLargeError):
+    """The artifacts of a caller, or all of them together, would take more than their quota.
+
+    ``whose`` names them, ``used`` is what they take without the refused one.
+    """
+
+    type = "quota_exceeded"
+
+    def __init__(self, whose: str, used: int, size: int, quota: int, *, setting: str = "") -> None:
+        super().__init__(whose, quota)
+        self.message = (
+            f"{whose} take {used:,} bytes; {size:,} more are over the quota of {quota:,} bytes, "
+            "and nothing was stored"
+        )
+        self.args = (self.message,)
+        raised = f", or raise {setting}" if setting else ""
+        self.remedy = f"delete some: retinue artifacts delete DIGEST{raised}"
+        self.used = used
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {**super().data, "used": self.used}
+
+
 class UnsupportedMediaTypeError(RequestError):
     """A body of a media type that this endpoint does not read."""
 

@@ -21,8 +21,8 @@ from retinue.workflows.definitions.definition import (
     Retry,
     Step,
     iterate_steps,
-    render_duration,
 )
+from retinue.workflows.definitions.values import render_duration
 from retinue.workflows.interpreter.arguments import address_prompt
 from retinue.workflows.interpreter.branch_inputs import find_branch_reads
 

@@ -18,7 +18,8 @@ from retinue.core.errors import (
 )
 from retinue.hub.scheduling.firing import Firing, Stored, command_to_add, default_name, describe
 from retinue.mesh.schema.checks import compile_schema
-from retinue.workflows.definitions.definition import Definition, StrictModel
+from retinue.workflows.definitions.definition import Definition
+from retinue.workflows.definitions.values import StrictModel
 from retinue.workflows.schedules import LastFiring
 
 Json = dict[str, Any]

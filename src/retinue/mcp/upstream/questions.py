@@ -18,6 +18,7 @@ from retinue.mcp.codec.tasks import RELATED_KEY, find_related
 from retinue.mcp.upstream.flood import FloodMeter
 from retinue.mcp.upstream.invoker import answer_question
 from retinue.mcp.upstream.open_calls import OpenCalls
+from retinue.mcp.upstream.tasks import ServerTasks
 from retinue.mesh.channel import Channel
 
 MAX_QUESTIONS = 50
@@ -34,11 +35,16 @@ class ServerQuestions:
     """The requests of one server that are being answered; ``send`` sends an answer, ``flood`` counts them."""
 
     def __init__(
-        self, send: Callable[[Message], Awaitable[None]], flood: FloodMeter, calls: OpenCalls
+        self,
+        send: Callable[[Message], Awaitable[None]],
+        flood: FloodMeter,
+        calls: OpenCalls,
+        tasks: ServerTasks,
     ) -> None:
         self._send = send
         self._flood = flood
         self._calls = calls
+        self._tasks = tasks
         self._answering: dict[str | int, asyncio.Task[None]] = {}
 
     async def begin(self, document: Mapping[str, Any], channel: Channel | None) -> asyncio.Task[None] | None:
@@ -79,13 +85,17 @@ class ServerQuestions:
             answer = refusal(request_id, _NO_METHOD, f"Method not found: {method}")
         else:
             asked = params if isinstance(params, Mapping) else {}
+            task_id = find_related(document)
             try:
+                if channel is None and task_id is not None:
+                    # not that of another call, even if only one is in flight
+                    channel = await self._tasks.await_channel(task_id)
                 if channel is not None:
                     found = await answer_question(channel, str(request_id), method, asked)
                 else:
                     with (await self._calls.find_asker(document)).asking() as asker:
                         found = await answer_question(asker, str(request_id), method, asked)
-                if (task_id := find_related(document)) is not None:
+                if task_id is not None:
                     found = {**found, "_meta": {RELATED_KEY: {"taskId": task_id}}}
                 answer = response(request_id, found)
             except RetinueError as error:

@@ -31,7 +31,7 @@ from retinue.mcp.codec.foreign import (
     read_page,
 )
 from retinue.mcp.codec.messages import Message, Reply, notification, parse_reply, with_meta
-from retinue.mcp.codec.tasks import STATUS_METHOD, needs_task
+from retinue.mcp.codec.tasks import STATUS_METHOD, find_related, needs_task
 from retinue.mcp.codec.tool_calls import find_lacking, param_headers, parse_feedback, read_answer, read_state
 from retinue.mcp.codec.wire import VERSION_KEY
 from retinue.mcp.upstream.flood import LogLines
@@ -78,12 +78,12 @@ class ServerSession:
         self._transport = transport
         self._requests = Requests("retinue", client_version)
         self._open = OpenCalls(name)
-        self._questions = ServerQuestions(transport.send, transport.flood, self._open)
+        self._tasks = ServerTasks(name)
+        self._questions = ServerQuestions(transport.send, transport.flood, self._open, self._tasks)
         self._lines = LogLines(name)
         self._followed: frozenset[str] = frozenset()
         self._follows_others = asyncio.Event()
         self._is_level_set = False
-        self._tasks = ServerTasks(name)
         self._task_tools: frozenset[str] | None = None
         """The tools that run as tasks only; None before they are known."""
 
@@ -388,8 +388,9 @@ class ServerSession:
             else:
                 await channel.progress(news.fraction, news.text)
         else:
-            # a log line on the common stream names no call: with several in flight it belongs to none
-            owner = channel or self._open.find_only()
+            # A log line on the common stream names no call. With several in flight it belongs to none, nor
+            # does that of a task which no call has.
+            owner = channel if find_related(document) is not None else channel or self._open.find_only()
             if owner is None or owner is _NOBODY or (channel is None and "log" not in owner.capabilities):
                 self._lines.write(news.level, news.text)
             else:

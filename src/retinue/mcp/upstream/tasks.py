@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
-from retinue.core.errors import AgentUnreachableError, RemoteFaultError
+from retinue.core.errors import AgentUnreachableError, InputRequiredError, RemoteFaultError
 from retinue.mcp.codec.messages import Reply
 from retinue.mcp.codec.tasks import ServerTask, find_related, parse_task
+from retinue.mcp.upstream.open_calls import HOLD_S
 from retinue.mesh.channel import Channel
 
 CANCEL_S = 2.0
@@ -44,14 +45,32 @@ class _Followed:
 class ServerTasks:
     """The tasks of the calls in flight of one session with ``server``."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, *, hold_s: float = HOLD_S) -> None:
         self._server = server
+        self._hold_s = hold_s
         self._followed: dict[str, _Followed] = {}
+        self._begun = asyncio.Event()
+        """Set by the next task that is followed."""
 
     def find_channel(self, document: Mapping[str, Any]) -> Channel | None:
         """The channel of the call whose task a message of the server names."""
         followed = self._followed.get(find_related(document) or "")
         return None if followed is None else followed.channel
+
+    async def await_channel(self, task_id: str) -> Channel:
+        """The channel of the call whose task this is; the task may be created at this moment.
+
+        Raises InputRequiredError where it becomes the task of no call in flight.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._hold_s):
+                while task_id not in self._followed:
+                    await self._begun.wait()
+        if (followed := self._followed.get(task_id)) is None:
+            raise InputRequiredError(
+                f"server {self._server} asks for task {task_id[:100]!r}, which is no task of a call in flight"
+            )
+        return followed.channel
 
     async def take_status(self, document: Mapping[str, Any]) -> None:
         """Take up a notification about the state of a task."""
@@ -77,6 +96,8 @@ class ServerTasks:
         if task is None:
             return reply  # an error, or the result of a server that runs the tool at once
         followed = self._followed[task.id] = _Followed(channel)
+        self._begun.set()
+        self._begun = asyncio.Event()
         try:
             await followed.update(task)
             return await self._follow(followed, ask)

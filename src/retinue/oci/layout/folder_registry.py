@@ -51,6 +51,7 @@ from retinue.oci.codec.reference import (
     is_digest,
     is_repository,
 )
+from retinue.oci.codec.saved_files import SAVED_FILES
 from retinue.oci.layout.image_layout import BLOBS_FOLDER, INDEX_FILE, MARK_FILE, ImageLayout, StoredPackage
 from retinue.oci.layout.uploads import Uploads
 from retinue.storage.files import make_folder, storage_errors, touch
@@ -360,7 +361,8 @@ class LayoutRegistry:
             name = folder[len(root) :].lstrip(os.sep).replace(os.sep, "/")
             if INDEX_FILE in files and is_repository(name):
                 names.append(name)
-            folders[:] = [f for f in folders if f not in RESERVED_PARTS and is_repository(f)]
+            hidden = RESERVED_PARTS if name else RESERVED_PARTS | {SAVED_FILES}
+            folders[:] = [f for f in folders if f not in hidden and is_repository(f)]
         return sorted(names)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,12 +114,12 @@ class ImageLayout:
             if content is not None:
                 return StoredManifest(entry.digest, entry.media_type, content)
             if self.read_index() is index:
-                raise self._damaged(self._blob_path(entry.digest), "the file is missing")
+                raise self._damaged(self.path_of(entry.digest), "the file is missing")
         raise BusyError(f"{self._index_path} keeps changing", 1.0)
 
     def find_blob(self, digest: str) -> bytes | None:
         """Content by digest, verified; None when absent. Raises StateDamagedError when it does not match."""
-        path = self._blob_path(digest)
+        path = self.path_of(digest)
         try:
             content = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -132,7 +132,7 @@ class ImageLayout:
 
     def find_file(self, digest: str) -> Path | None:
         """The file of a blob, without reading it; None when absent."""
-        path = self._blob_path(digest)
+        path = self.path_of(digest)
         return path if path.is_file() else None
 
     def read_artifact(self, stored: StoredManifest, *, where: str, tag: str | None = None) -> Artifact:
@@ -142,7 +142,7 @@ class ImageLayout:
         if content is None:
             content = self.find_blob(envelope.layer.digest)
         if content is None:
-            raise self._damaged(self._blob_path(envelope.layer.digest), "the file is missing")
+            raise self._damaged(self.path_of(envelope.layer.digest), "the file is missing")
         return envelope.open(content)
 
     def write(self, tag: str | None, package: StoredPackage, guard: Guard | None) -> None:
@@ -197,6 +197,20 @@ class ImageLayout:
             replace_file(self._index_path, render_index(after))
             self._sweep(after)
             return True
+
+    def remove_all(self, targets: Sequence[str]) -> None:
+        """Delete tags or digests at once; the last tag removes the folder."""
+        if self._stamp() is None:
+            return
+        with storage_errors(self._folder), self._locked():
+            index = after = self.read_index() or Index()
+            for target in targets:
+                after = after.without(target)
+            if not after.tags:
+                self._dissolve()
+            elif after != index:
+                replace_file(self._index_path, render_index(after))
+                self._sweep(after)
 
     def remove_published_by(self, publisher: str) -> list[str]:
         """Delete the manifests that the tokens of ``publisher`` published; returns the tags that they had."""
@@ -261,7 +275,7 @@ class ImageLayout:
 
     def _check_complete(self, package: StoredPackage) -> None:
         for blob in (package.manifest.config, *package.manifest.layers):
-            if blob.digest not in package.blobs and not self._blob_path(blob.digest).exists():
+            if blob.digest not in package.blobs and not self.path_of(blob.digest).exists():
                 raise ContentMissingError(self._repository, blob.digest)
 
     def _write_mark(self) -> None:
@@ -270,7 +284,7 @@ class ImageLayout:
             replace_file(mark, LAYOUT_MARK, sync=False)
 
     def _write_blob(self, digest: str, content: bytes | Path, written: list[Path]) -> None:
-        path = self._blob_path(digest)
+        path = self.path_of(digest)
         if isinstance(content, Path):
             if path.exists():
                 return
@@ -312,7 +326,7 @@ class ImageLayout:
         referenced: set[str] = set()
         try:
             for entry in index.entries:
-                manifest = parse_manifest(self._blob_path(entry.digest).read_bytes(), where=entry.digest)
+                manifest = parse_manifest(self.path_of(entry.digest).read_bytes(), where=entry.digest)
                 referenced.update({entry.digest, manifest.config.digest})
                 referenced.update(layer.digest for layer in manifest.layers)
             for path in self._blobs.iterdir():
@@ -345,7 +359,8 @@ class ImageLayout:
         finally:
             lock.release()
 
-    def _blob_path(self, digest: str) -> Path:
+    def path_of(self, digest: str) -> Path:
+        """Where the blob of a digest is, or would be."""
         return self._blobs / digest.removeprefix("sha256:")
 
     def _damaged(self, path: Path, problem: str) -> StateDamagedError:

@@ -31,6 +31,11 @@ CALLER_HEADER = "x-retinue-for"
 CLOCK_HEADER = "x-retinue-clock"
 """The time of the agent in seconds since 1970, where it rejects a mesh token for its time."""
 
+MESH_HEADER = "x-retinue-mesh"
+"""``other`` where the agent rejects a token because it is one of another mesh."""
+
+OTHER_MESH = "other"
+
 MAX_CALLER_LENGTH = 600
 MAX_GLOB_LENGTH = 256
 
@@ -81,9 +86,12 @@ def check_not_refused(
     """Raise NotAuthenticatedError when the agent rejected the token of this process.
 
     Raises AgentUnreachableError where it did so because the clocks of both machines differ: the call was not
-    made, and is worth a retry when they agree. ``clock`` gives seconds since 1970.
+    made, and is worth a retry when they agree. The same is raised for a process of another mesh, because the
+    agent is not there. ``clock`` gives seconds since 1970.
     """
     if status in _REJECTED:
+        if headers.get(MESH_HEADER) == OTHER_MESH:
+            raise AgentUnreachableError.of_other_mesh(agent, url)
         agent_time = headers.get(CLOCK_HEADER, "")
         if _CLOCK_TIME.fullmatch(agent_time):
             raise AgentUnreachableError.clocks_differ(agent, url, float(agent_time) - clock())

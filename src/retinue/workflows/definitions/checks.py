@@ -26,7 +26,6 @@ from retinue.workflows.definitions.definition import (
     Retry,
     Schedule,
     Step,
-    StrictModel,
     Timer,
     Triggers,
     WaitFor,
@@ -34,6 +33,8 @@ from retinue.workflows.definitions.definition import (
 )
 from retinue.workflows.definitions.documents import Document, Path
 from retinue.workflows.definitions.step_checks import StepChecks
+from retinue.workflows.definitions.think import Think, ThinkLimits
+from retinue.workflows.definitions.values import StrictModel
 
 
 def _list_keys(model: type[StrictModel]) -> tuple[str, ...]:
@@ -46,6 +47,8 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "foreach": _list_keys(Foreach),
     "parallel": _list_keys(Parallel),
     "wait_for": _list_keys(WaitFor),
+    "think": _list_keys(Think),
+    "limits": _list_keys(ThinkLimits),
     "wait": _list_keys(Timer),
     "compensate": _list_keys(Compensation),
     "ask": _list_keys(AskFirst),

@@ -13,12 +13,9 @@ from typing import Any, get_args
 import orjson
 
 from retinue.core.errors import InvalidSettingError
-from retinue.workflows.definitions.definition import (
-    DURATION_SCHEMA,
-    TRIGGERS,
-    AgentEventName,
-    Definition,
-)
+from retinue.workflows.definitions.definition import TRIGGERS, AgentEventName, Definition
+from retinue.workflows.definitions.think import MAX_PATTERNS
+from retinue.workflows.definitions.values import DURATION_SCHEMA
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -94,6 +91,7 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "foreach": "Run the nested steps for each item: a list, a text with ${{ }}, or {in, concurrency}",
         "switch": f"Run the branch with the name that this expression gives: {_EXPRESSION}",
         "workflow": "Name of a stored workflow to run as this step",
+        "think": "Let a language model work on a prompt, with skills as its tools",
         "wait_for": "Wait for a signal: its topic, or an object",
         "wait": "Wait for a length of time, or until a point in time",
         "steps": "Nested steps of parallel, loop or foreach",
@@ -132,6 +130,23 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "in": "The items: a list, or a text with ${{ }}",
         "concurrency": "Items at the same time",
     },
+    "Think": {
+        "prompt": "The task, with ${{ }}",
+        "instructions": "What the model should heed in any task, with ${{ }}",
+        "model": "Name of a model agent, or a role; absent: the best available model that takes tools",
+        "tools": "Skills by id, agent/skill or glob; search: further ones as they are needed (the default)",
+        "deny": "Skills that are never tools, by id, agent/skill or glob",
+        "output": "JSON Schema of the answer; absent: text",
+        "limits": "What may be used before the model has to answer",
+        "parallel": "Calls at the same time",
+    },
+    "ThinkLimits": {
+        "turns": "Requests to the model",
+        "calls": "Calls of tools",
+        "tokens": "Tokens of all requests, read and written",
+        "dollars": "Money for all requests, in US dollars",
+        "time": "Time of all requests and calls, such as 10m",
+    },
     "WaitFor": {
         "topic": "Topic of the signal: letters, digits, space and . _ -",
         "message": "Question to the person who answers, with ${{ }}",
@@ -160,6 +175,7 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
 _TITLES = {
     "Definition": "Workflow",
     "AskFirst": "Ask first",
+    "ThinkLimits": "Limits",
     "WaitFor": "Wait for",
     "OnWebhook": "Webhook",
     "OnMessage": "Message",
@@ -255,6 +271,8 @@ def _write_unions(models: dict[str, Any]) -> None:
         ("Triggers", "webhook"): [{"type": "null"}, {"const": True}, {"$ref": "#/$defs/OnWebhook"}],
         ("Definition", "schedule"): [text, {"$ref": "#/$defs/Schedule"}],
         ("Step", "wait"): [DURATION_SCHEMA, {"$ref": "#/$defs/Timer"}],
+        ("Think", "tools"): [text, {"type": "array", "items": text, "maxItems": MAX_PATTERNS}],
+        ("Think", "deny"): [text, {"type": "array", "items": text, "maxItems": MAX_PATTERNS}],
         ("Parallel", "agents"): [text, {"type": "array", "items": text, "maxItems": 100}],
     }
     for (model, key), kinds in unions.items():

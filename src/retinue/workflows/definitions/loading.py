@@ -21,10 +21,11 @@ from retinue.workflows.definitions.checks import (
     read_definition,
     suggest,
 )
-from retinue.workflows.definitions.definition import DEFAULT_ROLE, STEP_ID, Definition
+from retinue.workflows.definitions.definition import DEFAULT_ROLE, Definition
 from retinue.workflows.definitions.documents import Document, document_of, read_text
 from retinue.workflows.definitions.spelling_001 import read_seed_001
 from retinue.workflows.definitions.spelling_002 import OWN_KEYS, SETTINGS, read_seed_002
+from retinue.workflows.definitions.values import STEP_ID
 
 _ASKS = ("agent", "role", "prompt")
 

@@ -6,13 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retinue.core.errors import InvalidParametersError, Problem, UnknownStepError
-from retinue.workflows.definitions.definition import (
-    Definition,
-    Step,
-    iterate_steps,
-    parse_duration,
-    render_duration,
-)
+from retinue.workflows.definitions.definition import Definition, Step, iterate_steps
+from retinue.workflows.definitions.values import parse_duration, render_duration
 
 
 def apply_overrides(

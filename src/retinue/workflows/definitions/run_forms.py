@@ -18,9 +18,9 @@ from retinue.workflows.definitions.definition import (
     CodeReference,
     Definition,
     Step,
-    StrictModel,
     WorkflowSettings,
 )
+from retinue.workflows.definitions.values import StrictModel
 
 _PARSED = 32
 """How many different definitions stay parsed."""

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from retinue.workflows.definitions.checks import unknown_key
-from retinue.workflows.definitions.definition import render_duration
 from retinue.workflows.definitions.documents import Document, Path, Place
+from retinue.workflows.definitions.values import render_duration
 
 _TOP_KEYS = ("metadata", "steps", "error_handling", "input_schema", "output")
 _METADATA_KEYS = ("id", "name", "version", "description", "tags", "author", "created", "updated")

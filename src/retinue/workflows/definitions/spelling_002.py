@@ -21,8 +21,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from retinue.workflows.definitions.checks import unknown_key
-from retinue.workflows.definitions.definition import Step, render_duration
+from retinue.workflows.definitions.definition import Step
 from retinue.workflows.definitions.documents import Document, Path
+from retinue.workflows.definitions.values import render_duration
 from retinue.workflows.expressions.lexer import iterate_tokens
 
 OWN_KEYS = ("name", "condition", "mode", "onSuccess", "onFailure", "stopOnError")

@@ -18,13 +18,13 @@ from retinue.workflows.definitions.definition import (
     AUTO,
     MAX_ASK_TIMEOUT_S,
     NAMED_KINDS,
-    STEP_ID,
     Definition,
     Step,
     StepKind,
     iterate_steps,
 )
 from retinue.workflows.definitions.documents import Document, Path
+from retinue.workflows.definitions.values import STEP_ID
 from retinue.workflows.expressions.expression import Expression, ExpressionSyntaxError
 from retinue.workflows.expressions.lexer import ExpressionReference
 from retinue.workflows.expressions.scope import ENTRY_KEYS
@@ -123,6 +123,7 @@ KEYS_OF: Mapping[StepKind, frozenset[str]] = {
     "foreach": frozenset({"foreach", "steps"}),
     "switch": frozenset({"switch", "branches"}),
     "workflow": frozenset({"workflow", "with", "compensate"}),
+    "think": frozenset({"think", "retry"}),
     "wait_for": frozenset({"wait_for"}),
     "wait": frozenset({"wait"}),
 }
@@ -272,6 +273,10 @@ class StepChecks:
         if step.wait_for is not None:
             self._check_schema(step.wait_for.schema_, (*here, "wait_for", "schema"))
             check.check_templates(step.wait_for.message, (*here, "wait_for", "message"), view)
+        if step.think is not None:
+            self._check_schema(step.think.output, (*here, "think", "output"))
+            for key in ("model", "instructions", "prompt"):
+                check.check_templates(getattr(step.think, key), (*here, "think", key), view)
         if step.wait is not None:
             check.check_templates(step.wait.until, (*here, "wait", "until"), view)
             for key in ("validate", "transform"):

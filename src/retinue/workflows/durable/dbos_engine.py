@@ -67,6 +67,9 @@ StoredFailure = PortableWorkflowError
 EngineError = dbos_errors.DBOSException
 """Any failure that the engine itself reports."""
 
+TakenOverError = dbos_errors.DBOSWorkflowConflictIDError
+"""Ends an execution whose run belongs to another one (`taken_over`)."""
+
 Reservation = StepReservation
 """The number of a call that was taken before the call is made."""
 
@@ -518,7 +521,7 @@ def cancelled(run_id: str) -> BaseException:
 
 def taken_over(run_id: str) -> BaseException:
     """The exception that ends an execution whose run belongs to another one."""
-    return dbos_errors.DBOSWorkflowConflictIDError(run_id)
+    return TakenOverError(run_id)
 
 
 def migrate(url: str) -> None:

@@ -23,6 +23,7 @@ from retinue.workflows.durable.dbos_engine import (
     Invocation,
     RunLetGoError,
     RunPassedOnError,
+    TakenOverError,
     cancelled,
 )
 from retinue.workflows.durable.events import EmittedEvents, EventSink, EventTable, NewEvent
@@ -156,14 +157,18 @@ class Executions:
             await self._open(execution, events, request["name"], is_new)
             return await self._drive(execution, events, invocation.owner, RunRequest.from_json(request))
         except RunPassedOnError as error:
-            execution.is_passed_on = True
+            execution.is_released = True
             _log.info("run passed on", run=run_id, node=error.executor)
             self._settle_with(self._take_up_again(run_id, invocation.owner, error.executor))
             raise
         except (RunLetGoError, StateError) as error:
+            execution.is_released = True
             _log.warning("run let go", run=run_id, error=str(error))
             self._settle_with(self._take_up_again(run_id, invocation.owner, self.lease.executor))
             raise RunLetGoError(str(error)) from error
+        except TakenOverError:
+            execution.is_released = True
+            raise
         finally:
             self._settle_with(self._settle(execution, events, task))
 
@@ -342,9 +347,9 @@ class Executions:
             fault = Fault.from_error(error)
         except Exception as error:  # noqa: BLE001  # whatever a body raises ends its run, never this process
             fault = Fault(type="internal_error", message=f"{type(error).__name__}: {error}")
-        if context.rules.broken_rule is not None:
+        if (broken := context.rules.describe_broken()) is not None:
             # Even where the body caught it: what such a body computed cannot be replayed.
-            fault = Fault(type="durable_rule", message=str(context.rules.broken_rule))
+            fault = broken
             context.record_usage(None)
         if context.open_children:
             await self.stop(sorted(context.open_children))
@@ -362,8 +367,8 @@ class Executions:
         try:
             look_s, given_up_at = 0.001, time.monotonic() + SETTLE_S
             await asyncio.wait([engine], timeout=SETTLE_S)
-            # the node that the run was passed on to emits its end
-            while not self._closing and not execution.is_passed_on and time.monotonic() < given_up_at:
+            # the execution that the run was released to emits its end
+            while not self._closing and not execution.is_released and time.monotonic() < given_up_at:
                 row = (await self._rows.find([execution.run_id])).get(execution.run_id)
                 if row is None:
                     return

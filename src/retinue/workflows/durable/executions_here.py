@@ -21,7 +21,8 @@ class Execution:
 
     ``args`` is what this process started the run with, () for a run that it took from its queue. ``ended``
     is set once the end is recorded, or the run belongs to another execution; ``row`` is the row with that
-    end, None where it was not read. ``is_passed_on`` = another node executes the run.
+    end, None where it was not read. ``is_released`` = another execution continues the run, here or at
+    another node, and emits its end.
     """
 
     run_id: str
@@ -29,7 +30,7 @@ class Execution:
     root: str = ""
     task: asyncio.Task[Any] | None = None
     aborted: bool = False
-    is_passed_on: bool = False
+    is_released: bool = False
     row: RunRow | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -237,9 +237,7 @@ class DurableContext:
             except ReplayError as error:
                 raise self._refuse_replay(f"child {path}", error) from None
             if not given.endswith(f"/{path}"):
-                raise self.rules.refuse(
-                    f"on replay the body asks for child {path!r} where {given!r} was recorded"
-                )
+                raise self.rules.refuse_replay(f"child {path!r}", repr(given))
             self.open_children.add(given)
             return ChildRun(given, path)
 
@@ -377,8 +375,9 @@ class DurableContext:
                     self._events.emit("step_started", path, facts)
                     outcome = self._size.add_outcome(path, await act())
             if may_repeat:
-                outcome = replace(outcome, calls=None)
-            stored = outcome.to_json() | {"ms": round((time.perf_counter() - began) * 1000, 3)}
+                outcome = replace(outcome, calls=None, is_repeated=True)
+            outcome = replace(outcome, ms=round((time.perf_counter() - began) * 1000, 3))
+            stored = outcome.to_json()
             return stored if mark is None else stored | {"mark": mark.to_json()}
 
         recorded = await self._call(name, act_seen, mark, reserved)
@@ -433,11 +432,7 @@ class DurableContext:
     ) -> Exception:
         if error.recorded is None:
             return self.rules.refuse(f"{asked}: {error}")
-        asks = "the body" if mark is None else mark.place
-        was = "was recorded" if recorded is None else f"was recorded from {recorded.place}"
-        return self.rules.refuse(
-            f"on replay {asks} asks for {_describe(asked)} where {_describe(error.recorded)} {was}"
-        )
+        return self.rules.refuse_replay(_describe(asked), _describe(error.recorded), mark, recorded)
 
 
 def _describe(name: str) -> str:

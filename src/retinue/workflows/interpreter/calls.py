@@ -99,7 +99,8 @@ class Ask:
     compensates the step. ``as_mesh`` = called with the scopes of the mesh. With ``ask_first`` an agent is
     chosen among the agents that say yes. ``key_path`` is the key of an earlier attempt whose outcome is
     unknown, ``choice`` the agent that had it. ``once`` = only one that
-    was lost or refused is followed by another.
+    was lost or refused is followed by another. ``check`` raises an error for a value that the body cannot
+    use; it belongs to the call, so such a value wins no race.
     """
 
     step_id: str
@@ -114,6 +115,7 @@ class Ask:
     cache_ttl_s: float | None = None
     allow_empty: bool = False
     accept: Accept | None = None
+    check: Callable[[Any], object] | None = None
     kind: str = "call"
     is_expected: bool = True
     as_mesh: bool = False
@@ -124,6 +126,10 @@ class Ask:
     key_path: str | None = None
     choice: Choice | None = None
     once: bool = False
+    verify: Callable[[], Awaitable[None]] | None = None
+    keep: Callable[[Outcome], Awaitable[Outcome]] | None = None
+    shown: Any = None
+    heeds_agents_wait: bool = False
 
     @property
     def target(self) -> str:
@@ -156,10 +162,11 @@ class _Sent:
 
 
 class CallSteps:
-    """Makes the calls of one body."""
+    """Makes the calls of one body; ``outcomes`` are those of all calls that were made, in order."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
+        self.outcomes: list[StepOutcome] = []
 
     async def run(self, ask: Ask, path: str, base: str | None = None) -> StepResult:
         """Make a call with its retries; raises StepFailedError.
@@ -172,11 +179,12 @@ class CallSteps:
         unknown: list[Trial] = []
         trials = self._frame.trials = []
         key_path = ask.key_path
-        waited_s = 0.0
+        waited_s = asked_s = 0.0
         for number, attempt in enumerate(ask.attempts, 1):
             here = base if attempt == 1 else f"{base}@{attempt}"
             if number > 1 and ask.retry:
-                await self._frame.sleep(f"{here}/wait", ask.retry.delay_before(number), step=path)
+                delay_s = max(ask.retry.delay_before(number), asked_s)
+                await self._frame.sleep(f"{here}/wait", delay_s, step=path)
             key_path = key_path or here
             trial = _Attempt(self._frame, ask, path, here, attempt, key_path, bool(unknown))
             trial.waited_s = waited_s
@@ -185,6 +193,8 @@ class CallSteps:
             except StepFailedError:
                 trials += _still_unknown([*unknown, *trial.list_unknown()])
                 raise
+            finally:
+                self.outcomes += [one.outcome for one in trial.sent]
             waited_s = trial.waited_s
             unknown += trial.list_unknown()
             last = trial.sent[-1].trial if trial.sent else None
@@ -214,6 +224,8 @@ class CallSteps:
                 raise StepFailedError(path, choice.agent if choice else ask.agent, as_json(fault))
             if fault.on_error == "unreachable" and not (ask.is_counted and unknown):
                 choice = ask.choice
+            if ask.heeds_agents_wait:
+                asked_s = float(fault.data.get("retry_after_s") or 0.0)
         raise AssertionError("a retry has at least one attempt")
 
     async def _refuse(self, ask: Ask, path: str, here: str, value: Any) -> Fault | None:
@@ -396,7 +408,7 @@ class _Attempt:
         facts |= {"version": choice.version, "attempt": self._attempt}
         if choice.warning:
             facts["warning"] = choice.warning
-        facts["input"] = shown_input(arguments)
+        facts["input"] = shown_input(arguments) if ask.shown is None else ask.shown
         facts["below"] = below(path, self._path)
         if ask.skill is None:
             facts["role"] = ask.role
@@ -445,7 +457,7 @@ class _Attempt:
             if kept is not None:
                 return {"value": kept.value, "agent": choice.agent, "cached": True}
         make_call = partial(
-            self._frame.tools.caller.call,
+            self._call_agent,
             choice,
             skill,
             arguments,
@@ -477,6 +489,8 @@ class _Attempt:
             raise InputRequiredError(f"{skill} did not finish: {outcome.status}")
         if not ask.allow_empty and self._is_empty(outcome.value, choice):
             raise EmptyOutputError(skill)
+        if ask.check is not None:
+            ask.check(outcome.value)
         beside = _list_beside(outcome, self._path)
         if ask.cache_ttl_s is not None and not beside:
             await cache.put(key, outcome.value, ask.cache_ttl_s)
@@ -484,6 +498,17 @@ class _Attempt:
         if beside:
             given["parts"] = beside
         return given if outcome.usage is None else given | {"usage": dict(outcome.usage)}
+
+    async def _call_agent(self, choice: Choice, skill: str, arguments: Any, **options: Any) -> Outcome:
+        """Make the call, unless something prevents it; a failure is an outcome with ``error`` set."""
+        ask = self._ask
+        try:
+            if ask.verify is not None:
+                await ask.verify()
+        except RetinueError as error:
+            return Outcome(options["idempotency_key"], skill, "failed", agent=choice.agent, error=error)
+        outcome = await self._frame.tools.caller.call(choice, skill, arguments, **options)
+        return outcome if ask.keep is None or outcome.error is not None else await ask.keep(outcome)
 
     def _find_pause(self, error: RetinueError | None, left_s: float) -> float | None:
         """The seconds to wait before the same call is made again; None to end with its outcome."""

@@ -9,8 +9,9 @@ import orjson
 
 from retinue.core.errors import ExpressionError, InvalidParametersError, StepFailedError, UnknownWorkflowError
 from retinue.mesh.schema.checks import compile_schema
-from retinue.workflows.definitions.definition import MAX_TIMER_S, Step, Timer, parse_duration
+from retinue.workflows.definitions.definition import Step, Timer
 from retinue.workflows.definitions.run_forms import NestedRun, render_form
+from retinue.workflows.definitions.values import MAX_TIMER_S, parse_duration
 from retinue.workflows.expressions.scope import nearest_output
 from retinue.workflows.expressions.templates import evaluate, parse_condition, render
 from retinue.workflows.interpreter.arguments import chain_arguments

@@ -152,6 +152,12 @@ class Frame:
         self.budget = CallBudget(self.request.origin)
         self.limits = self.request.origin.limits
 
+    def branch(self, context: RunContext, request: RunRequest) -> Frame:
+        """The state of a part of this body with another context, and with a budget of its own."""
+        part = Frame(context, request, self.scope, self.tools, self.settings, self.nested, self.run_steps)
+        part.limits = self.limits
+        return part
+
     @property
     def scopes(self) -> frozenset[str]:
         return self.request.origin.scopes

@@ -24,13 +24,8 @@ from retinue.core.errors import (
     StepFailedError,
 )
 from retinue.workflows.caller import Choice
-from retinue.workflows.definitions.definition import (
-    DEFAULT_STEP_TIMEOUT_S,
-    Compensation,
-    Retry,
-    Step,
-    parse_duration,
-)
+from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Compensation, Retry, Step
+from retinue.workflows.definitions.values import parse_duration
 from retinue.workflows.expressions.scope import Scope
 from retinue.workflows.interpreter.arguments import chain_arguments
 from retinue.workflows.interpreter.branch_inputs import find_branch_reads

@@ -32,9 +32,9 @@ from retinue.workflows.definitions.definition import (
     StepKind,
     WorkflowSettings,
     iterate_steps,
-    parse_duration,
 )
 from retinue.workflows.definitions.run_forms import BranchRun, Bundled, CodeRun, NestedRun, parse_form
+from retinue.workflows.definitions.values import parse_duration
 from retinue.workflows.expressions.scope import Scope, nearest_output
 from retinue.workflows.expressions.templates import render
 from retinue.workflows.interpreter.branches import BranchInput, BranchResult, describe_error
@@ -50,6 +50,7 @@ from retinue.workflows.interpreter.control_steps import (
 from retinue.workflows.interpreter.frame import Frame, StepResult, Tools, add_note, record_failure
 from retinue.workflows.interpreter.parallel_steps import run_parallel
 from retinue.workflows.interpreter.saga import compensate, finish_undoing, record_trials, record_undo
+from retinue.workflows.interpreter.think_steps import run_think
 from retinue.workflows.runs.ports import Body, RunContext
 from retinue.workflows.runs.records import RunRequest, read_json
 
@@ -63,6 +64,7 @@ _KINDS: Mapping[StepKind, RunStep] = {
     "foreach": run_foreach,
     "switch": run_switch,
     "workflow": run_workflow,
+    "think": run_think,
     "wait_for": run_wait_for,
     "wait": run_timer,
 }

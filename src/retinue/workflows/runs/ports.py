@@ -9,8 +9,9 @@ Rules for bodies. Every implementation enforces 1 and 2, because DBOS would repl
    of its durable calls, which on replay are the recorded ones.
 4. Arguments and results of durable calls are JSON values, and are copied.
 
-Breaking 1 or 2 raises DurableRuleError and fails the run, even if the body catches the error. So does a
-durable call with another mark than the recorded one. Each later durable call of the body raises it again.
+Breaking 1 or 2 raises DurableRuleError and fails the run, even if the body catches the error. A durable call
+of another path or with another mark than the recorded one raises NondeterminismError and fails the run as
+well. Each later durable call of the body raises the error again.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from retinue.core.errors import (
     ExecutionFailedError,
     GuardError,
     InvalidParametersError,
+    NondeterminismError,
     OnErrorClass,
     Problem,
     RetinueError,
@@ -106,18 +107,25 @@ class Fault:
 class StepOutcome:
     """The outcome of one durable call: a value or a fault.
 
-    ``calls`` = the number of calls that it made and caused; None = unknown.
+    ``calls`` = the number of calls that it made and caused; None = unknown. ``ms`` = how long it took,
+    ``is_repeated`` = an earlier execution of the run was possibly interrupted in it.
     """
 
     value: Any = None
     fault: Fault | None = None
     calls: int | None = None
+    ms: float | None = field(default=None, compare=False)
+    is_repeated: bool = field(default=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to JSON, without ``calls`` if they are unknown."""
+        """Convert to JSON, without what is unknown."""
         value = self.value if type(self.value) in _PLAIN else as_json(self.value)
-        fields_stored = {"value": value, "fault": None if self.fault is None else as_json(self.fault)}
-        return fields_stored if self.calls is None else fields_stored | {"calls": self.calls}
+        stored = {"value": value, "fault": None if self.fault is None else as_json(self.fault)}
+        if self.calls is not None:
+            stored["calls"] = self.calls
+        if self.ms is not None:
+            stored["ms"] = self.ms
+        return stored | {"is_repeated": True} if self.is_repeated else stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,13 +317,15 @@ class RunRecord:
     def get(self) -> Any:
         """The value of a done run.
 
-        Raises StepFailedError for a failed step, CallCancelledError, ExecutionFailedError, or, if the trace
-        guard refused the call of a step, that GuardError.
+        Raises StepFailedError for a failed step, NondeterminismError, CallCancelledError,
+        ExecutionFailedError, or, if the trace guard refused the call of a step, that GuardError.
         """
         if self.status == "done":
             return self.value
         if self.status == "cancelled" or self.fault is None:
             raise CallCancelledError(f"run {self.id}")
+        if self.fault.type == NondeterminismError.type:
+            raise NondeterminismError.from_data(self.fault.data)
         if self.fault.type == StepFailedError.type:
             failed = StepFailedError.from_data(self.fault.data)
             raise _find_refusal(failed) or failed

@@ -15,6 +15,7 @@ from retinue.core.errors import (
     CallCancelledError,
     CallTimedOutError,
     ExecutionFailedError,
+    NondeterminismError,
     RetinueError,
     TooLargeError,
 )
@@ -73,6 +74,10 @@ class RunSize:
         return outcome
 
 
+BrokenRule = DurableRuleError | NondeterminismError
+"""What a body raises that breaks a rule of the port."""
+
+
 class ReplayRules:
     """Checks the order of a body's durable calls.
 
@@ -81,7 +86,7 @@ class ReplayRules:
     """
 
     def __init__(self, run_id: str) -> None:
-        self.broken_rule: DurableRuleError | None = None
+        self.broken_rule: BrokenRule | None = None
         self._run_id = run_id
         self.task = asyncio.current_task()
         self._path: str | None = None
@@ -90,7 +95,10 @@ class ReplayRules:
 
     @contextmanager
     def take(self, path: str) -> Iterator[None]:
-        """Check one durable call and hold the turn until it ends; raises DurableRuleError."""
+        """Check one durable call and hold the turn until it ends; raises DurableRuleError.
+
+        After another call than the recorded one it raises NondeterminismError.
+        """
         with self.take_all((path,)):
             yield
 
@@ -105,7 +113,7 @@ class ReplayRules:
             self._refused += 1
             if self._refused > MAX_REFUSED:
                 raise asyncio.CancelledError(str(self.broken_rule))
-            raise DurableRuleError(str(self.broken_rule))
+            raise self.broken_rule.with_traceback(None)
         for path in paths:
             if asyncio.current_task() is not self.task:
                 raise self.refuse(
@@ -123,18 +131,37 @@ class ReplayRules:
             self._path = None
 
     def check_mark(self, path: str, mark: Mark | None, recorded: Mark | None) -> None:
-        """Check that a recorded call was made with what the body asks for now; raises DurableRuleError."""
+        """Check that a recorded call was made with what the body asks for now; raises NondeterminismError."""
         if mark is not None and recorded is not None and mark.digest != recorded.digest:
-            raise self.refuse(
-                f"on replay {mark.place} asks for step {path!r} with other arguments than those recorded "
-                f"from {recorded.place}"
-            )
+            step = f"step {path!r}"
+            raise self.refuse_replay(step, step, mark, recorded)
 
     def refuse(self, problem: str) -> DurableRuleError:
         """Record a violation; returns the error to raise."""
         error = DurableRuleError(problem)
         self.broken_rule = self.broken_rule or error
         return error
+
+    def refuse_replay(
+        self, asked: str, recorded: str, mark: Mark | None = None, recorded_mark: Mark | None = None
+    ) -> NondeterminismError:
+        """Record that another call is asked for than the recorded one; returns the error to raise."""
+        error = NondeterminismError(
+            asked,
+            recorded,
+            place="" if mark is None else mark.place,
+            recorded_place="" if recorded_mark is None else recorded_mark.place,
+        )
+        self.broken_rule = self.broken_rule or error
+        return error
+
+    def describe_broken(self) -> Fault | None:
+        """The fault of a run whose body broke a rule; None where it broke none."""
+        if self.broken_rule is None:
+            return None
+        if isinstance(self.broken_rule, NondeterminismError):
+            return Fault.from_error(self.broken_rule)
+        return Fault(type="durable_rule", message=str(self.broken_rule))
 
 
 async def run_all(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:

@@ -16,6 +16,9 @@ from retinue.core.parts import PARTS_FIELD
 from retinue.workflows.runs.records import RunEvent, StepRecord
 
 _CALLS = ("call", "undo", "review")
+_SHOWN_CALLS = (*_CALLS, "model")
+"""Kinds that are shown as calls; a request to a model has no effect on the mesh."""
+
 _WAITS = ("wait", "timer")
 _UNDOING = ("undo", "settle")
 _TRY = re.compile(r"(?:@\d+|/again)+$")
@@ -189,7 +192,7 @@ class _Tree:
             node.status = str(facts["status"]) if event.kind == "run_finished" else "running"
         elif kind == "handled":
             node.facts["handled"] = facts.get("on_error")
-        elif kind in _CALLS:
+        elif kind in _SHOWN_CALLS:
             self._calls[event.step] = step
             _take_call(node, event, kind)
         elif kind in _SERVING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from retinue.workflows.runs.ports import (
@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 
 class MarkedContext:
-    """The RunContext of one step: its durable calls have the step's mark.
+    """The RunContext of one step: its durable calls have the step's mark, if it has one.
 
     With ``rounds`` they are made together with those of the other steps at hand.
     """
 
-    def __init__(self, context: RunContext, mark: Mark, rounds: Rounds | None = None) -> None:
+    def __init__(self, context: RunContext, mark: Mark | None, rounds: Rounds | None = None) -> None:
         self._context = context
         self._mark = mark
         self._rounds = rounds
@@ -86,7 +86,8 @@ class MarkedContext:
         self, calls: Sequence[StepCall], *, limit: int | None = None, enough: int | None = None
     ) -> tuple[StepOutcome, ...]:
         self._refuse_rounds("together")
-        return await self._context.together(calls, limit=limit, enough=enough)
+        marked = [call if call.mark else replace(call, mark=self._mark) for call in calls]
+        return await self._context.together(marked, limit=limit, enough=enough)
 
     async def child(self, path: str, request: RunRequest) -> ChildRun:
         self._refuse_rounds(path)

@@ -1,0 +1,1 @@
+"""Makes a Python module with one typed function per skill of a mesh, for editors and type checkers."""

@@ -1,0 +1,41 @@
+"""What a loop is recorded with before it begins, so that no later change of the mesh or a file changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.thinking.limits import Limits
+from retinue.thinking.toolbox import SEARCH, PinnedTool
+
+LOOP_VERSION = 1
+"""The version of the rules of the loop. A recorded run goes on under the rules that it began with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkPlan:
+    """The recorded plan.
+
+    ``agent`` is the model agent and ``choice`` how a run calls it. ``tools`` are the skills that are listed
+    from the start; ``patterns`` and ``deny`` decide about those that are found later. ``unlisted`` = how many
+    named skills are left for the search.
+    """
+
+    version: int
+    agent: str
+    choice: Mapping[str, Any]
+    instructions: str
+    prompt: str
+    tools: tuple[PinnedTool, ...]
+    patterns: tuple[str, ...]
+    deny: tuple[str, ...]
+    limits: Limits
+    output: Mapping[str, Any] | None
+    parallel: int
+    unlisted: int = 0
+
+    @property
+    def searches(self) -> bool:
+        """Whether the model may find further tools."""
+        return SEARCH in self.patterns or self.unlisted > 0

@@ -1,0 +1,64 @@
+"""The grammar of a step ``think``: a language model that answers with the skills of the mesh."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from retinue.thinking.toolbox import SEARCH
+from retinue.workflows.definitions.values import Duration, Name, StrictModel, parse_duration
+
+DEFAULT_PARALLEL = 8
+
+MAX_PARALLEL = 100
+
+MAX_TURNS = 200
+
+MAX_CALLS = 1_000
+
+MAX_PATTERNS = 200
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Patterns = Annotated[
+    tuple[Name, ...], BeforeValidator(_as_list), Field(strict=False, max_length=MAX_PATTERNS)
+]
+"""Skills by id, by ``agent/skill``, or by a glob; one may stand without a list."""
+
+Prompt = Annotated[str, StringConstraints(max_length=200_000)]
+
+
+class ThinkLimits(StrictModel):
+    """What a step ``think`` may use at most before its model has to answer."""
+
+    turns: int = Field(default=20, ge=1, le=MAX_TURNS)
+    calls: int = Field(default=60, ge=1, le=MAX_CALLS)
+    tokens: int = Field(default=200_000, ge=1, le=1_000_000_000)
+    dollars: float | None = Field(default=None, gt=0, le=1_000_000)
+    time: Duration = "10m"
+
+    @property
+    def time_s(self) -> float:
+        return parse_duration(self.time)
+
+
+class Think(StrictModel):
+    """Let a language model work on a prompt, with skills of the mesh as its tools.
+
+    ``model`` is a model agent or a role; absent, the best available model that takes tools. ``tools`` and
+    ``deny`` name skills; ``search`` lets the model find further ones. ``output`` is the JSON Schema of the
+    answer; without it the answer is text.
+    """
+
+    prompt: Annotated[Prompt, StringConstraints(min_length=1)]
+    instructions: Prompt = ""
+    model: Name | None = None
+    tools: Patterns = (SEARCH,)
+    deny: Patterns = ()
+    output: dict[str, Any] | None = None
+    limits: ThinkLimits = ThinkLimits()
+    parallel: int = Field(default=DEFAULT_PARALLEL, ge=1, le=MAX_PARALLEL)

@@ -1,0 +1,88 @@
+"""One request of a step ``think`` to its model: the call of ``complete``, and what it used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.core.errors import InvalidParametersError, StepFailedError
+from retinue.thinking.completion import COMPLETE, CompletionReply, CompletionRequest
+from retinue.workflows.caller import Choice
+from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Retry
+from retinue.workflows.interpreter.calls import Ask, CallSteps
+from retinue.workflows.interpreter.frame import Frame
+
+MODEL_RETRY = Retry(attempts=4, delay="2s", backoff=3.0)
+"""How often a request is repeated, if the step says nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTurn:
+    """What became of a request.
+
+    ``reply`` is None where it failed, with ``failure``. ``lost`` = how many equal requests may have been sent
+    without an answer that is known; ``time_s`` = how long all of them took.
+    """
+
+    reply: CompletionReply | None
+    usage: Mapping[str, Any] | None
+    time_s: float
+    lost: int
+    failure: StepFailedError | None = None
+
+
+async def ask_model(
+    frame: Frame,
+    choice: Choice,
+    request: CompletionRequest,
+    path: str,
+    *,
+    retry: Retry | None,
+    left_s: float,
+) -> ModelTurn:
+    """Make a request, with its retries; it is repeated alone, without the calls that came before it."""
+    ask = Ask(
+        step_id=path,
+        arguments_for=lambda choice: request.to_json(),
+        skill=COMPLETE,
+        agent=choice.agent,
+        choice=choice,
+        timeout_s=min(DEFAULT_STEP_TIMEOUT_S, left_s),
+        retry=retry or MODEL_RETRY,
+        accept=_find_problem,
+        kind="model",
+        as_mesh=True,
+        shown=_describe(request),
+        heeds_agents_wait=True,
+    )
+    calls = CallSteps(frame)
+    try:
+        result = await calls.run(ask, path)
+        reply, failure = CompletionReply.from_json(result.output), None
+    except StepFailedError as failed:
+        reply, failure = None, failed
+    outcomes = calls.outcomes
+    time_s = sum(outcome.ms or 0.0 for outcome in outcomes) / 1000
+    lost = sum(outcome.is_repeated for outcome in outcomes)
+    if reply is None:
+        return ModelTurn(None, None, time_s, lost, failure)
+    return ModelTurn(reply, outcomes[-1].value.get("usage"), time_s, lost)
+
+
+async def _find_problem(value: Any) -> str | None:
+    try:
+        CompletionReply.from_json(value)
+    except InvalidParametersError as error:
+        return f"it is no reply of a model: {error.message}"
+    return None
+
+
+def _describe(request: CompletionRequest) -> dict[str, Any]:
+    """A request in the events of the run, which do not repeat the conversation."""
+    return {
+        "messages": len(request.messages),
+        "tools": [tool.name for tool in request.tools],
+        "tool_choice": request.tool_choice,
+        "max_tokens": request.max_tokens,
+    }

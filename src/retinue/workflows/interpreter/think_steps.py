@@ -1,0 +1,184 @@
+"""The step ``think``: a durable loop of requests to a model and of the calls that the model asks for.
+
+Each request and each call is a recorded step below the path of the step:
+
+- ``/plan``: what the loop was recorded with (`think_plan`);
+- ``/turn-3/model``: the third request, with the whole reply;
+- ``/turn-3/call-1``: the first call of that reply;
+- ``/turn-3/found``: skills that the model found;
+- ``/turn-3/begin``: calls begin that must not be made twice.
+
+The loop decides by recorded values alone, so that a resumed run repeats no finished request and no call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from retinue.core.errors import (
+    BudgetSpentError,
+    LimitedError,
+    ModelError,
+    OutputInvalidError,
+    Problem,
+    RetinueError,
+    StepFailedError,
+)
+from retinue.core.json_values import text_of
+from retinue.thinking.completion import CompletionReply
+from retinue.thinking.conversation import Conversation, read_answer
+from retinue.thinking.limits import LimitName, Spent
+from retinue.thinking.plan import ThinkPlan
+from retinue.thinking.repeats import Repeats
+from retinue.thinking.toolbox import Toolbox
+from retinue.workflows.definitions.definition import Retry, Step
+from retinue.workflows.definitions.think import Think
+from retinue.workflows.interpreter.frame import Frame, StepResult, record_failure
+from retinue.workflows.interpreter.think_calls import CallTurn
+from retinue.workflows.interpreter.think_model import ModelTurn, ask_model
+from retinue.workflows.interpreter.think_plan import read_choice, record_plan
+
+LAST_ANSWER_S = 60.0
+"""The time for the last answer when the time of the loop is over."""
+
+_BY_BUDGET: Mapping[str, LimitName] = {"tokens": "tokens", "money": "dollars"}
+
+
+async def run_think(frame: Frame, step: Step, path: str) -> StepResult:
+    """Let the model work on the prompt of the step; the output is its answer."""
+    asked = step.think
+    assert asked is not None
+    texts = {
+        key: None
+        if (text := getattr(asked, key)) is None
+        else text_of(await frame.render(text, path, field=key))
+        for key in ("prompt", "instructions", "model")
+    }
+    return await think(frame, asked.model_copy(update=texts), path, step.retry or frame.settings.retry)
+
+
+async def think(frame: Frame, asked: Think, path: str, retry: Retry | None = None) -> StepResult:
+    """Run the loop at a path; raises StepFailedError, with the cause `LimitedError` where a limit ends it."""
+    plan = await record_plan(frame, asked, path)
+    return await _Loop(frame, plan, path, retry).run()
+
+
+class _Loop:
+    """The loop of one step: its conversation, its tools, and what it has spent."""
+
+    def __init__(self, frame: Frame, plan: ThinkPlan, path: str, retry: Retry | None) -> None:
+        self._frame = frame
+        self._plan = plan
+        self._path = path
+        self._retry = retry
+        self._limits = plan.limits
+        self._talk = Conversation(plan)
+        self._box = Toolbox(plan.searches)
+        self._box.add(plan.tools)
+        self._repeats = Repeats()
+        self._spent = Spent()
+        self._limit: LimitName | None = None
+        self._last_text = ""
+
+    async def run(self) -> StepResult:
+        """Ask the model and make its calls, until it answers or a limit is reached."""
+        while True:
+            limit = self._limit or self._find_limit()
+            if limit is not None:
+                raise await self._end(limit)
+            turn = await self._ask()
+            if turn.reply is None:
+                self._limit = self._take_failure(turn)
+            elif turn.reply.finish == "refused":
+                raise await self._fail(ModelError.refused(self._plan.agent, turn.reply.text))
+            elif turn.reply.calls:
+                await self._call(turn.reply)
+            elif (problem := self._talk.find_problem(turn.reply)) is None:
+                return self._result(turn.reply)
+            elif not self._talk.object_to(problem):
+                raise await self._fail(_unfit(self._path, problem, turn.reply))
+
+    def _find_limit(self) -> LimitName | None:
+        return self._spent.find_limit(self._limits, self._talk.reserve(self._box.list_tools()))
+
+    @property
+    def _turn(self) -> str:
+        """The path of the current turn."""
+        return f"{self._path}/turn-{self._spent.turns}"
+
+    async def _ask(self, *, is_last: bool = False) -> ModelTurn:
+        """Make the next request; the last one of a loop keeps the tools and forbids calls."""
+        tools = self._box.list_tools()
+        reserved = self._talk.reserve(tools)
+        left = self._limits.tokens - self._spent.tokens - reserved.prompt
+        request = self._talk.request(
+            tools, "none" if is_last else "auto", None if is_last or left >= reserved.answer else left
+        )
+        turn = await ask_model(
+            self._frame,
+            read_choice(self._plan.choice),
+            request,
+            f"{self._path}/turn-{self._spent.turns + 1}/model",
+            retry=self._retry,
+            left_s=LAST_ANSWER_S if is_last else self._spent.seconds_left(self._limits),
+        )
+        self._spent = self._spent.with_request(turn.usage, reserved, lost=turn.lost).with_time(turn.time_s)
+        if turn.reply is not None:
+            self._talk.add_reply(turn.reply, turn.usage)
+            self._last_text = turn.reply.text or self._last_text
+        return turn
+
+    async def _call(self, reply: CompletionReply) -> None:
+        """Make the calls of a reply, and add their results."""
+        turn = CallTurn(
+            self._frame,
+            self._plan,
+            self._box,
+            self._repeats,
+            self._path,
+            self._turn,
+            room=self._spent.room_for_calls(self._limits),
+            left_s=self._spent.seconds_left(self._limits),
+        )
+        self._talk.add_results(await turn.answer(reply))
+        self._spent = self._spent.with_calls(len(reply.calls)).with_time(turn.time_s)
+        self._limit = turn.limit
+
+    def _take_failure(self, turn: ModelTurn) -> LimitName:
+        """The limit that made a request fail; raises StepFailedError for other failures."""
+        assert turn.failure is not None
+        cause = turn.failure.cause
+        if cause.get("type") == BudgetSpentError.type and cause["data"].get("what") in _BY_BUDGET:
+            return _BY_BUDGET[cause["data"]["what"]]
+        if self._spent.seconds_left(self._limits) <= 0 and cause.get("on_error") == "timeout":
+            return "time"
+        raise StepFailedError(self._path, turn.failure.agent, cause)
+
+    async def _end(self, limit: LimitName) -> StepFailedError:
+        """The error of a loop that reached a limit, with the last answer of the model."""
+        self._talk.ask_to_end(limit)
+        turn = await self._ask(is_last=True)
+        answer = self._last_text if turn.reply is None else read_answer(self._plan, turn.reply)
+        return await self._fail(
+            LimitedError(
+                limit, getattr(self._limits, _FIELDS.get(limit, limit), None), answer, self._spent.to_json()
+            )
+        )
+
+    async def _fail(self, error: RetinueError) -> StepFailedError:
+        place = f"{self._turn}/end"
+        return await record_failure(
+            self._frame.context, place, error, step=self._path, agent=self._plan.agent
+        )
+
+    def _result(self, reply: CompletionReply) -> StepResult:
+        answer = read_answer(self._plan, reply)
+        return StepResult(answer, {"agent": self._plan.agent, "text": text_of(answer)})
+
+
+_FIELDS = {"time": "time_s"}
+
+
+def _unfit(path: str, problem: str, reply: CompletionReply) -> OutputInvalidError:
+    """The error of an answer that was told to the model in vain, with the answer itself."""
+    return OutputInvalidError(f"step {path}", [Problem("", problem)], answer=reply.text or reply.output)

@@ -1,0 +1,1 @@
+"""Tests of the modules with typed functions that ``retinue stubs`` makes."""
