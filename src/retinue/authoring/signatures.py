@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import orjson
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -23,6 +24,7 @@ from retinue.authoring.context import Context
 from retinue.authoring.forms import PlainSchema
 from retinue.authoring.json_bytes import with_base64
 from retinue.authoring.results import encode_result, gives_parts, has_parts
+from retinue.core.artifact_links import FORMAT
 from retinue.core.errors import (
     ExecutionFailedError,
     InvalidParametersError,
@@ -30,6 +32,7 @@ from retinue.core.errors import (
     Problem,
 )
 from retinue.core.record import Schema
+from retinue.mesh.artifacts import STORE_KEY
 from retinue.mesh.schema.checks import compile_schema
 from retinue.mesh.schema.messages import describe_shape
 
@@ -62,11 +65,14 @@ class Signature:
     context_name: str | None
     is_async: bool
     names: Mapping[str, str]
+    takes_artifacts: bool = False
 
     def bind(self, arguments: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Keyword arguments of the function; raises InvalidParametersError."""
         try:
-            model = self.arguments.__pydantic_validator__.validate_python(arguments)
+            # a link becomes an artifact that is read from the store of the context
+            store = {STORE_KEY: getattr(context, "artifacts", None)} if self.takes_artifacts else None
+            model = self.arguments.__pydantic_validator__.validate_python(arguments, context=store)
         except ValidationError as error:
             raise InvalidParametersError(self._explain(arguments, error)) from error
         bound = {self.names[k]: v for k, v in model.__dict__.items()}
@@ -210,6 +216,7 @@ def read_signature(
         context_name=context_name,
         is_async=inspect.iscoroutinefunction(function),
         names=names,
+        takes_artifacts=FORMAT.encode() in orjson.dumps(input_schema),
     )
 
 

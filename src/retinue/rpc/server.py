@@ -33,6 +33,7 @@ from retinue.core.errors import (
     UnknownSkillError,
 )
 from retinue.core.parts import list_beside
+from retinue.core.usage import add_usage
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Calls
 from retinue.parts.part import ReadinessProblem
@@ -200,7 +201,8 @@ class ExecuteEndpoint:
                 error = UnknownSkillError(entry.method)
             used.calls += outcome.calls_used or 0
             used.warnings += outcome.warnings
-            used.usage = outcome.usage
+            if outcome.usage is not None:
+                used.usage = add_usage(used.usage, outcome.usage)
             if isinstance(error, StoppingError) and not error.is_nested:
                 used.refusal = error
         except Exception:  # noqa: BLE001 - one failing call must not end a batch
@@ -226,8 +228,8 @@ class ExecuteEndpoint:
 class _CallsUsed:
     """Further calls that a request has caused; reported to its caller, which counts them in its budget.
 
-    ``warnings`` and ``usage`` are those of its outcomes, which the body has no place for; of a batch, the
-    usage of the last.
+    ``warnings`` and ``usage`` are those of its outcomes, which the body has no place for; of a batch, their
+    sum.
     """
 
     calls: int = 0

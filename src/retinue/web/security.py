@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from retinue.core.artifact_links import PATH as ARTIFACTS_PATH
 from retinue.core.call import ANONYMOUS, Principal
 from retinue.core.errors import (
     InsufficientScopeError,
@@ -98,6 +99,7 @@ _READ_ENDS = (
 )
 _SMALL_BODY_BYTES = 64 * 1024
 _MAX_REMEMBERED = 64
+_UNLIMITED = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ def identity_of(scope: Scope) -> RequestIdentity:
 def is_read_path(path: str) -> bool:
     """Whether requests of this path list or read without a call: searches, catalogs, cards, the registry."""
     is_rest = path.endswith(_READ_ENDS) or "/resources/read/" in path
-    return is_rest or path in _READ_PATHS or path.startswith(REGISTRY_PATH)
+    return is_rest or path in _READ_PATHS or path.startswith((REGISTRY_PATH, ARTIFACTS_PATH))
 
 
 def check_bind(host: str, *, has_auth: bool, insecure_ok: bool = False) -> None:
@@ -449,6 +451,8 @@ class SecurityMiddleware:
 
     def _limit_bytes(self, scope: Scope) -> int:
         settings = self._settings
+        if scope["path"] == ARTIFACTS_PATH:
+            return _UNLIMITED  # the endpoint has a limit of its own
         return settings.max_upload_bytes if is_upload_path(scope["path"]) else settings.max_body_bytes
 
     def _too_large(self, scope: Scope) -> TooLargeError:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
+from retinue.workflows.runs.hosting import RunCode
 from retinue.workflows.runs.ports import (
     Count,
     DurableRuleError,
@@ -48,8 +49,8 @@ class MarkedContext:
     async def pause(self, seconds: float) -> None:
         await self._context.pause(seconds)
 
-    async def pass_on(self) -> None:
-        await self._context.pass_on()
+    async def pass_on(self, code: RunCode) -> NoReturn:
+        await self._context.pass_on(code)
 
     async def count_undo_requests(self) -> int:
         return await self._context.count_undo_requests()
