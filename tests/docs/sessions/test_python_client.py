@@ -1,4 +1,4 @@
-"""The guide to the Python client is a session: its functions run against a hub with the agents of the demo."""
+"""The guide to the Python client is a session: its functions run against a hub with the demo agents."""
 
 from __future__ import annotations
 
