@@ -112,13 +112,18 @@ def serve(
     if model is not None and reloads:
         raise click.UsageError("--llm cannot be combined with --reload")
     session = open_session(part_flags, log_level="info", with_parts=not stdio)
+    settings, reread = session.settings, session.reread
+    if model is not None:
+        # imported here, because other agents need nothing of it
+        from retinue.runtime.models import accept_conversations
+
+        settings, reread = accept_conversations(settings), lambda: accept_conversations(session.reread())
     if hub_url is not None:
         accept_join(session.state, hub_url)
 
     def load() -> Target:
         if model is None:
             return load_target(target or "")
-        # imported here, because other agents need nothing of it
         from retinue.runtime.models import open_model_agent
 
         return Target(open_model_agent(session.settings, session.state, model), ())
@@ -149,7 +154,7 @@ def serve(
 
     def serve_once(loaded: Target, leave: Callable[[int], None] = os._exit) -> int:
         return run_loop(
-            lambda: serve_agent(loaded, options, session.settings, session.state, click.echo, session.reread),
+            lambda: serve_agent(loaded, options, settings, session.state, click.echo, reread),
             leave=leave,
         )
 
