@@ -131,7 +131,9 @@ class LlmTable(_Table):
     ) = None
     context_window: int | None = Field(None, ge=1)
     languages: tuple[str, ...] = ()
-    prices: Mapping[Literal["input", "output"], Annotated[float, Field(ge=0)]] | None = None
+    prices: (
+        Mapping[Literal["input", "output", "cached", "cache_write"], Annotated[float, Field(ge=0)]] | None
+    ) = None
     timeout_s: float = Field(300.0, gt=0)
     retries: int = Field(3, ge=0, le=10)
     concurrency: int = Field(8, ge=1)

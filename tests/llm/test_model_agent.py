@@ -65,8 +65,7 @@ async def model(tmp_path: Path, *turns: Turn, **options: Any) -> AsyncIterator[R
             SEED_MODELS["claude"],
             model="claude-test",
             base_url=server.base_url,
-            prices=Prices(3.0, 15.0),
-            **{"retries": 0, **options},
+            **{"retries": 0, "prices": Prices(3.0, 15.0), **options},
         )
         path = tmp_path / "claude.json"
         opened: list[ApiModel] = []
@@ -91,7 +90,7 @@ def test_the_card_has_roles_scores_window_and_standard_skills() -> None:
     record = model_agent(spec, _open_nothing, Ledger(Path(), spec), version="1.0.0").record()
     shown = describe_model(spec, "1.0.0")
     assert replace(shown, skills=record.skills) == record
-    assert [one.id for one in shown.skills] == ["plan", "execute", "review", "agent.ask"]
+    assert [one.id for one in shown.skills] == ["plan", "execute", "review", "agent.ask", "complete"]
     assert record.scores == {"planning": 0.85, "execution": 0.95, "review": 0.80}
     assert record.context_window == 1_000_000
     assert record.languages == ("Python",)
@@ -103,8 +102,10 @@ def test_the_card_has_roles_scores_window_and_standard_skills() -> None:
         "create_plan": ("plan",),
         "generate_code": ("execute",),
         "review_code": ("review",),
+        "complete": (),
     }
-    assert {skill.visibility for skill in record.skills} == {"exposed"}
+    assert [skill.id for skill in record.skills if skill.visibility != "exposed"] == ["complete"]
+    assert not any(skill.listed for skill in record.skills if skill.id == "complete")
     schemas = {skill.id: skill.input_schema for skill in record.skills}
     required = {name: schema["required"] for name, schema in schemas.items() if schema is not None}
     assert required == {
@@ -115,6 +116,7 @@ def test_the_card_has_roles_scores_window_and_standard_skills() -> None:
         "create_plan": ["requirements"],
         "generate_code": ["plan"],
         "review_code": ["code"],
+        "complete": ["messages"],
     }
 
 

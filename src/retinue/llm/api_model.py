@@ -6,8 +6,11 @@ first call. The libraries' own retries are off (`complete_with_retries`).
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any
 
 import anthropic
@@ -17,18 +20,24 @@ from pydantic_ai import exceptions as failures
 from pydantic_ai.direct import model_request_stream
 from pydantic_ai.messages import (
     FinishReason,
+    ModelMessage,
     ModelRequest,
     ModelRequestPart,
     ModelResponse,
+    ModelResponseStreamEvent,
     PartDeltaEvent,
     PartStartEvent,
     SystemPromptPart,
     TextPart,
     TextPartDelta,
+    ThinkingPart,
+    ThinkingPartDelta,
+    ToolCallPart,
+    ToolCallPartDelta,
     UserPromptPart,
 )
 from pydantic_ai.models import Model as VendorModel
-from pydantic_ai.models import StreamedResponse
+from pydantic_ai.models import ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.google import GoogleModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIStreamedResponse
@@ -36,8 +45,11 @@ from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.settings import ModelSettings
 
 from retinue.core.errors import BusyError, CallTimedOutError, ModelError, RetinueError
+from retinue.llm.api_messages import MessageWriter, write_parameters
+from retinue.llm.api_replies import ReplyMaker, list_images
 from retinue.llm.completion import (
     MAX_ANSWER_BYTES,
     ModelPrompt,
@@ -48,7 +60,9 @@ from retinue.llm.completion import (
     Usage,
     ignore_usage,
 )
+from retinue.llm.prompt_size import BYTES_PER_TOKEN
 from retinue.llm.spec import ModelSpec
+from retinue.thinking.completion import CompletionRequest
 
 NO_KEY = "none"
 """The key for a server that needs none; the libraries want one."""
@@ -65,6 +79,7 @@ _FAILURES = (
     openai.OpenAIError,
     httpx2.HTTPError,
     httpx2.InvalidURL,
+    NotImplementedError,
     ValueError,
 )
 """The errors of the libraries."""
@@ -87,39 +102,83 @@ class ApiModel:
     async def complete(
         self, prompt: ModelPrompt, on_text: OnText, on_usage: OnUsage = ignore_usage
     ) -> ModelReply:
-        parts: list[ModelRequestPart] = [SystemPromptPart(prompt.instructions), UserPromptPart(prompt.task)]
         try:
-            async with model_request_stream(
-                self._model,
-                [ModelRequest(parts=parts)],
-                model_settings={"max_tokens": prompt.max_tokens, "timeout": self._spec.timeout_s},
-                instrument=False,
-            ) as stream:
-                try:
-                    await self._read_stream(stream, on_text)
-                    return self._read(stream.get())
-                except BaseException:
-                    usage = _usage_of(stream.get())
-                    if usage.tokens:
-                        on_usage(usage)
-                    raise
+            if prompt.conversation is not None:
+                return await self._converse(prompt.conversation, prompt.max_tokens, on_text, on_usage)
+            parts: list[ModelRequestPart] = [
+                SystemPromptPart(prompt.instructions),
+                UserPromptPart(prompt.task),
+            ]
+            request = self._request([ModelRequest(parts=parts)], prompt.max_tokens)
+            return await self._read_stream(request, on_text, on_usage, self._read)
         except _FAILURES as error:
             # without its cause: the text of the libraries' exceptions may hold the key
             raise self._explain(error) from None
 
-    async def _read_stream(self, stream: StreamedResponse, on_text: OnText) -> None:
-        size = 0
-        async for event in stream:
-            if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
-                piece = event.part.content
-            elif isinstance(event, PartDeltaEvent) and isinstance(event.delta, TextPartDelta):
-                piece = event.delta.content_delta
-            else:
-                continue
-            size += len(piece)
-            if size > MAX_ANSWER_BYTES:
-                raise ModelError.too_large(self._spec.name, MAX_ANSWER_BYTES)
-            await on_text(piece)
+    async def _converse(
+        self, request: CompletionRequest, max_tokens: int, on_text: OnText, on_usage: OnUsage
+    ) -> ModelReply:
+        assert self._spec.provider is not None, "checked with the settings"
+        maker = ReplyMaker(self._spec)
+        writer = MessageWriter(self._spec.provider, maker)
+        messages = writer.write(request)
+        parameters = write_parameters(request, self._model.profile, self._spec.provider)
+        settings: ModelSettings = {"cache": True} if self._spec.caches else {}
+        if request.tools:
+            settings["tool_choice"] = request.tool_choice
+
+        def read(response: ModelResponse) -> ModelReply:
+            self._check_end(response)
+            reply = maker.read(response, wants_output=request.output_schema is not None)
+            images = list_images(response)
+            if reply.finish == "stop" and not (reply.text.strip() or images) and reply.output is None:
+                raise ModelError.empty(self._spec.name)
+            is_cut = reply.finish == "length"
+            warnings = tuple(writer.warnings)
+            return ModelReply(reply.text, _usage_of(response), reply.model, is_cut, reply, images, warnings)
+
+        stream = self._request(messages, max_tokens, settings, parameters)
+        return await self._read_stream(stream, on_text, on_usage, read)
+
+    def _request(
+        self,
+        messages: Sequence[ModelMessage],
+        max_tokens: int,
+        settings: ModelSettings | None = None,
+        parameters: ModelRequestParameters | None = None,
+    ) -> AbstractAsyncContextManager[StreamedResponse]:
+        limits: ModelSettings = {"max_tokens": max_tokens, "timeout": self._spec.timeout_s}
+        return model_request_stream(
+            self._model,
+            messages,
+            model_settings={**(settings or {}), **limits},
+            model_request_parameters=parameters,
+            instrument=False,
+        )
+
+    async def _read_stream(
+        self,
+        request: AbstractAsyncContextManager[StreamedResponse],
+        on_text: OnText,
+        on_usage: OnUsage,
+        read: Callable[[ModelResponse], ModelReply],
+    ) -> ModelReply:
+        async with request as stream:
+            size = _Size(self._spec.name)
+            try:
+                async for event in stream:
+                    if text := size.add(event):
+                        await on_text(text)
+                return read(stream.get())
+            except BaseException:
+                usage = _usage_of(stream.get())
+                if not usage.output_tokens and size.of_calls:
+                    # a provider may report the usage at the end only
+                    output = math.ceil(size.of_calls / BYTES_PER_TOKEN)
+                    usage = replace(usage, output_tokens=output, is_estimated=True)
+                if usage.tokens:
+                    on_usage(usage)
+                raise
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -130,11 +189,7 @@ class ApiModel:
         text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
         if response.finish_reason == "content_filter":
             raise ModelError.refused(name, self._redact(text))
-        is_ended = bool((response.provider_details or {}).get("finish_reason"))
-        if response.finish_reason in (None, "error") and not is_ended:
-            raise ModelError(name, "unavailable", "the provider's answer ended before it was complete")
-        if response.finish_reason == "error":
-            raise ModelError(name, "unavailable", "the provider ended the answer with an error")
+        self._check_end(response)
         if not text.strip():
             raise ModelError.empty(name)
         return ModelReply(
@@ -143,6 +198,15 @@ class ApiModel:
             response.model_name or self._spec.asks_model,
             response.finish_reason == "length",
         )
+
+    def _check_end(self, response: ModelResponse) -> None:
+        """Raise ModelError for a response that its provider did not bring to an end."""
+        name = self._spec.name
+        is_ended = bool((response.provider_details or {}).get("finish_reason"))
+        if response.finish_reason in (None, "error") and not is_ended:
+            raise ModelError(name, "unavailable", "the provider's answer ended before it was complete")
+        if response.finish_reason == "error":
+            raise ModelError(name, "unavailable", "the provider ended the answer with an error")
 
     def _explain(self, error: Exception) -> RetinueError:
         """An exception of the libraries as an error of the table, without the key."""
@@ -193,7 +257,46 @@ class ApiModel:
                 return ModelError.refused(name, text)
             case failures.ModelRequestRejectedError() | failures.ModelHTTPError():
                 return ModelError(name, "rejected", f"the provider rejected the request{status}: {text}")
+            case failures.UserError() | NotImplementedError():
+                return ModelError(name, "rejected", f"the model cannot take the request: {text}")
         return ModelError(name, "malformed", f"the provider's answer cannot be read: {text}")
+
+
+class _Size:
+    """Measures an answer while it comes, and refuses one that is too large."""
+
+    def __init__(self, agent: str) -> None:
+        self._agent = agent
+        self._bytes = 0
+        self.of_calls = 0
+
+    def add(self, event: ModelResponseStreamEvent) -> str:
+        """Count an event; returns the text of the answer in it. Raises ModelError."""
+        content = event.part if isinstance(event, PartStartEvent) else None
+        delta = event.delta if isinstance(event, PartDeltaEvent) else None
+        text = ""
+        if isinstance(content, TextPart):
+            text = content.content
+        elif isinstance(delta, TextPartDelta):
+            text = delta.content_delta
+        elif isinstance(content, ThinkingPart):
+            self._bytes += len(content.content)
+        elif isinstance(delta, ThinkingPartDelta):
+            self._bytes += len(delta.content_delta or "")
+        elif isinstance(content, ToolCallPart):
+            self._count_arguments(content.args)
+        elif isinstance(delta, ToolCallPartDelta):
+            self._count_arguments(delta.args_delta)
+        self._bytes += len(text)
+        if self._bytes > MAX_ANSWER_BYTES:
+            raise ModelError.too_large(self._agent, MAX_ANSWER_BYTES)
+        return text
+
+    def _count_arguments(self, arguments: str | Mapping[str, Any] | None) -> None:
+        # an object comes whole, at once
+        size = len(arguments) if isinstance(arguments, str) else len(str(arguments or ""))
+        self._bytes += size
+        self.of_calls += size
 
 
 class _WatchedStream(httpx2.AsyncByteStream):
@@ -241,7 +344,13 @@ class _OpenAIModel(OpenAIChatModel):
 
 
 def _usage_of(response: ModelResponse) -> Usage:
-    return Usage(response.usage.input_tokens, response.usage.output_tokens)
+    usage = response.usage
+    return Usage(
+        usage.input_tokens,
+        usage.output_tokens,
+        cached_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+    )
 
 
 def _open_model(spec: ModelSpec, key: str, http: httpx2.AsyncClient) -> VendorModel[Any]:

@@ -87,6 +87,8 @@ class CommandModel:
         self, prompt: ModelPrompt, on_text: OnText, on_usage: OnUsage = ignore_usage
     ) -> ModelReply:
         spec = self._spec
+        if prompt.conversation is not None:
+            raise ModelError.without_tools(spec.name)
         reader = OutputReader()
 
         async def read(chunk: bytes) -> None:

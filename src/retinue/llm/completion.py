@@ -13,8 +13,11 @@ from typing import Any, Protocol
 
 import structlog
 
+from retinue.core.call import Part
 from retinue.core.errors import BusyError, ModelError
 from retinue.core.text import hide_tokens
+from retinue.llm.prompt_size import estimate_conversation, estimate_tokens
+from retinue.thinking.completion import CompletionReply, CompletionRequest
 
 OnText = Callable[[str], Awaitable[None]]
 """Receives the text of an answer piece by piece, as it comes."""
@@ -30,25 +33,39 @@ _log = structlog.get_logger("retinue.llm")
 
 @dataclass(frozen=True, slots=True)
 class ModelPrompt:
-    """One request to a model: the instructions of its role, the task, and a limit of the answer in tokens."""
+    """One request to a model: the instructions of its role, the task, and a limit of the answer in tokens.
+
+    With ``conversation`` the request is that conversation with its tools, and both texts are empty. Only a
+    vendor's API takes one.
+    """
 
     instructions: str
     task: str
     max_tokens: int
+    conversation: CompletionRequest | None = None
 
     @property
-    def size_bytes(self) -> int:
-        return len(self.instructions.encode()) + len(self.task.encode())
+    def most_tokens(self) -> int:
+        """At most so many tokens has the prompt, but for unusual texts."""
+        if self.conversation is not None:
+            return estimate_conversation(self.conversation)
+        return estimate_tokens(len(self.instructions.encode()) + len(self.task.encode()))
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The usage of a call; ``cost_usd`` None = unknown. ``is_estimated`` where the back-end reports none."""
+    """The usage of a call; ``cost_usd`` None = unknown. ``is_estimated`` where the back-end reports none.
+
+    ``input_tokens`` counts all tokens of the prompt: those that the provider read from its cache
+    (``cached_tokens``), those that it wrote into it (``cache_write_tokens``), and the others.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None
     is_estimated: bool = False
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
 
     @property
     def tokens(self) -> int:
@@ -61,6 +78,8 @@ class Usage:
             self.output_tokens + other.output_tokens,
             sum(known) if known else None,
             self.is_estimated or other.is_estimated,
+            self.cached_tokens + other.cached_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
         )
 
     def as_json(self, model: str) -> dict[str, Any]:
@@ -70,6 +89,8 @@ class Usage:
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
         }
+        if self.cached_tokens:
+            rendered["cached_tokens"] = self.cached_tokens
         if self.cost_usd is not None:
             rendered["cost_usd"] = round(self.cost_usd, 6)
         return {**rendered, "estimated": True} if self.is_estimated else rendered
@@ -77,12 +98,18 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """An answer; ``model`` is the name that the back-end gives itself, ``is_cut`` a limit that ended it."""
+    """An answer; ``model`` is the name that the back-end gives itself, ``is_cut`` a limit that ended it.
+
+    ``completion`` is the reply to a conversation, ``parts`` the images that the model made with it.
+    """
 
     text: str
     usage: Usage
     model: str
     is_cut: bool = False
+    completion: CompletionReply | None = None
+    parts: tuple[Part, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 OnUsage = Callable[[Usage], None]
@@ -101,7 +128,8 @@ class Model(Protocol):
     ) -> ModelReply:
         """The answer to one prompt; ``on_text`` receives it while it is written.
 
-        An attempt that fails, or is cancelled, calls ``on_usage`` if the provider has reported its usage.
+        An attempt that fails, or is cancelled, calls ``on_usage`` if the provider has reported its usage, or
+        if a part of its answer has come. A refusal of a conversation is a reply, that of a text an error.
         Raises ModelError, BusyError for a rate limit, and CallTimedOutError. Cancellation ends the request.
         """
 

@@ -41,10 +41,24 @@ DEFAULT_MODELS: Mapping[Provider, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """US dollars for a million tokens."""
+    """US dollars for a million tokens.
+
+    ``cached`` is for tokens of the prompt that the provider reads from its cache, ``cache_write`` for those
+    that it writes into it. None stands for the price of other input, and for a quarter more.
+    """
 
     input: float
     output: float
+    cached: float | None = None
+    cache_write: float | None = None
+
+    @property
+    def of_cached(self) -> float:
+        return self.input if self.cached is None else self.cached
+
+    @property
+    def of_cache_write(self) -> float:
+        return self.input * 1.25 if self.cache_write is None else self.cache_write
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +113,14 @@ class ModelSpec:
     def asks_model(self) -> str:
         """The model that the back-end ``api`` asks for."""
         return self.model or (DEFAULT_MODELS[self.provider] if self.provider else "")
+
+    @property
+    def caches(self) -> bool:
+        """Whether the provider is told to keep the prompts of conversations in its cache.
+
+        Other servers that take the requests of OpenAI do not know these fields; Google caches untold.
+        """
+        return self.provider == "anthropic" or (self.provider == "openai" and self.base_url is None)
 
     @property
     def key_variables(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +21,7 @@ from filelock import FileLock
 
 from retinue.core.errors import BudgetSpentError, InvalidSettingError, StateDamagedError
 from retinue.llm.completion import ModelPrompt, Usage
+from retinue.llm.prompt_size import BYTES_PER_TOKEN
 from retinue.llm.prompts import ASK_INSTRUCTIONS, write_instructions
 from retinue.llm.spec import Budget, ModelSpec, Prices, Provider
 from retinue.storage.files import file_mode, replace_file, storage_errors
@@ -29,10 +30,6 @@ MIN_ANSWER_TOKENS = 256
 """A shorter answer is of no use: the call is refused instead."""
 
 KEPT_RUNS = 500
-BYTES_PER_TOKEN = 3
-"""For the estimate of a prompt: less than the usual four, because an estimate must not be too small."""
-
-OVERHEAD_TOKENS = 50
 _MILLION = 1_000_000
 
 _SAMPLE_TOKENS = 1_000
@@ -79,11 +76,6 @@ class Reservation:
         self.used = used if self.used is None else self.used + used
 
 
-def estimate_tokens(size_bytes: int) -> int:
-    """At most as many tokens as a text of this size has, but for unusual ones."""
-    return math.ceil(size_bytes / BYTES_PER_TOKEN) + OVERHEAD_TOKENS
-
-
 class Ledger:
     """The spending of one model agent, in the file ``path``, and the rest of its budget."""
 
@@ -125,13 +117,19 @@ class Ledger:
         prices = self._find_prices()
         if usage.cost_usd is not None or prices is None:
             return usage
-        cost = (usage.input_tokens * prices.input + usage.output_tokens * prices.output) / _MILLION
-        return Usage(usage.input_tokens, usage.output_tokens, cost, usage.is_estimated)
+        plain = max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens)
+        cost = (
+            plain * prices.input
+            + usage.cached_tokens * prices.of_cached
+            + usage.cache_write_tokens * prices.of_cache_write
+            + usage.output_tokens * prices.output
+        )
+        return replace(usage, cost_usd=cost / _MILLION)
 
     def estimate(self, prompt: ModelPrompt, answer_bytes: int) -> Usage:
         """The usage of a call that ended without one, after so much of its answer."""
         output = math.ceil(answer_bytes / BYTES_PER_TOKEN)
-        return self.price(Usage(estimate_tokens(prompt.size_bytes), output, is_estimated=True))
+        return self.price(Usage(prompt.most_tokens, output, is_estimated=True))
 
     def read_today(self) -> Spent:
         """The spending of today. Raises StateDamagedError."""
@@ -150,14 +148,14 @@ class Ledger:
         """Raise InvalidSettingError for a limit that refuses even the shortest prompt, at any time."""
         self.check_prices()
         shortest = ModelPrompt(write_instructions(ASK_INSTRUCTIONS), "?", self._spec.max_tokens)
-        asked = estimate_tokens(shortest.size_bytes)
+        asked = self._most(shortest)
         unspent = [(name, limit, 0.0) for name, limit, _ in self._list_limits(Day(""), "")]
         try:
-            self._cut_answer(asked, shortest.max_tokens, self._find_prices(), unspent)
+            self._cut_answer(asked, shortest.max_tokens, unspent)
         except BudgetSpentError as error:
             setting = str(error.data["setting"])
             answer = min(MIN_ANSWER_TOKENS, shortest.max_tokens)
-            need = self.price(Usage(asked, answer))
+            need = self.price(replace(asked, output_tokens=answer))
             least = f"{need.tokens:,} tokens" if "tokens" in setting else f"${need.cost_usd or 0:,.6f}"
             raise InvalidSettingError(
                 setting,
@@ -166,12 +164,17 @@ class Ledger:
             ) from None
 
     def _begin(self, prompt: ModelPrompt, run_id: str) -> Reservation:
-        prices = self._find_prices()
         self.check_prices()
         day = read_day(self._path, self._today())
-        asked = estimate_tokens(prompt.size_bytes)
-        answer = self._cut_answer(asked, prompt.max_tokens, prices, self._list_limits(day, run_id))
-        return Reservation(run_id, answer, self.price(Usage(asked, answer)))
+        asked = self._most(prompt)
+        answer = self._cut_answer(asked, prompt.max_tokens, self._list_limits(day, run_id))
+        return Reservation(run_id, answer, self.price(replace(asked, output_tokens=answer)))
+
+    def _most(self, prompt: ModelPrompt) -> Usage:
+        """The most that a prompt may take, without its answer: no token of it is in the cache yet."""
+        tokens = prompt.most_tokens
+        writes = prompt.conversation is not None and self._spec.caches
+        return Usage(tokens, cache_write_tokens=tokens if writes else 0)
 
     def _list_limits(self, day: Day, run_id: str) -> list[tuple[str, float, float]]:
         """Each limit: the setting, the limit itself, and the spent or reserved part."""
@@ -193,19 +196,18 @@ class Ledger:
         ]
         return [(name, limit, spent) for name, limit, spent in limits if limit is not None]
 
-    def _cut_answer(
-        self, asked: int, longest: int, prices: Prices | None, limits: list[tuple[str, float, float]]
-    ) -> int:
+    def _cut_answer(self, asked: Usage, longest: int, limits: list[tuple[str, float, float]]) -> int:
         """The longest answer that every limit has room for; raises BudgetSpentError."""
+        prices = self._find_prices()
         for name, limit, spent in limits:
             left = limit - spent
             if "tokens" in name:
-                room = left - asked
+                room = left - asked.tokens
             elif prices is None:
                 # what the call costs is told only afterwards
                 room = longest if left > 0 else 0
             else:
-                after_prompt = left - asked * prices.input / _MILLION
+                after_prompt = left - (self.price(asked).cost_usd or 0.0)
                 room = longest if prices.output == 0 else after_prompt / prices.output * _MILLION
             if room < min(MIN_ANSWER_TOKENS, longest):
                 raise self._refuse(name, limit, spent)
@@ -306,6 +308,11 @@ def find_prices(provider: Provider | None, model: str) -> Prices | None:
         return float(total) / _SAMPLE_TOKENS * _MILLION
 
     try:
-        return Prices(price(Tokens(input_tokens=_SAMPLE_TOKENS)), price(Tokens(output_tokens=_SAMPLE_TOKENS)))
+        return Prices(
+            price(Tokens(input_tokens=_SAMPLE_TOKENS)),
+            price(Tokens(output_tokens=_SAMPLE_TOKENS)),
+            price(Tokens(input_tokens=_SAMPLE_TOKENS, cache_read_tokens=_SAMPLE_TOKENS)),
+            price(Tokens(input_tokens=_SAMPLE_TOKENS, cache_write_tokens=_SAMPLE_TOKENS)),
+        )
     except LookupError:
         return None

@@ -37,6 +37,11 @@ def read_object(answer: str, texts: tuple[str, ...], lists: tuple[str, ...] = ()
     raise UnreadableAnswerError(problem)
 
 
+def find_object(answer: str) -> dict[str, Any] | None:
+    """The first JSON object in an answer; None without one."""
+    return next((dict(candidate) for candidate in _list_objects(answer)), None)
+
+
 def read_code(answer: str) -> str:
     """The code of an answer: its longest code block, the key ``code`` of a JSON object, else all of it."""
     blocks = [block["inner"] for block in _BLOCK.finditer(answer)]

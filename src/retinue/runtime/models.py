@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
@@ -18,7 +18,8 @@ from retinue.core.record import HUB_NAME
 from retinue.core.text import suggest
 from retinue.llm.command_model import TELL_COST, CommandModel
 from retinue.llm.completion import Model
-from retinue.llm.model_agent import ALLOWANCE_S, ModelCalls, OpenModel, describe_model, model_agent
+from retinue.llm.model_agent import describe_model, model_agent
+from retinue.llm.model_calls import ALLOWANCE_S, ModelCalls, OpenModel
 from retinue.llm.not_started import ModelsNotStarted
 from retinue.llm.prompts import write_task
 from retinue.llm.spec import (
@@ -229,11 +230,11 @@ def _spec_of(name: str, table: LlmTable) -> ModelSpec:
     if table.scores is not None:
         own_values["scores"] = {**_MIDDLE, **seed.scores, **table.scores}
     if table.prices is not None:
-        if len(table.prices) != 2:
+        if not {"input", "output"} <= table.prices.keys():
             raise InvalidSettingError(
                 f"llm.{name}.prices", "one of two is missing", remedy="write {input = 3.0, output = 15.0}"
             )
-        own_values["prices"] = Prices(table.prices["input"], table.prices["output"])
+        own_values["prices"] = _read_prices(table.prices)
     if table.folder is not None and not table.folder.is_dir():
         raise InvalidSettingError(
             f"llm.{name}.folder", f"{table.folder} is not a folder", remedy="name a folder that exists"
@@ -247,6 +248,10 @@ def _spec_of(name: str, table: LlmTable) -> ModelSpec:
         table.max_cost_per_day,
     )
     return check_spec(replace(seed, **own_values, budget=budget))
+
+
+def _read_prices(table: Mapping[Literal["input", "output", "cached", "cache_write"], float]) -> Prices:
+    return Prices(table["input"], table["output"], table.get("cached"), table.get("cache_write"))
 
 
 _MIDDLE = {"planning": 0.5, "execution": 0.5, "review": 0.5}

@@ -280,11 +280,13 @@ ModelReason = Literal[
     "rejected",
     "unavailable",
     "program",
+    "no_tools",
 ]
 """Why a model gave no answer.
 
 It or a content filter refused; it said nothing; its answer cannot be read; the prompt is too long; the key,
-the credit, the model or the request was refused; the provider is unavailable; the command-line agent failed.
+the credit, the model or the request was refused; the provider is unavailable; the command-line agent failed,
+or it takes no tools.
 """
 
 
@@ -320,6 +322,11 @@ class ModelError(ExecutionError):
         return cls(agent, "empty", "its answer is empty")
 
     @classmethod
+    def without_tools(cls, agent: str) -> Self:
+        """A conversation with tools for a model behind a command-line agent."""
+        return cls(agent, "no_tools", "it runs as a command-line agent, which cannot take tools")
+
+    @classmethod
     def too_large(cls, agent: str, limit_bytes: int) -> Self:
         """An answer that was not read to its end."""
         return cls(agent, "rejected", f"its answer is larger than {limit_bytes:,} bytes")
@@ -336,6 +343,7 @@ _MODEL_REMEDIES: Mapping[ModelReason, str] = {
     "malformed": "try again, or call another agent",
     "rejected": "correct the request, or the settings of the agent: retinue doctor",
     "unavailable": "try again later, or call another agent",
+    "no_tools": 'name a model agent with an API (backend = "api" and a key): retinue doctor',
     "program": "run the command by hand to see what it lacks; see: retinue doctor",
 }
 
