@@ -83,6 +83,7 @@ SKILLS = (
     "follow_run",
     "cancel_run",
     "resume_run",
+    "extend_run",
     "rerun_run",
     "signal_run",
     "list_schedules",

@@ -185,7 +185,7 @@ def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent]) -> None:
 
 def _call_with(agent: Agent, skill: Skill, peers: Sequence[Agent]) -> Callable[[Any], Awaitable[Any]]:
     async def call(arguments: Any) -> Any:
-        return await agent.call(skill.id, arguments, peers=peers)
+        return await agent.ask(skill.id, arguments, peers=peers)
 
     return call
 

@@ -12,6 +12,7 @@ from retinue.testing import WorkflowRun, run_workflow
 from retinue.thinking.completion import CompletionReply, CompletionRequest
 from tests.support.thinking import ScriptedModel, say, think, use
 from tests.workflows.running import Bench
+from tests.workflows.think.scripts import add_model
 
 
 def make_agent(name: str, *skills: str) -> Agent:
@@ -282,21 +283,6 @@ async def test_no_more_calls_than_parallel_are_made_at_once() -> None:
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
 
 
-def offer_model(bench: Bench, *script: Any) -> list[CompletionRequest]:
-    """Offer a scripted model at a bench; returns the requests that it gets."""
-    requests: list[CompletionRequest] = []
-
-    async def complete(arguments: Any) -> Any:
-        requests.append(CompletionRequest.from_json(arguments))
-        reply = script[len(requests) - 1]
-        reply = reply if isinstance(reply, CompletionReply) else reply()
-        return reply.to_json()
-
-    bench.offer("execute", "done", agent="thinker", roles=["execute"])
-    bench.caller.offer("complete", complete, agent="thinker")
-    return requests
-
-
 async def test_a_skill_whose_schema_changed_is_not_called_any_more(bench: Bench) -> None:
     bench.offer("send", "sent", agent="mail", input_schema=TEXT)
 
@@ -305,7 +291,7 @@ async def test_a_skill_whose_schema_changed_is_not_called_any_more(bench: Bench)
         bench.offer("send", "sent to all", agent="mail", input_schema=schema)
         return use(("mail__send", {"text": "hello"}))
 
-    requests = offer_model(bench, change, say("ok"))
+    requests = add_model(bench, change, say("ok"))
     record = await bench.run(dict(think(tools=["mail/*"])))
     (result,) = requests[-1].messages[-1].to_json()["results"]
     assert result["is_error"]
@@ -322,7 +308,7 @@ async def test_a_skill_that_left_gives_an_error_and_no_other_agents_skill(bench:
         bench.offer("send", "sent by another", agent="other", input_schema=TEXT)
         return use(("mail__send", {"text": "hello"}))
 
-    requests = offer_model(bench, leave, say("ok"))
+    requests = add_model(bench, leave, say("ok"))
     record = await bench.run(dict(think(tools=["send"])))
     (result,) = requests[-1].messages[-1].to_json()["results"]
     assert result["is_error"]

@@ -21,7 +21,7 @@ from retinue.workflows.runs.ports import (
     StepCall,
     WaitMode,
 )
-from retinue.workflows.runs.records import ChildOutcome, ChildRun, RunRequest, StepOutcome
+from retinue.workflows.runs.records import ChildOutcome, ChildRun, Extension, RunRequest, StepOutcome
 
 T = TypeVar("T")
 
@@ -53,6 +53,9 @@ class MarkedContext:
 
     async def count_undo_requests(self) -> int:
         return await self._context.count_undo_requests()
+
+    async def list_extensions(self) -> Sequence[Extension]:
+        return await self._context.list_extensions()
 
     def record_usage(self, calls: int | None) -> None:
         self._context.record_usage(calls)

@@ -14,9 +14,11 @@ The loop decides by recorded values alone, so that a resumed run repeats no fini
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from retinue.core.errors import (
     BudgetSpentError,
+    InvalidSettingError,
     LimitedError,
     ModelError,
     OutputInvalidError,
@@ -27,16 +29,17 @@ from retinue.core.errors import (
 from retinue.core.json_values import text_of
 from retinue.thinking.completion import CompletionReply
 from retinue.thinking.conversation import Conversation, read_answer
-from retinue.thinking.limits import LimitName, Spent
+from retinue.thinking.limits import FIELDS, LimitName, Spent
 from retinue.thinking.plan import ThinkPlan
 from retinue.thinking.repeats import Repeats
 from retinue.thinking.toolbox import Toolbox
 from retinue.workflows.definitions.definition import Retry, Step
 from retinue.workflows.definitions.think import Think
-from retinue.workflows.interpreter.frame import Frame, StepResult, record_failure
+from retinue.workflows.interpreter.frame import Frame, StepResult, add_note, record_failure
 from retinue.workflows.interpreter.think_calls import CallTurn
 from retinue.workflows.interpreter.think_model import ModelTurn, ask_model
 from retinue.workflows.interpreter.think_plan import read_choice, record_plan
+from retinue.workflows.runs.records import RUN_ID_MARK, Extension
 
 LAST_ANSWER_S = 60.0
 """The time for the last answer when the time of the loop is over."""
@@ -78,6 +81,7 @@ class _Loop:
         self._repeats = Repeats()
         self._spent = Spent()
         self._limit: LimitName | None = None
+        self._ends = 0
         self._last_text = ""
 
     async def run(self) -> StepResult:
@@ -85,7 +89,8 @@ class _Loop:
         while True:
             limit = self._limit or self._find_limit()
             if limit is not None:
-                raise await self._end(limit)
+                await self._end(limit)
+                continue
             turn = await self._ask()
             if turn.reply is None:
                 self._limit = self._take_failure(turn)
@@ -110,10 +115,8 @@ class _Loop:
         """Make the next request; the last one of a loop keeps the tools and forbids calls."""
         tools = self._box.list_tools()
         reserved = self._talk.reserve(tools)
-        left = self._limits.tokens - self._spent.tokens - reserved.prompt
-        request = self._talk.request(
-            tools, "none" if is_last else "auto", None if is_last or left >= reserved.answer else left
-        )
+        room = self._spent.room_for_answer(self._limits, reserved, is_last=is_last)
+        request = self._talk.request(tools, "none" if is_last else "auto", room)
         turn = await ask_model(
             self._frame,
             read_choice(self._plan.choice),
@@ -124,6 +127,8 @@ class _Loop:
         )
         self._spent = self._spent.with_request(turn.usage, reserved, lost=turn.lost).with_time(turn.time_s)
         if turn.reply is not None:
+            if self._limits.dollars is not None and "cost_usd" not in (turn.usage or {}):
+                raise await self._fail(_unpriced(self._plan.agent, turn.reply.model))
             self._talk.add_reply(turn.reply, turn.usage)
             self._last_text = turn.reply.text or self._last_text
         return turn
@@ -154,16 +159,29 @@ class _Loop:
             return "time"
         raise StepFailedError(self._path, turn.failure.agent, cause)
 
-    async def _end(self, limit: LimitName) -> StepFailedError:
-        """The error of a loop that reached a limit, with the last answer of the model."""
-        self._talk.ask_to_end(limit)
-        turn = await self._ask(is_last=True)
-        answer = self._last_text if turn.reply is None else read_answer(self._plan, turn.reply)
-        return await self._fail(
-            LimitedError(
-                limit, getattr(self._limits, _FIELDS.get(limit, limit), None), answer, self._spent.to_json()
-            )
-        )
+    async def _end(self, limit: LimitName) -> None:
+        """Ask for the last answer and raise StepFailedError, unless the limits were raised since."""
+        answer: Any = self._last_text
+        if self._spent.may_answer(self._limits, self._talk.reserve(self._box.list_tools())):
+            self._talk.ask_to_end(limit)
+            turn = await self._ask(is_last=True)
+            answer = answer if turn.reply is None else read_answer(self._plan, turn.reply)
+        context = self._frame.context
+        run = None if "/" in context.run_id else context.run_id.partition(RUN_ID_MARK)[0]
+        value = getattr(self._limits, FIELDS[limit], None)
+        failure = await self._fail(LimitedError(limit, value, answer, self._spent.to_json(), run))
+        extensions = [one for one in await context.list_extensions() if one.step == self._path]
+        if len(extensions) <= self._ends:
+            raise failure
+        await self._extend(extensions[self._ends])
+
+    async def _extend(self, extension: Extension) -> None:
+        """Go on with the limits that the run was given when it had ended."""
+        self._ends += 1
+        self._limits, self._limit = self._limits.extended(extension.limits), None
+        facts = {"kind": "extend", "limits": extension.limits, "below": f"/turn-{self._spent.turns}/extend"}
+        await add_note(self._frame.context, f"{self._turn}/extend", facts)
+        self._talk.go_on()
 
     async def _fail(self, error: RetinueError) -> StepFailedError:
         place = f"{self._turn}/end"
@@ -176,7 +194,13 @@ class _Loop:
         return StepResult(answer, {"agent": self._plan.agent, "text": text_of(answer)})
 
 
-_FIELDS = {"time": "time_s"}
+def _unpriced(agent: str, model: str) -> InvalidSettingError:
+    """The error of a limit of money whose use cannot be counted."""
+    return InvalidSettingError(
+        "limits.dollars",
+        f"the price of {model or 'the model'} is unknown to agent {agent}",
+        remedy=f"set llm.{agent}.prices, or leave the limit out",
+    )
 
 
 def _unfit(path: str, problem: str, reply: CompletionReply) -> OutputInvalidError:
