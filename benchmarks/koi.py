@@ -31,7 +31,8 @@ from retinue_koi.codec.bundles import Bundle, Event, EventType
 from retinue_koi.codec.envelopes import NodeKey, encode_envelope
 from retinue_koi.codec.profiles import NodeProfile, NodeType
 from retinue_koi.codec.rids import PERSONALITY_TYPE, node_rid
-from scripts.stock_koi import PROGRAM, StockKoiNotInstalledError, install_stock_koi
+from scripts.peer_environment import PeerNotInstalledError
+from scripts.stock_koi import PROGRAM, install_stock_koi
 
 ROOT = Path(__file__).resolve().parent.parent
 ONE_BY_ONE = 1000
@@ -98,7 +99,7 @@ def measure() -> list[Figure]:
     """Each node alone, one after the other, with the same messages."""
     try:
         stock_python = install_stock_koi()
-    except StockKoiNotInstalledError as error:
+    except PeerNotInstalledError as error:
         raise SystemExit(f"koi: the stock node cannot be installed: {error}") from error
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:

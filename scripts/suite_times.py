@@ -41,6 +41,8 @@ LONG = (
     "tests/processes/test_moved_servers.py",
     "tests/docs/sessions/test_guides.py",
     "tests/docs/sessions/test_readme.py",
+    "tests/interop/frameworks/test_agent_frameworks.py",
+    "tests/docs/sessions/test_agent_frameworks.py",
     "tests/crash/test_clock_steps.py",
     "tests/conformance/test_conformance.py",
     "packages/retinue-testwriter/tests/testwriter/test_job_quality.py",

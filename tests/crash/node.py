@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from retinue.core.call import Outcome, TraceContext
 from retinue.core.errors import BusyError
@@ -23,6 +23,7 @@ from retinue.workflows.caller import Choice
 from retinue.workflows.durable.runs import DurableOptions, DurableRuns
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.runs.hosting import RunCode
 from retinue.workflows.runs.ports import Count, Effect, Mark, RunContext, StepCall, WaitMode
 from retinue.workflows.runs.records import (
     MESH_SCOPES,
@@ -159,8 +160,8 @@ class Watched:
     async def pause(self, seconds: float) -> None:
         await self._context.pause(seconds)
 
-    async def pass_on(self) -> None:
-        await self._context.pass_on()
+    async def pass_on(self, code: RunCode) -> NoReturn:
+        await self._context.pass_on(code)
 
     async def count_undo_requests(self) -> int:
         return await self._context.count_undo_requests()

@@ -82,6 +82,9 @@ class Hub:
         events = self.ask("follow_run", run="mine", wait_s=0)["events"]
         return {event["step"] for event in events if event["event"] == "step_finished"}
 
+    def list_custom(self) -> set[str]:
+        return {row["name"] for row in self.ask("list_workflows", filter="custom")["workflows"]}
+
     def show(self) -> Any:
         return self.ask("show_run", run="mine")
 
@@ -105,8 +108,7 @@ def test_no_recorded_step_runs_again_and_the_run_waits_for_its_code(
         token = (retinue_home / "keys" / "local.token").read_text()
         with program("hub", "--bare", "--port", "0", cwd=tmp_path) as served:
             hub = Hub(served, token)
-            names = {row["name"] for row in hub.ask("list_workflows", filter="custom")["workflows"]}
-            assert "five" in names
+            assert "five" in hub.list_custom()
             hub.ask("start_run", workflow="five", input={"start": 0}, run="mine")
             wait_until(lambda: read_log(tmp_path)["begin 1"] == 1, "the first of three calls begins")
             wait_until(lambda: hub.list_finished() >= {"work-3", "work-4"}, "the others are recorded")
@@ -157,3 +159,36 @@ def test_a_worker_without_the_code_of_a_run_passes_it_on(tmp_path: Path, retinue
             with program("worker", "../flows.py", cwd=elsewhere):
                 without.wait_for("run passed on")
                 wait_until(lambda: read_log(tmp_path)["end 4"] == 1, "the run comes to its end")
+
+
+@pytest.mark.timeout(300)
+def test_a_hub_lists_and_starts_the_workflows_of_a_worker_and_says_when_it_is_missing(
+    tmp_path: Path, retinue_home: Path, database: str
+) -> None:
+    (tmp_path / "worker.py").write_text(AGENT)
+    (tmp_path / "flows.py").write_text(FLOWS)
+    (tmp_path / "retinue.toml").write_text(f'database = "{database}"\n[runs]\nlease_s = 3\n')
+    with program("serve", "worker.py", cwd=tmp_path) as agent:
+        agent.wait_for("published")
+        token = (retinue_home / "keys" / "local.token").read_text()
+        with program("hub", "--bare", "--port", "0", cwd=tmp_path) as served:
+            hub = Hub(served, token)
+            with program("worker", "flows.py", cwd=tmp_path) as worker:
+                wait_until(lambda: "five" in hub.list_custom(), "the hub lists the workflow of the worker")
+                hub.ask("start_run", workflow="five", input={"start": 0}, run="mine")
+                wait_until(lambda: read_log(tmp_path)["begin 1"] == 1, "the first of three calls begins")
+                worker.send(signal.SIGKILL)
+                worker.wait()
+            wait_until(lambda: "missing_code" in hub.show(), "the hub says that the code is missing")
+            missing = hub.show()["missing_code"]
+            assert missing.startswith("flows.py:five (sha256:")
+            assert missing.endswith("start one with the file: retinue worker flows.py")
+            assert "five" not in hub.list_custom()
+            (tmp_path / "go").touch()
+            with program("worker", "flows.py", cwd=tmp_path):
+                hub.ask("signal_run", run="mine", topic="answer", value=True)
+                wait_until(lambda: hub.show()["status"] != "running", "the run ends at the new worker")
+                assert hub.show().get("output") == [1, 2, 3, 4, 5, 1], hub.show()
+    log = read_log(tmp_path)
+    assert [log[f"end {n}"] for n in range(5)] == [1] * 5
+    assert log["note 1"] == 1

@@ -27,12 +27,11 @@ def make_flow(name: str) -> CodeWorkflow:
 
 async def test_workflows_that_one_function_makes_each_execute_their_own_runs() -> None:
     first, second = make_flow("first"), make_flow("second")
-    code = first.definition.code
-    assert code == second.definition.code
+    assert first.definition.code == second.definition.code
     hosted = HostedWorkflows([first, second])
-    assert hosted.find("first", code) is first
-    assert hosted.find("second", code) is second
-    assert HostedWorkflows([first]).explain_missing(second.definition.to_json()) is not None
+    assert hosted.find(first.hosted.code) is first
+    assert hosted.find(second.hosted.code) is second
+    assert HostedWorkflows([first]).find(second.hosted.code) is None
 
 
 async def test_an_exit_in_a_body_or_an_own_function_is_a_failure_of_the_run() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from structlog.testing import capture_logs
 
@@ -15,8 +16,8 @@ from retinue import InvalidSettingError, Run, workflow
 from retinue.flows.body import HostedWorkflows
 from retinue.flows.modules import load_hosted, load_workflows
 from retinue.plugins import Plugin
-from retinue.workflows.definitions.definition import CodeReference
 from retinue.workflows.definitions.run_forms import CodeRun, WholeRun, parse_form, render_form
+from retinue.workflows.runs.hosting import HostedWorkflow, RunCode, explain_missing
 
 
 @dataclass
@@ -113,17 +114,23 @@ def test_runs_of_earlier_code_are_found_where_the_new_code_continues_them(tmp_pa
     changed = FLOW.replace('"greet"', '"welcome"')
     file.write_text(changed)
     hosted = HostedWorkflows(load_workflows(str(file)))
-    assert hosted.find("hello", old.definition.code) is None
-    missing = hosted.explain_missing(old.definition.to_json())
+    needed = RunCode.find(old.definition.to_json())
+    assert needed is not None
+    assert hosted.find(needed) is None
+    missing = explain_missing(needed, hosted.list_hosted())
     assert missing is not None
     assert missing.startswith("continued.py:hello (sha256:")
+    assert "no running worker has this code; running workers have sha256:" in missing
+    assert missing.endswith("retinue worker continued.py")
     file.write_text(changed.replace("@workflow", f'@workflow(continues=("{old.definition.code.digest}",))'))
     hosted = HostedWorkflows(load_workflows(str(file)))
-    assert hosted.find("hello", old.definition.code) is not None
-    assert hosted.explain_missing(old.definition.to_json()) is None
-    assert (
-        hosted.find("hello", CodeReference(file="continued.py", function="other", digest="sha256:1")) is None
-    )
+    assert hosted.find(needed) is not None
+    announced = [
+        HostedWorkflow.from_json(orjson.loads(orjson.dumps(one.to_json()))) for one in hosted.list_hosted()
+    ]
+    assert announced == list(hosted.list_hosted())
+    assert explain_missing(needed, announced) is None
+    assert hosted.find(replace(needed, function="other")) is None
 
 
 def test_a_file_of_the_settings_that_has_no_workflow_or_a_taken_name_is_refused(tmp_path: Path) -> None:

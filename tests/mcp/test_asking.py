@@ -233,6 +233,7 @@ async def test_a_skill_that_needs_a_model_is_refused_by_code_where_there_is_none
         with pytest.raises(MCPError) as refused:
             await client.call_tool("think")
         assert refused.value.code == -32021
+        assert "use a client that declares the capability sampling" in str(refused.value)
         assert refused.value.error.data == {"requiredCapabilities": {"sampling": {}}}
     async with connect(served, "legacy") as client:
         result = await client.call_tool("think")

@@ -19,6 +19,7 @@ from retinue.settings import Settings
 from retinue.settings_tables import McpTable
 from retinue.web.codec.jsonrpc import INTERNAL_ERROR
 from retinue.web.codec.trace import CALLS_USED_KEY, find_calls_used, render_trace_headers
+from retinue.web.issued_tokens import TokenFile
 from retinue.web.mesh_tokens import MeshSigner
 from tests.mcp.clients import MODES, connect, read_result, sessionless, texts
 from tests.requirements import requirement
@@ -109,6 +110,41 @@ async def test_whoever_has_the_token_of_the_state_sees_what_the_mesh_sees(system
         assert texts(await client.call_tool("for_the_mesh")) == ["mesh"]
         with pytest.raises(MCPError, match="Unknown tool: hidden"):
             await client.call_tool("hidden")
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_refusal_for_lack_of_rights_is_a_result_whose_text_names_the_token_that_helps(
+    system: System, mode: str
+) -> None:
+    """Programs with a model show it the text of a result; a JSON-RPC error ends some of them."""
+    agent = office_agent()
+
+    @agent.skill(expose=True, runs_code=True)
+    async def run_it() -> str:
+        return "ran"
+
+    served = await system.start_agent(agent)
+    hub = await system.start_hub()
+    _, narrow = TokenFile(system.state.keys).issue(["exposed"])
+    _, wide = TokenFile(system.state.keys).issue(["exposed", "runs_code"])
+    places = (
+        (f"{served.url}/mcp", "run_it"),
+        (f"{hub.url}/mcp", "office-agent__run_it"),
+        (f"{hub.url}/agents/office-agent/mcp", "run_it"),
+    )
+    for url, tool in places:
+        async with connect(url, mode, authorization=f"Bearer {narrow}") as client:
+            refused = await client.call_tool(tool)
+            assert refused.is_error
+            assert texts(refused) == [
+                "run_it runs code and wants a token with the scope runs_code — "
+                "create one: retinue token new --scope mesh --scope runs_code"
+            ]
+        async with connect(url, mode) as client:
+            (text,) = texts(await client.call_tool(tool))
+            assert text.startswith("run_it runs code and wants a token — call it with")
+        async with connect(url, mode, authorization=f"Bearer {wide}") as client:
+            assert texts(await client.call_tool(tool)) == ["ran"]
 
 
 async def test_a_session_is_no_use_to_another_caller(system: System, wire: Wire) -> None:

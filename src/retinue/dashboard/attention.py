@@ -1,4 +1,6 @@
-"""Lists open matters for a person: questions of runs, changed imports, failing agents and sources."""
+"""Lists open matters for a person: questions and missing code of runs, changed imports, failing agents and
+sources.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,13 @@ _BROKEN = ("unavailable", "unreachable", "degraded", "disabled")
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The entries under "Needs a person"; ``unread_runs`` were not looked at."""
+    """The entries under "Needs a person"; ``unread_runs`` were not searched for questions.
+
+    ``without_code`` are runs of workflows in Python whose code no node has.
+    """
 
     questions: Sequence[Json] = ()
+    without_code: Sequence[Json] = ()
     changes: Sequence[Json] = ()
     agents: Sequence[Json] = ()
     sources: Sequence[Json] = ()
@@ -31,7 +37,7 @@ class Attention:
     """Rows that are left out."""
 
     def __bool__(self) -> bool:
-        return bool(self.questions or self.changes or self.agents or self.sources)
+        return bool(self.questions or self.without_code or self.changes or self.agents or self.sources)
 
 
 async def find_attention(
@@ -45,15 +51,19 @@ async def find_attention(
     for run in running[:MAX_RUNS]:
         shown = await hub.read(principal, "show_run", {"run": run["run"]})
         questions += [{**run, "step": step} for step in find_waiting(shown["steps"])]
+    without_code = [run for run in running if "missing_code" in run]
     imports = (await hub.read(principal, "list_imports"))["imports"]
     changes = [row for row in imports if row.get("waiting")]
     listed = await hub.read(principal, "list_agents", {"limit": 1, "detailed": True})
     sources = list(listed["missing"])
     return Attention(
         questions[:MAX_SHOWN],
+        without_code[:MAX_SHOWN],
         changes[:MAX_SHOWN],
         broken[:MAX_SHOWN],
         sources[:MAX_SHOWN],
         unread_runs=max(0, len(running) - MAX_RUNS),
-        more=sum(max(0, len(rows) - MAX_SHOWN) for rows in (questions, changes, broken, sources)),
+        more=sum(
+            max(0, len(rows) - MAX_SHOWN) for rows in (questions, without_code, changes, broken, sources)
+        ),
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,15 @@ from retinue.core.errors import (
 )
 from retinue.flows.run import Run
 from retinue.flows.workflow import CodeWorkflow
-from retinue.workflows.definitions.definition import CodeReference
 from retinue.workflows.definitions.loading import Loaded
 from retinue.workflows.interpreter.frame import Frame, Tools
 from retinue.workflows.interpreter.saga import compensate, finish_undoing
 from retinue.workflows.library import Library
+from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.ports import DurableRuleError, RunContext
 from retinue.workflows.runs.records import Fault, RunRequest, as_json
 
 _log = structlog.get_logger("retinue.runs")
-
-PASS_ON_S = 5.0
-"""How long a node keeps a run whose code it does not have, before another node gets it."""
-
-CODE = "code"
-"""The key of a stored definition whose run is executed by Python code."""
 
 
 class HostedWorkflows:
@@ -62,25 +55,14 @@ class HostedWorkflows:
         """The workflows as the library lists them, in the order of their names."""
         return [self._workflows[name].loaded for name in sorted(self._workflows)]
 
-    def find(self, name: str, code: CodeReference) -> CodeWorkflow | None:
-        """The workflow that executes runs of this name and code; None where this process has none.
+    def list_hosted(self) -> Sequence[HostedWorkflow]:
+        """The workflows as this process announces them to other nodes, in the order of their names."""
+        return [self._workflows[name].hosted for name in sorted(self._workflows)]
 
-        The name counts as well, because workflows that one function makes have the same code.
-        """
-        workflow = self._workflows.get(name)
-        return workflow if workflow is not None and workflow.executes(code) else None
-
-    def explain_missing(self, definition: Mapping[str, Any]) -> str | None:
-        """Which code a run with this stored definition waits for; None for none."""
-        if CODE not in definition:
-            return None
-        code = CodeReference.model_validate(definition[CODE])
-        return None if self.find(definition["name"], code) is not None else describe_code(code)
-
-
-def describe_code(code: CodeReference) -> str:
-    """A reference for people, as ``flows.py:nightly (sha256:1234567890ab…)``."""
-    return f"{code.file}:{code.function} ({code.digest[:19]}…)"
+    def find(self, code: RunCode) -> CodeWorkflow | None:
+        """The workflow that executes runs of this code; None where this process has none."""
+        workflow = self._workflows.get(code.name)
+        return workflow if workflow is not None and workflow.hosted.executes(code) else None
 
 
 class CodeBody:
@@ -94,16 +76,15 @@ class CodeBody:
     async def run(self, context: RunContext, request: RunRequest) -> Any:
         """Execute a run.
 
-        A run whose code this process does not have is passed on to another node. Where there is none it
+        A run whose code this process does not have is passed on to a node that has it. Where there is none it
         waits, until one comes, the run is cancelled or the process ends: other code might make other steps.
         """
-        code = CodeReference.model_validate(request.definition[CODE])
-        workflow = self._hosted.find(request.definition["name"], code)
+        code = RunCode.find(request.definition)
+        assert code is not None
+        workflow = self._hosted.find(code)
         if workflow is None:
-            _log.warning("run waits for its code", run=context.run_id, code=describe_code(code))
-        while workflow is None:
-            await asyncio.sleep(PASS_ON_S)
-            await context.pass_on()
+            _log.warning("run waits for its code", run=context.run_id, code=code.describe())
+            await context.pass_on(code)
         run = Run(context, request, self._tools, self._library)
         return await _execute(workflow, context, request, run)
 

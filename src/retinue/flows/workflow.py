@@ -20,6 +20,7 @@ from retinue.flows.source_digest import digest_source
 from retinue.workflows.definitions.definition import CodeDefinition, CodeReference, Schedule
 from retinue.workflows.definitions.documents import Document, Place
 from retinue.workflows.definitions.loading import Loaded
+from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 
 Function = Callable[..., Awaitable[Any]]
 
@@ -80,10 +81,12 @@ class CodeWorkflow:
         is_there = (code.co_filename, self.place) == (of_other.co_filename, other.place)
         return self is other or (is_there and self.definition == other.definition)
 
-    def executes(self, code: CodeReference) -> bool:
-        """Whether runs that began with this code may go on here."""
+    @property
+    def hosted(self) -> HostedWorkflow:
+        """The workflow as a node announces it to others."""
         own = self.definition.code
-        return own.function == code.function and code.digest in {own.digest, *self.continues}
+        code = RunCode(self.name, own.file, own.function, own.digest)
+        return HostedWorkflow(code, self.definition.to_json(), self.continues)
 
 
 @overload

@@ -29,7 +29,7 @@ from retinue.hub.orchestration.skills import (
 from retinue.hub.orchestration.tool_list import ToolList
 from retinue.hub.resources import WorkflowPrompts, add_agent_resources
 from retinue.hub.run_access import RunAccess
-from retinue.hub.runs import ExplainMissing, add_run_skills
+from retinue.hub.runs import add_run_skills
 from retinue.hub.search import add_search_skills
 from retinue.hub.text_skills import HubTextSkills
 from retinue.hub.workflows import RunStarter, add_start_skill
@@ -144,8 +144,7 @@ class Workflows:
     """The workflows that the hub's agent lists, stores and runs.
 
     ``clear_steps`` forgets the cached results of steps and returns their number. ``progress`` holds what the
-    steps of runs report in this process. ``store`` stores a definition. ``explain_missing`` tells which code
-    a run of a stored definition waits for, None for none.
+    steps of runs report in this process. ``store`` stores a definition.
     """
 
     orchestrator: Orchestrator
@@ -153,7 +152,6 @@ class Workflows:
     clear_steps: Callable[[], int]
     progress: RunProgress = field(default_factory=RunProgress)
     store: StoreWorkflow | None = None
-    explain_missing: ExplainMissing = lambda definition: None
 
 
 def hub_agent(
@@ -197,7 +195,7 @@ def hub_agent(
     add_query_skill(agent, directory, agent_search, track, access)
     add_draft_skills(agent, library, known_skills, workflows.store)
     add_start_skill(agent, starter)
-    add_run_skills(agent, orchestrator.runs, run_access, workflows.explain_missing, workflows.progress)
+    add_run_skills(agent, orchestrator.runs, run_access, workflows.progress)
     add_agent_resources(agent, directory, stats_of, access)
     prompts = WorkflowPrompts(agent, library)
     tools = ToolList(directory, prompts.list_custom, lambda: agent.changes.notify(Change("tools")))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -31,6 +31,7 @@ from retinue.workflows.definitions.definition import Step
 from retinue.workflows.definitions.run_forms import CodeRun, parse_form
 from retinue.workflows.definitions.think import read_extension
 from retinue.workflows.run_progress import RunProgress
+from retinue.workflows.runs.hosting import RunCode, explain_missing
 from retinue.workflows.runs.ports import Runs
 from retinue.workflows.runs.records import Extension, RunEvent, RunRecord, as_json, check_run_id
 from retinue.workflows.runs.tree import draw_tree, list_effects
@@ -46,30 +47,28 @@ _CHILD_RUN_KINDS = ("parallel", "foreach", "workflow")
 """Kinds of steps whose bodies are runs of their own."""
 
 
-ExplainMissing = Callable[[Mapping[str, Any]], str | None]
-"""Which code a run of a stored definition waits for, None for none."""
-
-
 def add_run_skills(
     agent: Agent,
     runs: Runs,
     access: RunAccess,
-    explain_missing: ExplainMissing = lambda definition: None,
     progress: RunProgress | None = None,
 ) -> None:
     """Add the skills about runs to the hub's agent; ``progress`` holds what the steps of runs report."""
-    _add_run_views(agent, runs, access, explain_missing)
+    _add_run_views(agent, runs, access)
     _add_follow(agent, runs, access, progress or RunProgress())
     _add_run_changes(agent, runs, access)
     _add_signals(agent, runs, access)
 
 
-def _add_run_views(agent: Agent, runs: Runs, access: RunAccess, explain_missing: ExplainMissing) -> None:
-    def render(record: RunRecord, ctx: Context) -> Json:
-        row = _render_run(record, lambda stored: access.shown_id(stored, ctx.principal))
-        if record.status == "running" and (missing := explain_missing(record.request.definition)):
-            row["missing_code"] = missing
-        return row
+def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
+    async def render(records: Sequence[RunRecord], ctx: Context) -> list[Json]:
+        rows = [_render_run(record, lambda run: access.shown_id(run, ctx.principal)) for record in records]
+        needs = [RunCode.find(one.request.definition) if one.status == "running" else None for one in records]
+        living = await runs.list_hosted() if any(needs) else ()
+        for row, code in zip(rows, needs, strict=True):
+            if code is not None and (missing := explain_missing(code, living)) is not None:
+                row["missing_code"] = missing
+        return rows
 
     @agent.skill(read_only=True)
     async def list_runs(
@@ -84,7 +83,7 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess, explain_missing:
         """Lists the runs, newest first."""
         accept = access.filter(ctx.principal)
         records = await runs.list_all(status=status, name=workflow, limit=limit, accept=accept)
-        rows = [render(record, ctx) for record in records]
+        rows = await render(records, ctx)
         running = [pair for pair in zip(records, rows, strict=True) if pair[0].status == "running"]
         for record, row in running[:_READ_FOR_WAITS]:
             # the status of such a run stays "running"
@@ -98,7 +97,8 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess, explain_missing:
         record = await access.get(run, ctx.principal)
         events = await runs.list_events(record.id)
         ended = None if record.status == "running" else record.status
-        shown = render(record, ctx) | {"run": run, "input": record.request.input}
+        (row,) = await render([record], ctx)
+        shown = row | {"run": run, "input": record.request.input}
         if record.status == "done":
             shown["output"] = record.value
         if record.fault is not None:

@@ -21,7 +21,7 @@ from fnmatch import translate
 from functools import lru_cache
 
 from retinue.core.call import ANONYMOUS, Call, Principal
-from retinue.core.errors import NotAuthenticatedError
+from retinue.core.errors import InsufficientScopeError, NotAuthenticatedError
 from retinue.core.record import AgentRecord, Prompt, Resource, Skill, Visibility
 from retinue.core.text import suggest
 
@@ -48,8 +48,17 @@ def covers(scopes: frozenset[str], others: frozenset[str]) -> bool:
 
 
 def check_scopes(skill: Skill, call: Call) -> None:
-    """Raise NotAuthenticatedError where the skill needs a scope that the caller does not have."""
+    """Raise an error where the skill needs a scope that the caller does not have.
+
+    Raises InsufficientScopeError for the holder of a token, NotAuthenticatedError for any other caller.
+    """
     if not may_call(skill, call.principal.scopes):
+        if call.principal.kind == "token":
+            raise InsufficientScopeError(
+                f"{skill.id} runs code and wants a token with the scope runs_code",
+                scopes=("runs_code",),
+                remedy="create one: retinue token new --scope mesh --scope runs_code",
+            )
         raise NotAuthenticatedError(
             f"{skill.id} runs code and wants a token",
             remedy="call it with the retinue command line, or send keys/local.token as a bearer token",

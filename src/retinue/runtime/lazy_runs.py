@@ -17,6 +17,7 @@ from retinue.parts.lazy import Lazy
 from retinue.settings import Settings
 from retinue.storage.run_store import RunStore
 from retinue.storage.state import State
+from retinue.workflows.runs.hosting import HostedWorkflow
 from retinue.workflows.runs.ports import Body, Runs
 from retinue.workflows.runs.records import RunEvent, RunRecord, RunRequest
 
@@ -55,12 +56,17 @@ class LazyRuns:
         self._asked = asyncio.Event()
         self._runs = Lazy(self._executing)
         self._body: Body
+        self._hosted: Sequence[HostedWorkflow] = ()
+        self._executes = False
 
     @asynccontextmanager
-    async def open(self, body: Body) -> AsyncIterator[Runs]:
-        """Runs that execute ``body``; on leaving they are closed, and another process resumes them."""
-        self._body = body
-        opened_by_call = _OpenedByCall(self._runs, self._open)
+    async def open(self, body: Body, hosted: Sequence[HostedWorkflow] = ()) -> AsyncIterator[Runs]:
+        """Runs that execute ``body``; on leaving they are closed, and another process resumes them.
+
+        ``hosted`` are the workflows in Python that it executes.
+        """
+        self._body, self._hosted = body, hosted
+        opened_by_call = _OpenedByCall(self._runs, self._open, lambda: self._executes and self.store.exists())
         try:
             yield cast(Runs, opened_by_call)
         finally:
@@ -72,6 +78,7 @@ class LazyRuns:
         echo: Callable[[str], None],
         *,
         refuse_full: bool = False,
+        announces: bool = False,
         wait_until_idle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Start to execute runs when the database answers; prints one line if it does not.
@@ -80,12 +87,15 @@ class LazyRuns:
         StorageFullError if the disk is full at the first attempt.
 
         A state without runs has none to take over: DBOS, 30 MB, is loaded once a run is asked for here or
-        another process has stored one. With ``wait_until_idle`` it is loaded when that returns, if not
-        before, because it takes seconds, which the first run would wait.
+        another process has stored one. With ``announces`` it is loaded at once where this process hosts
+        workflows in Python, so that others know them. With ``wait_until_idle`` it is loaded when that
+        returns, if not before, because it takes seconds, which the first run would wait.
         """
+        self._executes = True
         idle = None if wait_until_idle is None else asyncio.ensure_future(wait_until_idle())
         try:
-            while not (self.store.exists() or (idle is not None and idle.done())):
+            has_news = announces and bool(self._hosted)
+            while not (has_news or self.store.exists() or (idle is not None and idle.done())):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_S):
                         await self._asked.wait()
@@ -157,6 +167,7 @@ class LazyRuns:
                 keep_days=self._options.keep_days,
                 keep_ids_days=self._options.keep_ids_days,
             ),
+            hosted=self._hosted,
         )
         # what the import made lives as long as the process; each full collection would take 0.1 s
         gc.freeze()
@@ -182,9 +193,12 @@ class _OpenedByCall:
     or list a run at once.
     """
 
-    def __init__(self, runs: Lazy[DurableRuns], open_runs: Callable[[], Awaitable[Runs]]) -> None:
+    def __init__(
+        self, runs: Lazy[DurableRuns], open_runs: Callable[[], Awaitable[Runs]], may_open: Callable[[], bool]
+    ) -> None:
         self._runs = runs
         self._open_runs = open_runs
+        self._may_open = may_open
         self._starting = 0
         self._started = asyncio.Event()
         self._started.set()
@@ -216,6 +230,12 @@ class _OpenedByCall:
             self._starting -= 1
             if not self._starting:
                 self._started.set()
+
+    async def list_hosted(self) -> tuple[HostedWorkflow, ...]:
+        """Opens no runs in a process that executes none, nor where no process can have announced any."""
+        if self._runs.made is None and not self._may_open():
+            return ()
+        return await (await self._open_runs()).list_hosted()
 
     def forget(self) -> None:
         """Look the methods up again, because the runs are closed."""

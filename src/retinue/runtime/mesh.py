@@ -6,7 +6,7 @@ same skills in its own process.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -65,6 +65,7 @@ from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.library import Library
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.run_progress import RunProgress
+from retinue.workflows.runs.hosting import HostedWorkflow
 from retinue.workflows.runs.ports import Body, Runs
 
 
@@ -132,7 +133,7 @@ async def open_mesh(
     state: State,
     listings: Listings,
     *,
-    open_runs: Callable[[Body], AbstractAsyncContextManager[Runs]],
+    open_runs: Callable[[Body, Sequence[HostedWorkflow]], AbstractAsyncContextManager[Runs]],
     hub_id: str | None = None,
     url: str | None = None,
     texts: TextIndex | None = None,
@@ -142,7 +143,7 @@ async def open_mesh(
 
     Parts add further sources, invokers and skills; `SkillSearch.synchronize` follows them. ``spending_of``
     tells what a model agent has spent. ``open_runs`` opens the workflow runs, each of which executes the
-    given body; production code passes `LazyRuns.open`.
+    given body, in a process that hosts the given workflows in Python; production code passes `LazyRuns.open`.
     """
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
@@ -170,9 +171,9 @@ async def open_mesh(
         step_cache = MemoryCache()
         hosted, tools = load_hosted(settings.workflows.modules), Tools(caller, step_cache)
         shelves = open_shelves(settings, state, named, own=HOME_SOURCE)
-        library = Library(shelves, code=hosted.list_loaded())
+        library = Library(shelves, code=hosted.list_loaded(), list_hosted=lambda: runs.list_hosted())
         interpreter = Interpreter(tools, code=CodeBody(hosted, tools, library).run)
-        runs = await stack.enter_async_context(open_runs(interpreter.run))
+        runs = await stack.enter_async_context(open_runs(interpreter.run, hosted.list_hosted()))
 
         async def store_workflow(name: str, text: bytes) -> str:
             published = await publish_workflow(home, name, text, created=datetime.now(UTC))
@@ -191,7 +192,6 @@ async def open_mesh(
             Workflows(
                 orchestrator=Orchestrator(runs),
                 library=library,
-                explain_missing=hosted.explain_missing,
                 clear_steps=step_cache.clear,
                 progress=progress,
                 store=store_workflow,

@@ -86,13 +86,16 @@ class MemoryCaller:
         roles: Sequence[str] = (),
         score: float | None = None,
         described: Skill | None = None,
+        keeps_keys: bool = True,
     ) -> None:
         """Offer ``function`` as a skill of ``agent``; replaces an offer of the same agent and skill.
 
         ``function`` gets the arguments as one JSON value and returns a JSON value, or an Outcome; what it
-        raises fails the call. The schemas are JSON Schemas: ``input_schema`` decides what a step without ``with`` is sent.
+        raises fails the call. The schemas are JSON Schemas: ``input_schema`` decides what a step without
+        ``with`` is sent.
         The agent has each of ``roles``; with a higher ``score`` it is chosen first. ``described`` is what
-        searches and globs know of the skill; without it they know its id.
+        searches and globs know of the skill; without it they know its id. ``keeps_keys`` = a repeated call
+        with a key is known to give the first outcome.
         """
         described = described or Skill(skill, input_schema=input_schema, output_schema=output_schema)
         self._described.setdefault(agent, {})[skill] = described
@@ -102,6 +105,7 @@ class MemoryCaller:
             input_schema=input_schema,
             output_schema=output_schema,
             url=f"memory://{agent}",
+            keeps_keys=keeps_keys,
             is_repeatable=is_repeatable(described),
         )
         self._offers.setdefault(skill, {})[agent] = (choice, function)

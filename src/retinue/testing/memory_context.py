@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 
 from retinue.core.errors import TooLargeError
 from retinue.core.json_values import copy_json, encode_json
+from retinue.workflows.runs.hosting import RunCode
 from retinue.workflows.runs.ports import Count, Effect, Mark, StepCall, WaitMode
 from retinue.workflows.runs.records import (
     ChildOutcome,
@@ -173,8 +174,10 @@ class MemoryContext:
     async def pause(self, seconds: float) -> None:
         await self._services.sleep(seconds)
 
-    async def pass_on(self) -> None:
-        """Returns: there is no other node."""
+    async def pass_on(self, code: RunCode) -> NoReturn:
+        """Waits until the run is cancelled: there is no other node."""
+        await asyncio.Event().wait()
+        raise AssertionError("an event that nobody sets was set")
 
     async def count_undo_requests(self) -> int:
         return self._run.undo_requests

@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Self
@@ -20,6 +20,7 @@ import orjson
 from retinue.core.errors import RetinueError, RunConflictError, UnknownRunError, UnknownStepError
 from retinue.core.json_values import copy_json
 from retinue.testing.memory_context import EventLog, MemoryContext, Run, Services
+from retinue.workflows.runs.hosting import HostedWorkflow
 from retinue.workflows.runs.ports import Accept, Body
 from retinue.workflows.runs.records import (
     Extension,
@@ -42,11 +43,11 @@ KEPT_RUNS = 1_000
 class MemoryRuns:
     """Executes runs of ``body`` in this process; use it with ``async with``, or close it with `aclose`.
 
-    ``body`` is usually `Interpreter.run`, which executes workflows. ``sleep`` (seconds) and ``clock``
-    (seconds since 1970) replace those of the system, so that tests need not wait. ``kept`` = how many ended
-    runs stay readable; the oldest are deleted first, with their children. ``run_bytes`` = how much one run
-    may store. With ``interrupts`` an outermost run is cancelled after each durable call that it records, as
-    if its process had died there; `resume` goes on with it.
+    ``body`` is usually `Interpreter.run`, which executes workflows; ``hosted`` are those in Python. ``sleep``
+    (seconds) and ``clock`` (seconds since 1970) replace those of the system, so that tests need not wait.
+    ``kept`` = how many ended runs stay readable; the oldest are deleted first, with their children.
+    ``run_bytes`` = how much one run may store. With ``interrupts`` an outermost run is cancelled after each
+    durable call that it records, as if its process had died there; `resume` goes on with it.
 
     >>> import asyncio
     >>> from retinue.workflows.runs.records import RunRequest
@@ -67,6 +68,7 @@ class MemoryRuns:
     def __init__(
         self,
         body: Body,
+        hosted: Sequence[HostedWorkflow] = (),
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.time,
@@ -75,6 +77,7 @@ class MemoryRuns:
         interrupts: bool = False,
     ) -> None:
         self._body = body
+        self._hosted = tuple(hosted)
         self._interrupts = interrupts
         self._kept = kept
         self._run_bytes = run_bytes
@@ -173,6 +176,9 @@ class MemoryRuns:
 
     async def count_signals(self, run_id: str, topic: str) -> int:
         return self._find(run_id).count_signals(topic)
+
+    async def list_hosted(self) -> tuple[HostedWorkflow, ...]:
+        return self._hosted
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         return tuple(_iterate_records(self._find(run_id)))

@@ -165,8 +165,8 @@ TABLE: dict[type[RetinueError], Row] = {
     e.VersionConflictError: _row(
         UNKNOWN_METHOD, "", 409, _RESULT, _INCAPABLE, 3, standard_code=INVALID_PARAMETERS
     ),
-    e.AccessError: _row(NOT_ALLOWED, "", 403, _ERROR, ("TASK_REJECT", "unauthorized"), 4),
-    e.NotAuthenticatedError: _row(NOT_AUTHENTICATED, "", 401, _ERROR, ("TASK_REJECT", "unauthorized"), 4),
+    e.AccessError: _row(NOT_ALLOWED, "", 403, _RESULT, ("TASK_REJECT", "unauthorized"), 4),
+    e.NotAuthenticatedError: _row(NOT_AUTHENTICATED, "", 401, _RESULT, ("TASK_REJECT", "unauthorized"), 4),
     e.GuardError: _row(CIRCUIT_OPEN, "", 503, _ERROR, _REJECT, 5),
     e.CallTooDeepError: _row(RECURSION_LIMIT, "", 508, _ERROR, _REJECT, 5),
     e.BudgetSpentError: _row(BUDGET_SPENT, "", 508, _ERROR, _REJECT, 5),

@@ -8,12 +8,13 @@ the line of the step that closes or deepens the chain.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, Protocol
 
-from retinue.core.errors import DefinitionError, RetinueError, UnknownWorkflowError
+from retinue.core.errors import DefinitionError, RetinueError, StateError, UnknownWorkflowError
 from retinue.core.text import suggest
 from retinue.workflows.caller import cache_key
 from retinue.workflows.definitions.definition import CodeDefinition, Definition, iterate_steps
@@ -22,11 +23,13 @@ from retinue.workflows.definitions.loading import (
     list_broken,
     list_builtins,
     load,
+    load_announced,
     load_builtin,
 )
 from retinue.workflows.definitions.run_forms import Bundled, BundledWorkflow
 from retinue.workflows.definitions.step_checks import iterate_places
 from retinue.workflows.expressions.expression import shorten
+from retinue.workflows.runs.hosting import HostedWorkflow
 
 Origin = Literal["built-in", "custom"]
 
@@ -76,12 +79,20 @@ class StoredWorkflow:
 class Library:
     """All stored workflows; a built-in name cannot be taken over by a folder or a registry.
 
-    Nor can that of ``code``, the workflows in Python of this process.
+    Nor can that of ``code``, the workflows in Python of this process, and of those that ``list_hosted``
+    gives, which workers of the same database have.
     """
 
-    def __init__(self, shelves: Sequence[Shelf] = (), *, code: Sequence[Loaded] = ()) -> None:
+    def __init__(
+        self,
+        shelves: Sequence[Shelf] = (),
+        *,
+        code: Sequence[Loaded] = (),
+        list_hosted: Callable[[], Awaitable[Sequence[HostedWorkflow]]] | None = None,
+    ) -> None:
         self._shelves = tuple(shelves)
         self._code = {loaded.definition.name: loaded for loaded in code}
+        self._list_hosted = list_hosted
 
     async def get(self, reference: str) -> Loaded:
         """The workflow ``name``, ``name@tag`` or ``name@sha256:…``.
@@ -95,8 +106,8 @@ class Library:
         name, _, version = reference.partition("@")
         if name in list_builtins() and not version:
             return load_builtin(name)
-        if name in self._code and not version:
-            return self._code[name]
+        if not version and (code := self._code.get(name) or await self._find_hosted(name)) is not None:
+            return code
         for shelf in self._shelves:
             stored = await shelf.find_text(name, version or None)
             if stored is not None:
@@ -113,7 +124,7 @@ class Library:
         """Every stored workflow; an unreadable workflow is listed with its problem."""
         workflows = [self._read_builtin(name) for name in list_builtins()]
         workflows += [StoredWorkflow(f"({name})", "built-in", None, error) for name, error in list_broken()]
-        workflows += [StoredWorkflow(name, "custom", one.definition) for name, one in self._code.items()]
+        workflows += await self._list_code()
         seen = {workflow.name for workflow in workflows}
         for shelf in self._shelves:
             try:
@@ -126,6 +137,35 @@ class Library:
                     seen.add(name)
                     workflows.append(await self._read(shelf, name))
         return workflows
+
+    async def _find_hosted(self, name: str) -> Loaded | None:
+        """The workflow in Python of this name that a worker has; raises DefinitionError."""
+        try:
+            hosted = (await self._read_hosted()).get(name)
+        except StateError:
+            return None  # without the database of the runs, starting one reports why
+        return None if hosted is None else load_announced(hosted)
+
+    async def _list_code(self) -> list[StoredWorkflow]:
+        """The workflows in Python of this process and of workers."""
+        workflows = [StoredWorkflow(name, "custom", one.definition) for name, one in self._code.items()]
+        try:
+            hosted = await self._read_hosted()
+        except StateError as error:
+            return [*workflows, StoredWorkflow("(workers)", "custom", None, error)]
+        for name in sorted(hosted.keys() - self._code.keys()):
+            try:
+                workflows.append(StoredWorkflow(name, "custom", load_announced(hosted[name]).definition))
+            except DefinitionError as error:
+                workflows.append(StoredWorkflow(name, "custom", None, error))
+        return workflows
+
+    async def _read_hosted(self) -> dict[str, HostedWorkflow]:
+        """The workflows in Python of all workers; of several digests the one that most of them have."""
+        hosted = [] if self._list_hosted is None else await self._list_hosted()
+        count = Counter(workflow.code for workflow in hosted)
+        ranked = sorted(hosted, key=lambda workflow: (count[workflow.code], workflow.code.digest))
+        return {workflow.code.name: workflow for workflow in ranked}
 
     @staticmethod
     def _read_builtin(name: str) -> StoredWorkflow:

@@ -15,7 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import HttpResponse
-from scripts.stock_koi import PROGRAM, StockKoiNotInstalledError, install_stock_koi
+from scripts.peer_environment import PeerNotInstalledError
+from scripts.stock_koi import PROGRAM, install_stock_koi
 from tests.ports import reserve_port
 
 STARTED_WITHIN_S = 30.0
@@ -26,7 +27,7 @@ def stock_python() -> Path:
     """The interpreter with koi-net; skips loudly where PyPI cannot be reached."""
     try:
         return install_stock_koi()
-    except StockKoiNotInstalledError as error:
+    except PeerNotInstalledError as error:
         pytest.skip(f"koi-net 2.1.2 cannot be installed (is PyPI reachable?): {error}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,13 @@ from retinue.core.errors import (
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.definitions.loading import load_definition
 from retinue.workflows.durable.database import RunDatabase
+from retinue.workflows.durable.hosted_table import HostedTable
+from retinue.workflows.durable.nodes import Lease
 from retinue.workflows.durable.retention import list_half_undone
 from retinue.workflows.durable.runs import DurableOptions, DurableRuns
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.ports import Body, RunContext
 from retinue.workflows.runs.records import Origin, RunRequest
 
@@ -46,12 +49,15 @@ async def body(context: RunContext, request: RunRequest) -> Any:
     return [outcome.value for outcome in await context.wait("w", [child])]
 
 
-def open_at(folder: Path, *, body: Body = body, **options: Any) -> DurableRuns:
+def open_at(
+    folder: Path, *, body: Body = body, hosted: Sequence[HostedWorkflow] = (), **options: Any
+) -> DurableRuns:
     return DurableRuns(
         body,
         url=f"sqlite:///{folder}/runs.db",
         nodes=folder / "nodes",
         options=DurableOptions(**{"poll_s": 0.05} | options),
+        hosted=hosted,
     )
 
 
@@ -238,6 +244,73 @@ async def test_a_run_that_was_let_go_and_taken_up_ends_once(tmp_path: Path) -> N
     kinds = [event.kind for event in await runs.list_events("r")]
     assert kinds == ["run_started", "run_resumed", "step_started", "step_finished", "run_finished"]
     await runs.aclose()
+
+
+async def test_a_run_whose_code_no_node_has_waits_and_goes_to_the_first_node_that_announces_it(
+    tmp_path: Path,
+) -> None:
+    def make_code(digest: str) -> HostedWorkflow:
+        code = {"file": "flows.py", "function": "flow", "digest": digest}
+        return HostedWorkflow(RunCode("flow", **code), {"name": "flow", "code": code})
+
+    needed = make_code("sha256:1")
+
+    async def waits(context: RunContext, request: RunRequest) -> Any:
+        await context.pass_on(needed.code)
+
+    runs = open_at(tmp_path, body=waits, lease_s=0.3)
+    await runs.start(RunRequest("flow", needed.definition, None), run_id="r")
+    database = RunDatabase(f"sqlite:///{tmp_path}/runs.db")
+
+    async def read_queue() -> str | None:
+        query = sa.text("SELECT queue_name FROM workflow_status WHERE workflow_uuid = 'r'")
+        queue: str | None = await database.read(lambda connection: connection.execute(query).scalar())
+        return queue
+
+    def join(executor: str, hosted: HostedWorkflow) -> Lease:
+        table = HostedTable(database, [hosted])
+        return Lease(database, executor, lease_s=30, count_running=lambda: 0, hosted=table)
+
+    old = join("old-1", make_code("sha256:0"))
+    await old.begin()
+    for _ in range(4):  # looks at the leases
+        await (await runs.launch()).lease.await_look()
+    assert await read_queue() is None
+    assert [one.kind for one in await runs.list_events("r")] == ["run_started"]
+    assert [one.code.digest for one in await runs.list_hosted()] == ["sha256:0"]
+    able = join("able-1", needed)
+    await able.begin()
+    async with asyncio.timeout(10):
+        while await read_queue() != "node:able-1":
+            await asyncio.sleep(0.02)
+    assert [one.code.digest for one in await runs.list_hosted()] == ["sha256:0", "sha256:1"]
+    # a new run goes there at once
+    await runs.start(RunRequest("flow", needed.definition, None), run_id="next")
+    assert await runs.list_events("next") == ()
+    await able.end()
+    assert [one.code.digest for one in await runs.list_hosted()] == ["sha256:0"]
+    await old.end()
+    await runs.aclose()
+    database.close()
+
+
+async def test_an_announcement_is_renewed_with_the_lease_and_goes_with_it(tmp_path: Path) -> None:
+    code = {"file": "flows.py", "function": "flow", "digest": "sha256:1"}
+    hosted = HostedWorkflow(RunCode("flow", **code), {"name": "flow", "code": code}, frozenset({"sha256:0"}))
+    runs = open_at(tmp_path, lease_s=0.3, hosted=[hosted])
+    lease = (await runs.launch()).lease
+    assert await runs.list_hosted() == (hosted,)
+    # as another node does that has seen the lease end
+    database = RunDatabase(f"sqlite:///{tmp_path}/runs.db")
+    await database.write(lambda connection: HostedTable(database).forget(connection, lease.executor))
+    assert await runs.list_hosted() == ()
+    for _ in range(2):
+        await lease.await_look()
+    assert await runs.list_hosted() == (hosted,)
+    await runs.leave()
+    assert await runs.list_hosted() == ()
+    await runs.aclose()
+    database.close()
 
 
 async def test_a_process_launches_the_engine_once(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ async def test_a_run_goes_on_with_later_code_only_if_that_code_says_so(open_runs
         frozenset({first.definition.code.digest}),
     )
     other = CodeWorkflow(first.function, later.definition, first.signature, first.place, frozenset())
-    assert not other.executes(first.definition.code)
+    assert not other.hosted.executes(first.hosted.code)
     async with open_runs(mesh.body(later)) as runs:
         await runs.start(ask_for(first), run_id="r")
         await until(runs, "r", started("go"))

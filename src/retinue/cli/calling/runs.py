@@ -196,6 +196,8 @@ def _print_list(reply: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _describe_status(row: Mapping[str, Any]) -> str:
+    if "missing_code" in row:
+        return "waiting: its code"
     if "waits_for" in row:
         return f"waiting: {', '.join(row['waits_for'])}"
     return f"{row['status']}, undo incomplete" if "undo" in row else str(row["status"])
@@ -207,6 +209,8 @@ def _draw(shown: Mapping[str, Any]) -> Iterator[str]:
     yield f"{shown['workflow']}  {shown['status']}  {shown['run']}  {began}{took and f'  {took}'}"
     if "forked_from" in shown:
         yield f"  rerun of {shown['forked_from']}"
+    if "missing_code" in shown:
+        yield f"  waits for its code, {clean(shown['missing_code'])}"
     for node in shown["steps"]:
         yield from _draw_step(node, 1)
     if "error" in shown:

@@ -107,7 +107,9 @@ def refuse_unaskable(error: CannotAskError, *, modern: bool) -> None:
     """Raise the error for a capability that the client lacks; only 2026-07-28 has a code for it."""
     if modern:
         lacking: dict[str, Any] = {"requiredCapabilities": {error.capability: {}}}
-        raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, error.message, lacking)
+        # programs show a model the message at most
+        message = f"{error.message} — {error.remedy}"
+        raise MCPError(types.MISSING_REQUIRED_CLIENT_CAPABILITY, message, lacking)
 
 
 async def _as_coroutine(run: Run, channel: McpChannel) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class RunsPart(Part):
                 return
             # without runs in its state folder a worker waits for the first, ready to take it
             process.get(ProcessState).is_started = database is None
-            await runs.launch(process.echo, refuse_full=True)
+            await runs.launch(process.echo, refuse_full=True, announces=True)
             process.echo(f"worker on {runs.store.place}")
 
         async def problems() -> Sequence[ReadinessProblem]:

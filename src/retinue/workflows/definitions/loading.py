@@ -12,15 +12,18 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
+from pydantic import ValidationError
+
 from retinue.core.errors import DefinitionError, InvalidSettingError, UnknownWorkflowError
 from retinue.mesh.directory.routing import CAPABILITIES
 from retinue.plugins import WORKFLOWS, Plugin, conflict, list_plugins
 from retinue.workflows.definitions.checks import check_document, inspect_document, suggest
-from retinue.workflows.definitions.definition import DEFAULT_ROLE, Definition
+from retinue.workflows.definitions.definition import DEFAULT_ROLE, CodeDefinition, Definition
 from retinue.workflows.definitions.documents import Document, document_of, read_text
 from retinue.workflows.definitions.spelling_001 import read_seed_001
 from retinue.workflows.definitions.spelling_002 import OWN_KEYS, SETTINGS, read_seed_002
 from retinue.workflows.definitions.values import STEP_ID
+from retinue.workflows.runs.hosting import HostedWorkflow
 
 _ASKS = ("agent", "role", "prompt")
 
@@ -140,6 +143,22 @@ def inspect_text(text: str, *, source: str = INLINE) -> tuple[Loaded | None, lis
 def load_definition(text: str | Mapping[str, Any], *, source: str = INLINE) -> Definition:
     """As `load`, the definition alone."""
     return load(text, source=source).definition
+
+
+def load_announced(workflow: HostedWorkflow) -> Loaded:
+    """The definition of a workflow in Python that a worker announced.
+
+    Raises DefinitionError for one that this release cannot read.
+    """
+    try:
+        definition = CodeDefinition.model_validate(workflow.definition)
+    except ValidationError as error:
+        raise DefinitionError(
+            f"a worker of another release has {workflow.code.describe()}, which cannot be read here",
+            source=workflow.code.file,
+            remedy="run the same release everywhere",
+        ) from error
+    return Loaded(definition, document_of(definition.to_json(), workflow.code.file), is_own=True)
 
 
 @cache

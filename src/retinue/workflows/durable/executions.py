@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -42,6 +41,7 @@ from retinue.workflows.durable.run_rows import (
 )
 from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.durable.stored_once import SHARED_BYTES, Reference
+from retinue.workflows.runs.hosting import RunCode
 from retinue.workflows.runs.ports import Body, Mark, WaitMode
 from retinue.workflows.runs.records import Extension, Fault, RunRecord, RunRequest, as_json
 from retinue.workflows.runs.replay_rules import MAX_RUN_BYTES, RunSize
@@ -263,10 +263,11 @@ class Executions:
         """How the limits of steps of a run were raised, in order."""
         return [Extension.from_json(value) for value in await self.signals.list_all(run_id, EXTENSION)]
 
-    def find_other_node(self) -> str | None:
-        """Another living node, any of them; None for no other."""
-        others = [node.executor for node in self.lease.nodes if node.executor != self.lease.executor]
-        return random.choice(others) if others else None
+    async def await_host(self, code: RunCode) -> str:
+        """The idlest other node that has this code, as soon as one lives."""
+        while not (able := self.lease.list_able(code)):
+            await self.lease.await_look()
+        return able[0].executor
 
     async def find_mark(self, run_id: str, call: str) -> Mark | None:
         """The mark that was recorded with a call of a run; None for one without a mark."""

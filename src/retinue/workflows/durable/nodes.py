@@ -33,6 +33,8 @@ from retinue.storage.files import make_folder, refuse_gone, replace_file, storag
 from retinue.storage.runs_file import Mark
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import VERSION
+from retinue.workflows.durable.hosted_table import HostedTable, Hosts
+from retinue.workflows.runs.hosting import RunCode
 
 _MAX_SLOTS = 1000
 _log = structlog.get_logger("retinue.runs")
@@ -51,14 +53,24 @@ class Lease:
 
     ``epoch`` counts how often the lease was lost. An execution that began in an earlier epoch must check
     that its run still belongs to it. ``count_running`` gives the number of outermost runs of this process.
+    ``hosted`` are the workflows in Python that it announces.
     """
 
     def __init__(
-        self, database: RunDatabase, executor: str, *, lease_s: float, count_running: Callable[[], int]
+        self,
+        database: RunDatabase,
+        executor: str,
+        *,
+        lease_s: float,
+        count_running: Callable[[], int],
+        hosted: HostedTable | None = None,
     ) -> None:
         self.epoch = 0
         self.executor = executor
         self.nodes: tuple[Node, ...] = ()
+        self._hosted = hosted or HostedTable(database)
+        self._hosts: Hosts = {}
+        self._looked = asyncio.Event()
         self._database = database
         self._lease_s = lease_s
         self._count_running = count_running
@@ -92,10 +104,13 @@ class Lease:
         if not self._until:
             return
         statement = sa.text(f"DELETE FROM {self._database.nodes} WHERE executor = :executor")  # noqa: S608
+
+        def give_back(connection: sa.Connection) -> None:
+            connection.execute(statement, {"executor": self.executor})
+            self._hosted.forget(connection, self.executor)
+
         try:
-            await self._database.write(
-                lambda c: c.execute(statement, {"executor": self.executor}), retry_s=1.0
-            )
+            await self._database.write(give_back, retry_s=1.0)
         except StateError as error:
             _log.warning("lease not given back", error=error.message)
 
@@ -105,6 +120,19 @@ class Lease:
             self._held.clear()
             await self._held.wait()
         return self.epoch
+
+    def list_able(self, code: RunCode) -> list[Node]:
+        """The other living nodes that have this code, idlest first."""
+        return [
+            node
+            for node in self.nodes
+            if node.executor != self.executor
+            and any(workflow.executes(code) for workflow in self._hosts.get(node.executor, ()))
+        ]
+
+    async def await_look(self) -> None:
+        """Return when the leases of the nodes have been read again."""
+        await self._looked.wait()
 
     async def renew_lost(self) -> None:
         """Renew the lease now if it is lost; raises StateError."""
@@ -139,6 +167,7 @@ class Lease:
         # A renewal that takes longer than the lease would promise a time that is over.
         def renew(connection: sa.Connection) -> Mark | None:
             connection.execute(statement, parameters | self._database.clock())
+            self._hosted.announce(connection, self.executor)
             return self._database.count_up(connection)
 
         mark = await self._database.write(renew, retry_s=self._lease_s / 3)
@@ -150,7 +179,7 @@ class Lease:
         self._until = asked_at + self._lease_s
         self._held.set()
         await self._database.remember(mark)
-        look = await self._database.read(self._look)
+        look, self._hosts = await self._database.read(lambda c: (self._look(c), self._hosted.read(c)))
         if abs(step_s := self._seen.take_in(look)) >= self._lease_s / 3:
             _log.warning("the clock of the runs was set", seconds=round(step_s, 1))
         living = self._seen.list_living(time.monotonic())
@@ -159,6 +188,8 @@ class Lease:
             for row in look.rows
             if row.executor in living and row.version == VERSION
         )
+        self._looked.set()
+        self._looked = asyncio.Event()
 
     async def rescue(self, dead: Sequence[str] | None = None) -> None:
         """Reassign the runs of nodes whose lease has expired; with ``dead``, only of these nodes."""
@@ -173,6 +204,7 @@ class Lease:
                 connection.execute(forget.bindparams(sa.bindparam("dead", expanding=True)), parameters)
             else:
                 self._remove_unrenewed(connection, over)
+            self._hosted.forget_lost(connection)
             return self._reassign(connection, dead, over)
 
         moved = await self._database.write(reassign, retry_s=self._lease_s / 3)

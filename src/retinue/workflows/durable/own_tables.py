@@ -45,6 +45,10 @@ CREATE TABLE IF NOT EXISTS {deliveries} (
     trigger_id TEXT NOT NULL, event TEXT NOT NULL, sent_at DOUBLE PRECISION NOT NULL,
     at DOUBLE PRECISION NOT NULL, PRIMARY KEY (trigger_id, event))
 """,
+    """
+CREATE TABLE IF NOT EXISTS {hosted} (
+    executor TEXT NOT NULL, name TEXT NOT NULL, workflow TEXT NOT NULL, PRIMARY KEY (executor, name))
+""",
 )
 """One script for each version. Append new ones; never change a released one.
 
@@ -86,6 +90,7 @@ class OwnTables:
         self.used_ids = f"{own}used_ids"
         self.schedules = f"{own}schedules"
         self.triggers, self.deliveries = f"{own}triggers", f"{own}deliveries"
+        self.hosted = f"{own}hosted_workflows"
         self._versions = f"{own}schema_version"
 
     def check(self) -> None:
@@ -115,6 +120,7 @@ class OwnTables:
                 "schedules": self.schedules,
                 "triggers": self.triggers,
                 "deliveries": self.deliveries,
+                "hosted": self.hosted,
                 "serial": serial,
             }
             for script in self._scripts[stored.version :]:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar, TypeVarTuple
+from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple
 
 import orjson
 
@@ -29,6 +29,7 @@ from retinue.workflows.durable.nodes import Lease
 from retinue.workflows.durable.run_rows import CALLS, read_ended, stored_ended
 from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.durable.stored_once import is_large
+from retinue.workflows.runs.hosting import RunCode
 from retinue.workflows.runs.ports import Count, Effect, Mark, StepCall, WaitMode
 from retinue.workflows.runs.records import (
     ChildOutcome,
@@ -83,7 +84,7 @@ class RunServices(Protocol):
 
     async def list_extensions(self, run_id: str) -> Sequence[Extension]: ...
 
-    def find_other_node(self) -> str | None: ...
+    async def await_host(self, code: RunCode) -> str: ...
 
     async def find_mark(self, run_id: str, call: str) -> Mark | None: ...
 
@@ -172,10 +173,8 @@ class DurableContext:
         await asyncio.sleep(seconds)
         await place.take()
 
-    async def pass_on(self) -> None:
-        other = self._services.find_other_node()
-        if other is not None:
-            raise RunPassedOnError(other)
+    async def pass_on(self, code: RunCode) -> NoReturn:
+        raise RunPassedOnError(await self._services.await_host(code))
 
     async def count_undo_requests(self) -> int:
         try:

@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,8 @@ from retinue.workflows.durable.database_watch import DatabaseWatch, RunFigures
 from retinue.workflows.durable.dbos_engine import Engine, EngineError
 from retinue.workflows.durable.events import EventTable
 from retinue.workflows.durable.executions import EXTENSION, UNDO_REQUEST, Executions, end_of
-from retinue.workflows.durable.nodes import Lease, take_slot
+from retinue.workflows.durable.hosted_table import HostedTable
+from retinue.workflows.durable.nodes import Lease, Node, take_slot
 from retinue.workflows.durable.retention import Retention
 from retinue.workflows.durable.run_rows import (
     RunRow,
@@ -34,6 +35,7 @@ from retinue.workflows.durable.run_rows import (
 from retinue.workflows.durable.schedule_table import ScheduleTable
 from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.durable.trigger_table import TriggerTable
+from retinue.workflows.runs.hosting import CODE, HostedWorkflow, RunCode
 from retinue.workflows.runs.ports import Accept, Body
 from retinue.workflows.runs.records import (
     Extension,
@@ -83,17 +85,28 @@ class DurableRuns:
 
     This process executes runs from the first `start`, `resume` or `fork` on, or from `launch`; reading,
     following, cancelling and signalling do not need the engine. ``nodes`` is the folder of this machine's
-    slots. One in a process at a time. After `aclose` its runs wait until they are taken up again.
+    slots, ``hosted`` the workflows in Python that ``body`` executes. One in a process at a time. After
+    `aclose` its runs wait until they are taken up again.
     """
 
-    def __init__(self, body: Body, *, url: str, nodes: Path, options: DurableOptions | None = None) -> None:
+    def __init__(
+        self,
+        body: Body,
+        *,
+        url: str,
+        nodes: Path,
+        options: DurableOptions | None = None,
+        hosted: Sequence[HostedWorkflow] = (),
+    ) -> None:
         self._body = body
+        self._own_workflows = tuple(hosted)
         self._nodes = nodes
         self._options = options or DurableOptions()
         self._database = RunDatabase(url)
         self._rows = RunRows(self._database)
         self._events = EventTable(self._database)
         self._signals = SignalTable(self._database)
+        self._hosted = HostedTable(self._database, self._own_workflows)
         self.schedules = ScheduleTable(self._database, nodes)
         self.triggers = TriggerTable(self._database, nodes)
         self._retention = Retention(
@@ -134,6 +147,7 @@ class DurableRuns:
             slot.executor,
             lease_s=self._options.lease_s,
             count_running=lambda: executions.here.outermost,
+            hosted=self._hosted,
         )
         executions = Executions(
             self._body,
@@ -170,7 +184,7 @@ class DurableRuns:
             if known is None and is_own_id:
                 await self._retention.refuse_used(run_id, request)
         if known is None:
-            other = self._placement.find_other(executions.lease, executions.here.outermost)
+            other = self._choose_node(executions, request.definition)
             if other is None:
                 try:
                     started = await executions.start(run_id, request)
@@ -185,6 +199,17 @@ class DurableRuns:
         if not known.record.request.is_same(request):
             raise RunConflictError(run_id)
         return known.record
+
+    def _choose_node(self, executions: Executions, definition: Mapping[str, Any]) -> str | None:
+        """The other node that gets a new run, None for this one; only nodes with its code if it needs any."""
+        lease = executions.lease
+        code = RunCode.find(definition) if CODE in definition else None
+        if code is None:
+            return self._placement.find_other(lease, lease.nodes, executions.here.outermost)
+        able = lease.list_able(code)
+        if any(workflow.executes(code) for workflow in self._own_workflows):
+            return self._placement.find_other(lease, able, executions.here.outermost)
+        return able[0].executor if able else None
 
     async def get(self, run_id: str) -> RunRecord:
         return (await self._get(run_id)).record
@@ -275,6 +300,13 @@ class DurableRuns:
     async def count_signals(self, run_id: str, topic: str) -> int:
         await self._get(run_id)
         return await self._signals.count_open(run_id, topic)
+
+    async def list_hosted(self) -> tuple[HostedWorkflow, ...]:
+        await self._database.prepare()
+        with self._database.brief():
+            hosts = await self._database.read(self._hosted.read_living)
+        living = (workflow for workflows in hosts.values() for workflow in workflows)
+        return tuple(sorted(living, key=lambda workflow: (workflow.code.name, workflow.code.digest)))
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         if is_outermost(run_id):
@@ -391,12 +423,14 @@ class Placement:
         self._sent: Counter[str] = Counter()
         self._sent_to: object = None
 
-    def find_other(self, lease: Lease, running: int) -> str | None:
-        """The node that gets the next run, None for this one, which has ``lease`` and ``running`` runs."""
-        nodes = lease.nodes
-        if self._sent_to is not nodes:
+    def find_other(self, lease: Lease, nodes: Sequence[Node], running: int) -> str | None:
+        """The one of these nodes that gets the next run, None for this one.
+
+        This one has ``lease`` and ``running`` runs.
+        """
+        if self._sent_to is not lease.nodes:
             # The nodes have reported since.
-            self._sent_to, self._sent = nodes, Counter()
+            self._sent_to, self._sent = lease.nodes, Counter()
         others = {
             node.executor: node.running + self._sent[node.executor]
             for node in nodes

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
+from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.records import (
     ChildOutcome,
     ChildRun,
@@ -98,8 +99,8 @@ class RunContext(Protocol):
     async def pause(self, seconds: float) -> None:
         """Wait within an effect, for an agent to come back; meanwhile other steps use its place."""
 
-    async def pass_on(self) -> None:
-        """Let another living node execute this run, which this one cannot; returns where there is none.
+    async def pass_on(self, code: RunCode) -> NoReturn:
+        """Let a living node that has this code execute the run, and wait until there is one.
 
         It is no durable call, ends this execution, and comes before the first durable call.
         """
@@ -253,6 +254,12 @@ class Runs(Protocol):
 
     async def count_signals(self, run_id: str, topic: str) -> int:
         """The number of values of a topic that were not received yet; raises UnknownRunError."""
+
+    async def list_hosted(self) -> tuple[HostedWorkflow, ...]:
+        """The workflows in Python of all living nodes, by name; raises StateError.
+
+        Nodes may have the same workflow with equal or different code.
+        """
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         """The recorded outcomes of a run and its child runs, those of a child after its parent's.
