@@ -52,7 +52,7 @@ FILES = ("read_file", "read_folder", "write_file", "delete_file")
         (["*/*"], ["files/*", "thinker/*"], []),
         (["search"], [], ["find_skills"]),
         ([], [], []),
-        (["unheard_of"], [], []),
+        (["unheard_of", "read_file"], [], ["files__read_file"]),
         ("read_file", [], ["files__read_file"]),
     ],
 )

@@ -13,6 +13,9 @@ from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Ret
 from retinue.workflows.interpreter.calls import Ask, CallSteps
 from retinue.workflows.interpreter.frame import Frame
 
+REPLACED_AFTER_S = 30.0
+"""How long a model is waited for that another one can replace, if the step says nothing else."""
+
 MODEL_RETRY = Retry(attempts=4, delay="2s", backoff=3.0)
 """How often a request is repeated, if the step says nothing else."""
 
@@ -40,8 +43,13 @@ async def ask_model(
     *,
     retry: Retry | None,
     left_s: float,
+    is_replaceable: bool,
 ) -> ModelTurn:
-    """Make a request, with its retries; it is repeated alone, without the calls that came before it."""
+    """Make a request, with its retries; it is repeated alone, without the calls that came before it.
+
+    A model that is away is waited for as ``retry`` says; without it, one that ``is_replaceable`` by another
+    for `REPLACED_AFTER_S`.
+    """
     ask = Ask(
         step_id=path,
         arguments_for=lambda choice: request.to_json(),
@@ -53,6 +61,7 @@ async def ask_model(
         accept=_find_problem,
         kind="model",
         as_mesh=True,
+        wait_s=REPLACED_AFTER_S if is_replaceable and retry is None else None,
         shown=_describe(request),
         heeds_agents_wait=True,
     )

@@ -27,7 +27,7 @@ from retinue.core.errors import (
     StepFailedError,
 )
 from retinue.core.json_values import text_of
-from retinue.thinking.completion import CompletionReply
+from retinue.thinking.completion import COMPLETE, CompletionReply
 from retinue.thinking.conversation import Conversation, read_answer
 from retinue.thinking.limits import FIELDS, LimitName, Spent
 from retinue.thinking.plan import ThinkPlan
@@ -38,8 +38,8 @@ from retinue.workflows.definitions.think import Think
 from retinue.workflows.interpreter.frame import Frame, StepResult, add_note, record_failure
 from retinue.workflows.interpreter.think_calls import CallTurn
 from retinue.workflows.interpreter.think_model import ModelTurn, ask_model
-from retinue.workflows.interpreter.think_plan import read_choice, record_plan
-from retinue.workflows.runs.records import RUN_ID_MARK, Extension
+from retinue.workflows.interpreter.think_plan import PLAN_S, choose_model, read_choice, record_plan
+from retinue.workflows.runs.records import RUN_ID_MARK, Extension, as_json
 
 LAST_ANSWER_S = 60.0
 """The time for the last answer when the time of the loop is over."""
@@ -74,6 +74,8 @@ class _Loop:
         self._plan = plan
         self._path = path
         self._retry = retry
+        self._model = read_choice(plan.choice)
+        self._left_models: set[str] = set()
         self._limits = plan.limits
         self._talk = Conversation(plan)
         self._box = Toolbox(plan.searches)
@@ -93,9 +95,9 @@ class _Loop:
                 continue
             turn = await self._ask()
             if turn.reply is None:
-                self._limit = self._take_failure(turn)
+                self._limit = await self._take_failure(turn)
             elif turn.reply.finish == "refused":
-                raise await self._fail(ModelError.refused(self._plan.agent, turn.reply.text))
+                raise await self._fail(ModelError.refused(self._model.agent, turn.reply.text))
             elif turn.reply.calls:
                 await self._call(turn.reply)
             elif (problem := self._talk.find_problem(turn.reply)) is None:
@@ -119,16 +121,17 @@ class _Loop:
         request = self._talk.request(tools, "none" if is_last else "auto", room)
         turn = await ask_model(
             self._frame,
-            read_choice(self._plan.choice),
+            self._model,
             request,
             f"{self._path}/turn-{self._spent.turns + 1}/model",
             retry=self._retry,
             left_s=LAST_ANSWER_S if is_last else self._spent.seconds_left(self._limits),
+            is_replaceable=self._plan.role is not None,
         )
         self._spent = self._spent.with_request(turn.usage, reserved, lost=turn.lost).with_time(turn.time_s)
         if turn.reply is not None:
             if self._limits.dollars is not None and "cost_usd" not in (turn.usage or {}):
-                raise await self._fail(_unpriced(self._plan.agent, turn.reply.model))
+                raise await self._fail(_unpriced(self._model.agent, turn.reply.model))
             self._talk.add_reply(turn.reply, turn.usage)
             self._last_text = turn.reply.text or self._last_text
         return turn
@@ -149,15 +152,44 @@ class _Loop:
         self._spent = self._spent.with_calls(len(reply.calls)).with_time(turn.time_s)
         self._limit = turn.limit
 
-    def _take_failure(self, turn: ModelTurn) -> LimitName:
-        """The limit that made a request fail; raises StepFailedError for other failures."""
+    async def _take_failure(self, turn: ModelTurn) -> LimitName | None:
+        """The limit that made a request fail; None if another model takes the place of one that is away.
+
+        Raises StepFailedError for other failures.
+        """
         assert turn.failure is not None
         cause = turn.failure.cause
         if cause.get("type") == BudgetSpentError.type and cause["data"].get("what") in _BY_BUDGET:
             return _BY_BUDGET[cause["data"]["what"]]
         if self._spent.seconds_left(self._limits) <= 0 and cause.get("on_error") == "timeout":
             return "time"
+        if cause.get("on_error") == "unreachable" and await self._replace_model():
+            return None
         raise StepFailedError(self._path, turn.failure.agent, cause)
+
+    async def _replace_model(self) -> bool:
+        """Let another model go on with the next turn; False if there is none, or the model was named.
+
+        The replies of the first one stay in the conversation. Their signatures are not sent, because they are
+        those of another provider (`thinking.completion`).
+        """
+        role, origin = self._plan.role, self._frame.request.origin
+        if role is None:
+            return False
+        self._left_models.add(self._model.agent)
+        left = frozenset(self._left_models)
+
+        async def effect() -> Any:
+            return as_json(await choose_model(self._frame.tools.caller, origin, role, left))
+
+        facts = {"kind": "choose", "skill": COMPLETE, "below": "", "serves": "model"}
+        outcome = await self._frame.context.step(
+            f"{self._turn}/choose", effect, timeout_s=PLAN_S, facts=facts
+        )
+        if outcome.fault is not None:
+            return False
+        self._model = read_choice(outcome.value)
+        return True
 
     async def _end(self, limit: LimitName) -> None:
         """Ask for the last answer and raise StepFailedError, unless the limits were raised since."""
@@ -186,12 +218,12 @@ class _Loop:
     async def _fail(self, error: RetinueError) -> StepFailedError:
         place = f"{self._turn}/end"
         return await record_failure(
-            self._frame.context, place, error, step=self._path, agent=self._plan.agent
+            self._frame.context, place, error, step=self._path, agent=self._model.agent
         )
 
     def _result(self, reply: CompletionReply) -> StepResult:
         answer = read_answer(self._plan, reply)
-        return StepResult(answer, {"agent": self._plan.agent, "text": text_of(answer)})
+        return StepResult(answer, {"agent": self._model.agent, "text": text_of(answer)})
 
 
 def _unpriced(agent: str, model: str) -> InvalidSettingError:
