@@ -33,16 +33,13 @@ def test_money_ends_a_loop_only_where_it_is_limited() -> None:
     assert Spent(dollars=0.4).find_limit(Limits(dollars=0.5), RESERVE) is None
 
 
-def test_a_request_counts_what_it_used_and_its_reservation_where_that_is_unknown() -> None:
+def test_a_request_counts_what_it_used_and_its_reservation_for_each_time_without_an_answer() -> None:
     usage = {"input_tokens": 900, "output_tokens": 20, "cost_usd": 0.01}
     spent = Spent().with_request(usage, RESERVE)
     assert (spent.turns, spent.tokens, spent.dollars) == (1, 920, 0.01)
-    assert Spent().with_request(None, RESERVE).tokens == RESERVE.tokens
-
-
-def test_a_request_that_was_lost_keeps_its_reservation() -> None:
-    usage = {"input_tokens": 900, "output_tokens": 20}
-    assert Spent().with_request(usage, RESERVE, lost=1).tokens == 920 + RESERVE.tokens
+    assert Spent().with_request(usage, RESERVE, unknown=1).tokens == 920 + RESERVE.tokens
+    assert Spent().with_request(None, RESERVE, unknown=2).tokens == 2 * RESERVE.tokens
+    assert Spent().with_request(None, RESERVE).tokens == 0
 
 
 def test_an_image_counts_the_same_whatever_its_size() -> None:

@@ -67,21 +67,21 @@ class Spent:
     time_s: float = 0.0
     dollars_a_token: float = 0.0
 
-    def with_request(self, usage: Mapping[str, Any] | None, reserved: Reserve, *, lost: int = 0) -> Spent:
-        """After a request with this usage; None = unknown, so that its reservation counts.
+    def with_request(self, usage: Mapping[str, Any] | None, reserved: Reserve, *, unknown: int = 0) -> Spent:
+        """After a request that was sent once with this usage, and ``unknown`` times without an answer.
 
-        ``lost`` = how many equal requests before it were sent without an answer that came here.
+        The reservation counts for each of these.
         """
         usage = usage or {}
         used = _count(usage)
         cost = float(usage.get("cost_usd") or 0.0)
         rate = max(self.dollars_a_token, cost / used if used else 0.0)
-        unknown = reserved.tokens * (lost if used else lost + 1)
+        lost = reserved.tokens * unknown
         return replace(
             self,
             turns=self.turns + 1,
-            tokens=self.tokens + used + unknown,
-            dollars=self.dollars + cost + rate * unknown,
+            tokens=self.tokens + used + lost,
+            dollars=self.dollars + cost + rate * lost,
             dollars_a_token=rate,
         )
 

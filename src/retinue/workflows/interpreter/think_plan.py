@@ -58,9 +58,10 @@ async def record_plan(frame: Frame, asked: Think, path: str) -> ThinkPlan:
 async def make_plan(caller: Caller, origin: Origin, asked: Think) -> ThinkPlan:
     """The plan for a caller with this origin, by what the mesh offers now."""
     role = read_role(asked.model)
-    model = (
-        await choose_model(caller, origin, role) if role else await find_model(caller, origin, asked.model)
-    )
+    if role is None:
+        model = await find_model(caller, origin, asked.model)
+    else:
+        model = await choose_model(caller, origin, role)
     named = [pattern for pattern in asked.tools if pattern != SEARCH]
     offers = await caller.list_offers(named, origin, _NAMED) if named else ()
     offers = [offer for offer in offers if is_permitted(offer.agent, offer.skill, asked.tools, asked.deny)]

@@ -128,7 +128,8 @@ class _Loop:
             left_s=LAST_ANSWER_S if is_last else self._spent.seconds_left(self._limits),
             is_replaceable=self._plan.role is not None,
         )
-        self._spent = self._spent.with_request(turn.usage, reserved, lost=turn.lost).with_time(turn.time_s)
+        self._spent = self._spent.with_request(turn.usage, reserved, unknown=turn.unknown)
+        self._spent = self._spent.with_time(turn.time_s)
         if turn.reply is not None:
             if self._limits.dollars is not None and "cost_usd" not in (turn.usage or {}):
                 raise await self._fail(_unpriced(self._model.agent, turn.reply.model))
