@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from retinue import Agent, Answer, Context, LimitedError, NotAllowedError, Part
 from retinue.testing import WorkflowRun, run_workflow
 from retinue.thinking.completion import CompletionReply, CompletionRequest
+from tests.requirements import requirement
 from tests.support.thinking import ScriptedModel, say, think, use
 from tests.workflows.running import Bench
 from tests.workflows.think.scripts import add_model
@@ -173,6 +174,7 @@ async def test_results_come_in_the_order_of_the_calls_each_exactly_once() -> Non
     assert [result["id"] for result in message["results"]] == ["c1", "c2", "c3", "c4"]
 
 
+@requirement("T-11")
 async def test_the_third_equal_call_is_told_and_the_fifth_ends_the_loop() -> None:
     call = ("files__read_file", {"what": "x"})
     model = ScriptedModel(*(use(call) for _ in range(9)))
@@ -183,6 +185,15 @@ async def test_the_third_equal_call_is_told_and_the_fifth_ends_the_loop() -> Non
     assert run.agents.count("files") == 2
     results = model.list_results()
     assert ["Not made: this is call" in text for text in results] == [False, False, True, True, True]
+
+
+@requirement("T-11")
+async def test_the_same_unknown_tool_again_and_again_ends_the_loop() -> None:
+    model = ScriptedModel(*(use(("no_such_tool", {})) for _ in range(9)))
+    run = await run_script(model, tools=[])
+    assert run.record.limited is not None
+    assert run.record.limited.limit == "repeats"
+    assert len(model.requests) == 6
 
 
 async def test_equal_calls_of_a_polling_skill_are_made() -> None:
