@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from retinue.authoring.local import LocalFirst
-from retinue.core.record import AgentRecord, Endpoint, Hints, Listing, Skill
+from retinue.core.record import AgentRecord, Endpoint, Hints, Listing, SignatureState, Skill
 from retinue.core.trust import Trust
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
@@ -168,7 +168,7 @@ async def test_a_search_finds_skills_by_words_best_first() -> None:
     ],
 )
 async def test_a_search_finds_no_skill_of_an_agent_that_anybody_may_have_listed(
-    trust: Trust, signature: str, is_found: bool
+    trust: Trust, signature: SignatureState, is_found: bool
 ) -> None:
     listing = replace(make_agent("files", "read_file"), signature=signature)
     async with open_caller(listing, trust=trust) as (caller, _):
