@@ -13,8 +13,9 @@ somebody else sends permits no call.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -36,20 +37,15 @@ _ANSWER = {
 }
 
 
-class Asked(Protocol):
-    """A call that is to be made, at its path."""
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A call that is to be made: the skill behind the function, and its arguments."""
 
-    @property
-    def call(self) -> ToolCall: ...
-
-    @property
-    def tool(self) -> PinnedTool: ...
-
-    @property
-    def arguments(self) -> Any: ...
-
-    @property
-    def path(self) -> str: ...
+    call: ToolCall
+    tool: PinnedTool
+    arguments: Any
+    key: str
+    path: str
 
 
 def needs_person(plan: ThinkPlan, tool: PinnedTool) -> bool:
@@ -57,37 +53,37 @@ def needs_person(plan: ThinkPlan, tool: PinnedTool) -> bool:
     return matches_any(plan.approve, tool.agent, tool.skill)
 
 
-async def ask_person(frame: Frame, calls: Sequence[Asked], turn: str) -> dict[str, ToolResult]:
+async def ask_person(frame: Frame, calls: Sequence[PlannedCall], turn: str) -> dict[str, ToolResult]:
     """The refusals of these calls of a turn, by call id; a call without one may be made once."""
     refusals: dict[str, ToolResult] = {}
-    questions: list[tuple[Asked, Approval]] = []
-    for number, asked in enumerate(calls, 1):
-        outcome = await _ask(frame, asked, f"{turn}/approve-{number}")
+    questions: list[tuple[PlannedCall, Approval]] = []
+    for number, planned in enumerate(calls, 1):
+        outcome = await _ask(frame, planned, f"{turn}/approve-{number}")
         if isinstance(outcome, Approval):
-            questions.append((asked, outcome))
+            questions.append((planned, outcome))
         else:
-            refusals[asked.call.id] = refuse(asked.call, f"Not made: {outcome}")
-    for number, (asked, approval) in enumerate(questions, 1):
-        problem = await _await_answer(frame, asked, approval, turn, number)
+            refusals[planned.call.id] = refuse(planned.call, f"Not made: {outcome}")
+    for number, (planned, approval) in enumerate(questions, 1):
+        problem = await _await_answer(frame, planned, approval, turn, number)
         if problem is not None:
-            refusals[asked.call.id] = refuse(asked.call, f"Not made: {problem}")
+            refusals[planned.call.id] = refuse(planned.call, f"Not made: {problem}")
     return refusals
 
 
-async def _ask(frame: Frame, asked: Asked, path: str) -> Approval | str:
+async def _ask(frame: Frame, planned: PlannedCall, path: str) -> Approval | str:
     """The question about a call, or why nobody can be asked."""
     origin, open_store = frame.request.origin, frame.tools.open_approvals
-    tool = asked.tool
+    tool = planned.tool
     request = ApprovalRequest(
         caller=origin.caller,
         scopes=origin.scopes,
         agent=tool.agent,
         version=read_choice(tool.choice).version or "",
         skill=tool.skill,
-        arguments=asked.arguments,
+        arguments=planned.arguments,
         reason=f"the step asks a person before {tool.id}",
         run=frame.context.run_id,
-        step=asked.path,
+        step=planned.path,
     )
 
     async def effect() -> Any:
@@ -96,7 +92,7 @@ async def _ask(frame: Frame, asked: Asked, path: str) -> Approval | str:
                 "approve", "this process keeps no approvals", remedy="run the workflow at a hub"
             )
         store = await open_store()
-        approval = await store.ask(request, expires_s=RUN_EXPIRES_S, approval_id=_id_of(frame, asked))
+        approval = await store.ask(request, expires_s=RUN_EXPIRES_S, approval_id=_id_of(frame, planned))
         return approval.to_json()
 
     facts = {"kind": "approve", "skill": tool.skill, "agent": tool.agent, "below": ""}
@@ -106,14 +102,16 @@ async def _ask(frame: Frame, asked: Asked, path: str) -> Approval | str:
     return Approval.from_json(outcome.value)
 
 
-async def _await_answer(frame: Frame, asked: Asked, approval: Approval, turn: str, number: int) -> str | None:
+async def _await_answer(
+    frame: Frame, planned: PlannedCall, approval: Approval, turn: str, number: int
+) -> str | None:
     """Why a call may not be made; None after a yes, which is used for it."""
-    tool = asked.tool
+    tool = planned.tool
     facts = {
         "kind": "wait",
         "topic": topic_of(approval.id),
         "approval": approval.id,
-        "message": f"{tool.id} with {_render(asked.arguments)}?",
+        "message": f"{tool.id} with {_render(planned.arguments)}?",
         "schema": _ANSWER,
         "below": "",
     }
@@ -129,16 +127,16 @@ async def _await_answer(frame: Frame, asked: Asked, approval: Approval, turn: st
     async def use() -> bool:
         assert frame.tools.open_approvals is not None
         store = await frame.tools.open_approvals()
-        return await store.use(approval.id, approval.digest, frame.name(asked.path))
+        return await store.use(approval.id, approval.digest, frame.name(planned.path))
 
     facts = {"kind": "approve", "skill": tool.skill, "agent": tool.agent, "below": ""}
     used = await frame.context.step(f"{turn}/use-{number}", use, timeout_s=ASK_S, facts=facts)
     return None if used.value is True else "its approval does not count, because it expired or was not given."
 
 
-def _id_of(frame: Frame, asked: Asked) -> str:
+def _id_of(frame: Frame, planned: PlannedCall) -> str:
     """The id of the question about a call, the same when the step is repeated after a crash."""
-    return sha256(frame.name(asked.path).encode()).hexdigest()[:12]
+    return sha256(frame.name(planned.path).encode()).hexdigest()[:12]
 
 
 def _render(arguments: Any) -> str:
