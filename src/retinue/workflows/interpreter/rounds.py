@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
+from retinue.mesh.channel import LogLevel
 from retinue.workflows.runs.hosting import RunCode
 from retinue.workflows.runs.ports import (
     Count,
@@ -57,6 +58,9 @@ class MarkedContext:
 
     def record_usage(self, calls: int | None) -> None:
         self._context.record_usage(calls)
+
+    async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
+        await self._context.log(message, level, data)
 
     async def step(
         self,
@@ -144,24 +148,28 @@ class _Asked:
 
 
 class Rounds:
-    """Runs steps at once, with at most ``limit`` effects in flight, all of them or a race."""
+    """Runs steps at once, with at most ``limit`` effects in flight.
 
-    def __init__(self, context: RunContext, limit: int | None = None, *, is_race: bool = False) -> None:
+    It runs all of them, or until ``enough`` have succeeded.
+    """
+
+    def __init__(self, context: RunContext, limit: int | None = None, *, enough: int | None = None) -> None:
         self._context = context
         self._limit = limit
-        self._is_race = is_race
+        self._enough = enough
+        self._succeeded = 0
         self._asked: list[_Asked] = []
         self._live = 0
         self._quiet = asyncio.Event()
         self._places: dict[asyncio.Task[Any] | None, int] = {}
 
     async def run(
-        self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]], *, stop_at_failure: bool = True
+        self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]], *, tolerated: int | None = 0
     ) -> list[T | BaseException]:
         """The result of each work, or what it raised.
 
-        With ``stop_at_failure`` no further round begins after a failure, and in a race none after a success;
-        works that had not ended then have raised CancelledError.
+        No further round begins once more works have failed than are ``tolerated`` (None = any number), nor
+        once enough have succeeded; works that had not ended then have raised CancelledError.
         """
         tasks = [asyncio.create_task(work()) for work in works]
         self._places = {task: place for place, task in enumerate(tasks)}
@@ -172,10 +180,11 @@ class Rounds:
             while self._live:
                 await self._quiet.wait()
                 self._quiet.clear()
-                ended = [_error_of(task) for task in tasks if task.done()]
-                has_failed = stop_at_failure and any(error is not None for error in ended)
-                is_won = self._is_race and None in ended
-                if not self._asked or has_failed or is_won:
+                errors = [_error_of(task) for task in tasks if task.done()]
+                self._succeeded = errors.count(None)
+                has_failed = tolerated is not None and len(errors) - self._succeeded > tolerated
+                is_enough = self._enough is not None and self._succeeded >= self._enough
+                if not self._asked or has_failed or is_enough:
                     break
                 await self._make_round()
         finally:
@@ -209,13 +218,14 @@ class Rounds:
         asked = sorted(self._asked, key=lambda one: one.place)
         brief = [one for one in asked if isinstance(one.call, StepCall) and not one.call.decides]
         asked = brief or asked
-        self._asked = [one for one in self._asked if one not in asked]
+        taken = {one.place for one in asked}
+        self._asked = [one for one in self._asked if one.place not in taken]
         calls = [one for one in asked if isinstance(one.call, StepCall)]
         sleeps = [one for one in asked if not isinstance(one.call, StepCall)]
         outcomes = await self._context.together(
             [one.call for one in calls if isinstance(one.call, StepCall)],
             limit=self._limit,
-            enough=1 if self._is_race else None,
+            enough=None if self._enough is None else self._enough - self._succeeded,
         )
         if sleeps:
             await self._context.sleep(
