@@ -245,6 +245,7 @@ async def test_a_parameter_with_the_name_of_an_option_needs_the_mapping_and_the_
     assert (await run_workflow(right, agents=[agent])).get() == "Hello, Ada!"
 
 
+@pytest.mark.filterwarnings("ignore:asyncio.gather:UserWarning")
 async def test_what_cannot_run_together_is_refused_with_the_remedy() -> None:
     @workflow
     async def gathers(run: Run) -> None:

@@ -16,6 +16,7 @@ from retinue.core.errors import (
     RetinueError,
     StepFailedError,
 )
+from retinue.flows.determinism import Hint, find_hints
 from retinue.flows.run import Run
 from retinue.flows.workflow import CodeWorkflow
 from retinue.workflows.definitions.loading import Loaded
@@ -50,6 +51,10 @@ class HostedWorkflows:
                 "have this name",
                 remedy='give one of them another: @workflow(name="…")',
             )
+
+    def list_hints(self) -> Sequence[Hint]:
+        """What does not belong between the steps of the workflows."""
+        return [hint for name in sorted(self._workflows) for hint in find_hints(self._workflows[name])]
 
     def list_loaded(self) -> Sequence[Loaded]:
         """The workflows as the library lists them, in the order of their names."""
