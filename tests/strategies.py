@@ -6,7 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from retinue.core.call import Hop, TraceContext
+from retinue.core.allowance import Allowance
+from retinue.core.call import Hop, TraceContext, TraceExtension
 from retinue.core.record import (
     AgentRecord,
     Endpoint,
@@ -99,6 +100,20 @@ def _hex(length: int) -> st.SearchStrategy[str]:
     return st.text(_HEX, min_size=length, max_size=length).filter(lambda digits: digits.strip("0") != "")
 
 
+allowances = st.builds(
+    Allowance, st.none() | st.integers(0, 10**12), st.none() | st.integers(0, 10**12)
+).filter(any)
+"""What a chain may still spend, with a limit above 0."""
+
+unknown_fields = st.dictionaries(
+    st.text("abcxyz", min_size=1, max_size=6), st.integers(0, 2**53) | texts | st.lists(texts, max_size=2)
+).filter(lambda fields: not {"at", "kid", "mac"} & fields.keys())
+"""Fields of the trace of a newer release."""
+
+extensions = st.builds(TraceExtension, st.none() | allowances, unknown_fields).filter(
+    lambda extension: bool(extension.allowance or extension.others)
+)
+
 traceparents = st.builds("00-{}-{}-0{}".format, _hex(32), _hex(16), st.sampled_from("01"))
 hops = st.builds(Hop, texts, texts)
 
@@ -121,4 +136,5 @@ def traces(draw: st.DrawFn) -> TraceContext:
         kid=draw(words) if mac else None,
         mac=mac,
         sent_at_ms=draw(st.integers(0, 2**53 - 1)) if mac else None,
+        extension=draw(st.none() | extensions),
     )

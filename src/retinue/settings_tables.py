@@ -167,6 +167,8 @@ class TraceTable(_Table):
 
     max_depth: int = Field(5, ge=1, le=64)
     calls: int = Field(10_000, ge=1)
+    tokens: int | None = Field(None, ge=0)
+    dollars: float | None = Field(None, ge=0)
     refuse_cycles: bool = False
     strict: Literal["off", "trace", "signed"] = "off"
 
@@ -353,6 +355,20 @@ class RunTable(_Table):
     keep: int = Field(100_000, ge=1)
     keep_days: float = Field(30.0, gt=0)
     keep_ids_days: float = Field(365.0, gt=0)
+
+
+class ArtifactTable(_Table):
+    """``[artifacts]``: the size of an artifact, quotas, how long a save holds it, and where content is.
+
+    Without ``registry``, the URL of an OCI registry, content is in the registry of the state folder.
+    """
+
+    max_bytes: int = Field(2 * 1024**3, ge=1024)
+    quota_bytes: int = Field(20 * 1024**3, ge=1024 * 1024)
+    caller_bytes: int = Field(10 * 1024**3, ge=1024 * 1024)
+    keep_days: float = Field(30.0, gt=0)
+    registry: str | None = None
+    repository: str = Field("retinue-artifacts", pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$", max_length=200)
 
 
 class A2aTable(_Table):

@@ -8,7 +8,8 @@ import orjson
 import pytest
 from hypothesis import given
 
-from retinue.core.call import Hop, TraceContext
+from retinue.core.allowance import Allowance
+from retinue.core.call import Hop, TraceContext, TraceExtension
 from retinue.web.codec.merged_traces import merge_traces, parse_traces
 from retinue.web.codec.trace import (
     parse_raw_trace_headers,
@@ -37,6 +38,18 @@ def test_a_trace_that_is_sent_twice_is_read_as_it_was_sent(trace: TraceContext) 
 def test_two_traces_are_merged_whatever_they_are(header: TraceContext, meta: TraceContext) -> None:
     merged = merge_traces(parse_raw_trace_headers(raw(header)), parse_trace_meta(meta_of(meta)))
     assert parse_traces(raw(header), meta_of(meta)) == merged
+
+
+def test_the_smaller_limit_of_the_spending_counts() -> None:
+    header = TraceContext("t", extension=TraceExtension(Allowance(100, None), {"x": 1}))
+    meta = TraceContext("t", extension=TraceExtension(Allowance(90, 5), {"x": 2}))
+    for first, other in ((header, meta), (meta, header)):
+        merged = merge_traces(first, other)
+        assert merged is not None
+        assert merged.allowance == Allowance(90, 5)
+    alone = merge_traces(header, TraceContext("t"))
+    assert alone is not None
+    assert alone.allowance == Allowance(100, None)
 
 
 SENT = TraceContext("abc", 2, (Hop("a", "s"),), ("hub",), 9, 1.5, baggage={"user": "x"})

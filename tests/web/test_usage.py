@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.web.codec.trace import parse_usage, read_usage, render_usage
+from retinue.core.usage import read_usage
+from retinue.web.codec.trace import parse_usage, render_usage
 
 NUMBERS = st.integers(0, 10**9) | st.floats(0, 10**6, allow_nan=False)
 USAGES = st.fixed_dictionaries(

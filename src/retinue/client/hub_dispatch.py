@@ -17,6 +17,7 @@ from retinue.web.fast.plain_http_client import PlainHttpClient
 from retinue.web.mesh_tokens import MeshSigner
 
 if TYPE_CHECKING:
+    from retinue.artifacts.client import ArtifactServer
     from retinue.mcp.upstream.invoker import InteractiveHubCalls
     from retinue.mesh.channel import Channel
     from retinue.mesh.guard.trace_guard import TraceSigner
@@ -97,12 +98,23 @@ class HubDispatch:
             self._plain = await self._stack.enter_async_context(PlainHttpClient())
         if self._plain.can_request(url):
             return self._plain
+        return await self._open_web()
+
+    async def _open_web(self) -> HttpClient:
         if self._web is None:
             # imported here, because aiohttp takes a third of the time of a command
             from retinue.web.http_client import HttpClient
 
             self._web = await self._stack.enter_async_context(HttpClient())
         return self._web
+
+    async def find_artifact_server(self) -> ArtifactServer:
+        """The hub of the moment, for requests of artifacts. Raises what choosing it raises."""
+        from retinue.artifacts.client import ArtifactServer
+
+        link = await self._open()
+        headers = {} if link.hub.token is None else {"authorization": f"Bearer {link.hub.token}"}
+        return ArtifactServer(link.hub.url, link.http, headers, self._open_web)
 
     def _forget(self, link: _Link) -> None:
         """Choose the hub again before the next call; calls in flight keep their connections."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from retinue.core.allowance import Allowance
 from retinue.core.errors import RetinueError
 from retinue.core.quick_dataclass import quick_dataclass
 from retinue.core.record import ListingKey
@@ -58,6 +59,19 @@ class Hop:
 
 
 @quick_dataclass(frozen=True, slots=True)
+class TraceExtension:
+    """The fields of a trace that the first form of its signature does not cover.
+
+    ``allowance`` is what the call and its further calls may still spend. ``others`` are fields of a newer
+    release, which are passed on as they came. ``mac`` signs all of them together with ``mac`` of the trace.
+    """
+
+    allowance: Allowance | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+    mac: str | None = None
+
+
+@quick_dataclass(frozen=True, slots=True)
 class TraceContext:
     """The position of a call in its chain (S-13 … S-15).
 
@@ -81,6 +95,21 @@ class TraceContext:
     depth_given: bool = True
     """False when a message had an id without a depth; the guard then determines it."""
     sent_at_ms: int | None = None
+    extension: TraceExtension | None = None
+
+    @property
+    def allowance(self) -> Allowance | None:
+        """The tokens and the money that the call may still spend; None = no limit."""
+        return None if self.extension is None else self.extension.allowance
+
+    def with_allowance(self, allowance: Allowance | None) -> TraceContext:
+        """The same trace with another allowance."""
+        extension = self.extension
+        if extension is None or not extension.others:
+            extension = None if allowance is None else TraceExtension(allowance)
+        else:
+            extension = TraceExtension(allowance, extension.others)
+        return replace(self, extension=extension)
 
 
 @quick_dataclass(frozen=True, slots=True)

@@ -48,10 +48,13 @@ def find_relayed(call: Call) -> AskedSkill | None:
 
 
 def _answer_of(outcome: Outcome) -> Any:
-    """The result of a relayed call with everything that came with it; raises its error."""
+    """The result of a relayed call with everything that came with it; raises its error.
+
+    Its usage is added to that of the relaying call by the guard.
+    """
     value = outcome.get()
-    if outcome.parts or outcome.warnings or outcome.usage is not None:
-        return Answer(value, outcome.parts, warnings=outcome.warnings, usage=outcome.usage)
+    if outcome.parts or outcome.warnings:
+        return Answer(value, outcome.parts, warnings=outcome.warnings)
     return value
 
 

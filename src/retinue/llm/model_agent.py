@@ -36,14 +36,18 @@ _OF_MODELS = (ASK, COMPLETE)
 
 def model_agent(spec: ModelSpec, open_model: OpenModel, ledger: Ledger, *, version: str) -> Agent:
     """The agent of a model."""
-    calls = ModelCalls(spec, open_model, ledger)
-    agent = Agent(**_facts(spec, version))
+    agent = Agent(**describe_agent(spec, version))
+    add_skills(agent, spec, ModelCalls(spec, open_model, ledger))
+    return agent
+
+
+def add_skills(agent: Agent, spec: ModelSpec, calls: ModelCalls) -> None:
+    """Give an agent the skills of a model agent."""
     _add_roles(agent, spec, calls)
     _add_ask(agent, spec, calls)
     _add_code_skills(agent, spec, calls)
     if spec.backend != "command":
         _add_complete(agent, spec, calls)
-    return agent
 
 
 def describe_model(spec: ModelSpec, version: str) -> AgentRecord:
@@ -63,7 +67,8 @@ def describe_model(spec: ModelSpec, version: str) -> AgentRecord:
     return replace(record, skills=tuple(shown))
 
 
-def _facts(spec: ModelSpec, version: str) -> dict[str, Any]:
+def describe_agent(spec: ModelSpec, version: str) -> dict[str, Any]:
+    """The facts on the card of a model agent, as the options of `Agent`."""
     model = spec.model or (spec.asks_model if spec.backend != "command" else "")
     through = {"anthropic": "Anthropic", "google": "Google", "openai": "OpenAI or a compatible server"}
     vendor = through.get(spec.provider or "", spec.program or "a command")

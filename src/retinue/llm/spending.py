@@ -77,11 +77,14 @@ class Reservation:
 
 
 class Ledger:
-    """The spending of one model agent, in the file ``path``, and the rest of its budget."""
+    """The spending of one model agent, in the file ``path``, and the rest of its budget.
+
+    Without a path the spending is kept in memory, as tests want it.
+    """
 
     def __init__(
         self,
-        path: Path,
+        path: Path | None,
         spec: ModelSpec,
         *,
         tells_cost: bool = False,
@@ -96,6 +99,7 @@ class Ledger:
         self._open: list[Reservation] = []
         self._prices: Prices | None = spec.prices
         self._priced = spec.prices is not None
+        self._in_memory = Day("")
 
     @contextmanager
     def reserve(self, prompt: ModelPrompt, run_id: str) -> Iterator[Reservation]:
@@ -133,7 +137,7 @@ class Ledger:
 
     def read_today(self) -> Spent:
         """The spending of today. Raises StateDamagedError."""
-        return read_day(self._path, self._today()).total
+        return self._read_day().total
 
     def check_prices(self) -> None:
         """Raise InvalidSettingError for a limit of costs without prices."""
@@ -165,7 +169,7 @@ class Ledger:
 
     def _begin(self, prompt: ModelPrompt, run_id: str) -> Reservation:
         self.check_prices()
-        day = read_day(self._path, self._today())
+        day = self._read_day()
         asked = self._most(prompt)
         answer = self._cut_answer(asked, prompt.max_tokens, self._list_limits(day, run_id))
         return Reservation(run_id, answer, self.price(replace(asked, output_tokens=answer)))
@@ -225,24 +229,29 @@ class Ledger:
     def _record(self, reservation: Reservation) -> None:
         used = reservation.used
         assert used is not None
+        if self._path is None:
+            self._in_memory = self._read_day()
+            _add(self._in_memory, reservation.run_id, used)
+            return
         with storage_errors(self._path):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = file_mode(self._path.parent)
         with storage_errors(self._path), FileLock(f"{self._path}.lock", mode=mode):
-            day = read_day(self._path, self._today())
-            day.total.add(used)
-            # the last used run last, so that the oldest are dropped
-            run = day.runs.pop(reservation.run_id, Spent())
-            run.add(used)
-            day.runs[reservation.run_id] = run
-            while len(day.runs) > KEPT_RUNS:
-                del day.runs[next(iter(day.runs))]
+            day = self._read_day()
+            _add(day, reservation.run_id, used)
             document = {
                 "date": day.date,
                 **day.total.as_json(),
                 "runs": {run_id: spent.as_json() for run_id, spent in day.runs.items()},
             }
             replace_file(self._path, orjson.dumps(document), mode=0o600)
+
+    def _read_day(self) -> Day:
+        today = self._today()
+        if self._path is not None:
+            return read_day(self._path, today)
+        day = self._in_memory
+        return day if day.date == today else Day(today, Spent(), day.runs)
 
     def _today(self) -> str:
         return self._clock().date().isoformat()
@@ -252,6 +261,16 @@ class Ledger:
             self._priced = True
             self._prices = find_prices(self._spec.provider, self._spec.asks_model)
         return self._prices
+
+
+def _add(day: Day, run_id: str, used: Usage) -> None:
+    day.total.add(used)
+    # the last used run last, so that the oldest are dropped
+    run = day.runs.pop(run_id, Spent())
+    run.add(used)
+    day.runs[run_id] = run
+    while len(day.runs) > KEPT_RUNS:
+        del day.runs[next(iter(day.runs))]
 
 
 def read_day(path: Path, date: str) -> Day:

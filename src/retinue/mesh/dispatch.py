@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from retinue.core.call import Answer, Attempt, Call, Hop, Outcome
@@ -33,6 +33,7 @@ from retinue.core.record import (
     Skill,
     render_deprecation,
 )
+from retinue.core.usage import add_usage, read_usage
 from retinue.mesh.admission import Admission
 from retinue.mesh.asking.query import QUERY_SKILL
 from retinue.mesh.channel import Channel, NullChannel, PausingChannel
@@ -190,6 +191,8 @@ class Dispatcher:
             self._record(call, _failed(call, state, CallCancelledError(call.skill)), span)
             raise
         self._record(call, outcome, span)
+        if outcome.usage is not None and state.admitted is not None:
+            return replace(outcome, usage=state.admitted.seal(outcome.usage))
         return outcome
 
     async def _name_asked(self, refusal: GuardError, call: Call, view: AgentView | None) -> GuardError:
@@ -425,6 +428,7 @@ def _is_cancelled() -> bool:
 
 def _succeeded(call: Call, state: _CallState, answer: Answer) -> Outcome:
     chosen = state.listing
+    further = None if state.admitted is None else state.admitted.usage
     return Outcome(
         call_id=call.id,
         skill=call.skill,
@@ -435,7 +439,7 @@ def _succeeded(call: Call, state: _CallState, answer: Answer) -> Outcome:
         parts=answer.parts,
         attempts=tuple(state.attempts),
         duration_ms=(time.perf_counter() - state.started) * 1000,
-        usage=answer.usage,
+        usage=answer.usage if further is None else add_usage(read_usage(answer.usage), further),
         warnings=answer.warnings if chosen is None else _with_warning(answer.warnings, chosen),
         meta=answer.meta,
         calls_used=state.calls_used,
@@ -460,6 +464,7 @@ def _failed(call: Call, state: _CallState, error: RetinueError) -> Outcome:
         version=None if chosen is None else chosen.version,
         attempts=tuple(state.attempts),
         duration_ms=(time.perf_counter() - state.started) * 1000,
+        usage=None if state.admitted is None else state.admitted.usage,
         error=error,
         calls_used=state.calls_used,
     )

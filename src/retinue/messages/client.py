@@ -30,10 +30,12 @@ from retinue.core.errors import (
     find_guard_error,
 )
 from retinue.core.record import HUB_NAME, QUERY_CAPABILITIES, Listing, Skill
+from retinue.core.usage import read_usage
 from retinue.mesh.channel import Channel
 from retinue.mesh.guard.trace_guard import AdmittedCall, TraceSigner
 from retinue.messages.codec.envelope import Envelope, NotUnderstoodError, new_envelope, parse_envelope
 from retinue.messages.codec.envelope import render_envelope as render
+from retinue.messages.codec.payloads import INTERRUPTED
 from retinue.messages.conversations import Conversations
 from retinue.web.codec.peer_requests import check_not_refused, is_lost, lost, render_rights
 from retinue.web.codec.trace import CALLS_USED_KEY, render_trace_headers
@@ -93,8 +95,13 @@ class MessageInvoker:
                     outgoing.record_usage(0)
                 raise
             used = reply.trace.get(CALLS_USED_KEY)
-            outgoing.record_usage(used if isinstance(used, int) and used >= 0 else 0)
-        return Answer(value_of(reply, peer.name, skill.id), warnings=reply.warnings)
+            used = used if isinstance(used, int) and used >= 0 else 0
+            usage = outgoing.record_reply(used, read_usage(reply.payload.get("usage")), trace, self._signer)
+            if reply.payload.get("error_code") == INTERRUPTED:
+                # its process has ended, so nobody knows what the task has spent
+                outgoing.record_usage(None)
+            value = value_of(reply, peer.name, skill.id)
+        return Answer(value, usage=usage, warnings=reply.warnings)
 
     def _headers_of(self, listing: Listing, url: str, call: Call) -> dict[str, str]:
         headers = {"content-type": "application/json"}

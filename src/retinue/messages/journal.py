@@ -16,7 +16,7 @@ import structlog
 
 from retinue.core.errors import StateError
 from retinue.messages.codec.envelope import Envelope, NotUnderstoodError, parse_envelope, render_envelope
-from retinue.messages.codec.payloads import PerformativeReply, failed, not_json
+from retinue.messages.codec.payloads import INTERRUPTED, PerformativeReply, failed, not_json
 from retinue.messages.subscriptions import Subscription
 from retinue.messages.tasks import MessageTask
 from retinue.storage.task_store import StoredTask, TaskStore
@@ -131,7 +131,7 @@ def interrupted(task_id: str) -> PerformativeReply:
     text = (
         f"the process of task {task_id} ended while the task ran; it may have done a part — request it again"
     )
-    return failed("interrupted", text, {"task_id": task_id})
+    return failed(INTERRUPTED, text, {"task_id": task_id})
 
 
 def subscription_lost(subscription: Subscription) -> PerformativeReply:

@@ -31,7 +31,7 @@ from retinue.core.errors import (
 )
 from retinue.core.json_values import decode_json
 from retinue.mesh.dispatch import Calls
-from retinue.web.codec.trace import CALLS_USED_KEY, parse_raw_trace_headers
+from retinue.web.codec.trace import CALLS_USED_KEY, USAGE_KEY, parse_raw_trace_headers, render_usage
 from retinue.web.disconnect import CancelOnDisconnect, read_body
 from retinue.web.error_table import rest_fault
 from retinue.web.security import identity_of
@@ -204,6 +204,8 @@ class _CallEndpoint:
             _log.exception("dispatch failed", call_id=call.id, trait=name)
             return _failed(ExecutionFailedError("internal error", remedy=f"see the log for call {call.id}"))
         headers = {CALLS_USED_KEY: str(outcome.calls_used)} if outcome.calls_used else {}
+        if outcome.usage is not None:
+            headers[USAGE_KEY] = render_usage(outcome.usage)
         if isinstance(outcome.error, UnknownSkillError | UnknownAgentError):
             # hidden from this caller, or gone since: both answer as a missing one
             return _missing(f"Trait {name} not found")

@@ -172,6 +172,7 @@ class HubCalls:
                 status,
                 agent=call.agent,
                 duration_ms=(time.perf_counter() - began) * 1000,
+                usage=outgoing.usage or None,
                 error=error,
                 calls_used=outgoing.used,
             )
@@ -259,11 +260,13 @@ async def execute(
         if not error.sent:
             outgoing.record_usage(0)
         raise AgentUnreachableError(target.name, target.url, error.cause, sent=error.sent) from error
+    usage = parse_usage(reply.headers.get(USAGE_KEY))
     if reply.status < 400 or not is_lost(reply.status):
-        outgoing.record_usage(parse_calls_used(reply.headers.get(CALLS_USED_KEY)))
+        used = parse_calls_used(reply.headers.get(CALLS_USED_KEY))
+        usage = outgoing.record_reply(used, usage, trace, signer)
     if notes is not None:
         notes.warnings = parse_warnings(reply.headers.get(WARNINGS_KEY))
-        notes.usage = parse_usage(reply.headers.get(USAGE_KEY))
+        notes.usage = usage
     result = _read_reply(reply, target)
     if notes is not None and result.parts is not None:
         notes.parts = read_parts(result.value, result.parts)

@@ -33,6 +33,7 @@ from retinue.core.errors import (
     UnknownSkillError,
 )
 from retinue.core.parts import list_beside
+from retinue.core.usage import add_usage
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Calls
 from retinue.parts.part import ReadinessProblem
@@ -65,6 +66,7 @@ MAX_AT_ONCE = 16
 _CALLS_USED = CALLS_USED_KEY.lower().encode()
 _WARNINGS = WARNINGS_KEY.lower().encode()
 _USAGE = USAGE_KEY.lower().encode()
+_EVENT_STREAM = EVENT_STREAM.encode()
 
 _NO_TRACE = TraceContext(id="")
 """The trace of a request without one; the guard gives it an id."""
@@ -120,7 +122,7 @@ class ExecuteEndpoint:
         agent = self._agent or scope.get("path_params", {}).get("agent")
         used = _CallsUsed()
         with CancelOnDisconnect(receive, self._watch_after_s):
-            if EVENT_STREAM not in visitor.headers.get(b"accept", b"").decode("latin-1"):
+            if _EVENT_STREAM not in visitor.headers.get(b"accept", b""):
                 await _send(send, await self._answer(body, visitor, agent, used), used)
                 return
             stream = ReplyStream(send)
@@ -199,7 +201,8 @@ class ExecuteEndpoint:
                 error = UnknownSkillError(entry.method)
             used.calls += outcome.calls_used or 0
             used.warnings += outcome.warnings
-            used.usage = outcome.usage
+            if outcome.usage is not None:
+                used.usage = add_usage(used.usage, outcome.usage)
             if isinstance(error, StoppingError) and not error.is_nested:
                 used.refusal = error
         except Exception:  # noqa: BLE001 - one failing call must not end a batch
@@ -225,8 +228,8 @@ class ExecuteEndpoint:
 class _CallsUsed:
     """Further calls that a request has caused; reported to its caller, which counts them in its budget.
 
-    ``warnings`` and ``usage`` are those of its outcomes, which the body has no place for; of a batch, the
-    usage of the last.
+    ``warnings`` and ``usage`` are those of its outcomes, which the body has no place for; of a batch, their
+    sum.
     """
 
     calls: int = 0

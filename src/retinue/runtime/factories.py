@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.cards.signatures import CardSigner, CardVerifier
+from retinue.core.allowance import Allowance
 from retinue.core.trust import Trust
 from retinue.mesh.admission import LimitSettings
 from retinue.mesh.dispatch import TimeoutSettings
@@ -140,7 +141,11 @@ def card_signer(signatures: SignatureTable, state: State) -> CardSigner | None:
 def guard_settings(trace: TraceTable) -> GuardSettings:
     """The configured limits of a call chain."""
     return GuardSettings(
-        max_depth=trace.max_depth, calls=trace.calls, refuse_cycles=trace.refuse_cycles, strict=trace.strict
+        max_depth=trace.max_depth,
+        calls=trace.calls,
+        refuse_cycles=trace.refuse_cycles,
+        strict=trace.strict,
+        allowance=Allowance.of(trace.tokens, trace.dollars),
     )
 
 

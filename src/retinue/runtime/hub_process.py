@@ -19,6 +19,7 @@ from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, Setti
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.models import spending_reader
+from retinue.runtime.parts.artifacts import ArtifactsPart
 from retinue.runtime.parts.audit import AuditPart
 from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.children import LogsPart, ModelsPart, SupervisorPart
@@ -106,6 +107,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         StoragePart(),
         DiscoveryPart(),
         RegistryPart(),
+        ArtifactsPart(),
         *list_parts_of("hub", settings.parts.off),
         DashboardPart(),
         UpkeepPart(),

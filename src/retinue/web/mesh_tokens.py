@@ -12,8 +12,9 @@ again (specification 9.2).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from retinue.core.call import Principal, TraceContext
@@ -22,7 +23,7 @@ from retinue.core.errors import ClocksDifferError, NotAuthenticatedError, OtherM
 from retinue.storage.mesh_key import joined_token, key_id
 from retinue.storage.state import State
 from retinue.web.addresses import is_loopback_url
-from retinue.web.codec.trace_signature import is_signed, render_key_id, sign_trace
+from retinue.web.codec.trace_signature import is_signed, render_key_id, sign_trace, sign_usage
 
 BEARER_PREFIX = "rtnm_"
 BEARER_LIFETIME_S = 60
@@ -164,6 +165,10 @@ class MeshSigner:
         if not is_signed(trace, agent, skill, key=self._key):
             return "it does not match the call"
         return self._replays.verify(trace.mac, trace.sent_at_ms)
+
+    def sign_usage(self, usage: Mapping[str, Any], request_mac: str) -> str:
+        """The signature of the usage in the reply to a signed request."""
+        return sign_usage(usage, request_mac, self._key)
 
 
 @dataclass(frozen=True, slots=True)

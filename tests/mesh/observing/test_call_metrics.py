@@ -115,6 +115,16 @@ def test_tokens_and_cost_of_models_are_counted() -> None:
     assert figures.values["retinue_cost_dollars_total"] == {("claude",): 0.5}
 
 
+def test_tokens_of_further_calls_are_counted_where_they_were_spent_alone() -> None:
+    metrics = CallMetrics()
+    spent = {"input_tokens": 10, "output_tokens": 5, "cost_usd": 0.25}
+    metrics.observe(ended("claude", "ask", usage=spent))
+    metrics.observe(ended("helper", "solve", usage={**spent, "input_tokens": 12, "further": spent}))
+    figures = read(metrics)
+    assert sum(figures.values["retinue_tokens_total"].values()) == 17
+    assert sum(figures.values["retinue_cost_dollars_total"].values()) == 0.25
+
+
 def test_hidden_agents_are_counted_as_one_together_with_their_skills() -> None:
     metrics = CallMetrics()
     for agent in ("secret-agent", "secret-too", "plan-agent"):

@@ -22,7 +22,13 @@ from retinue.mesh.dispatch import Invoker
 from retinue.mesh.guard.trace_guard import AdmittedCall, TraceSigner
 from retinue.web.codec.jsonrpc import find_guard_error
 from retinue.web.codec.peer_requests import check_not_refused, is_lost, lost
-from retinue.web.codec.trace import CALLS_USED_KEY, parse_calls_used, render_trace_headers
+from retinue.web.codec.trace import (
+    CALLS_USED_KEY,
+    USAGE_KEY,
+    parse_calls_used,
+    parse_usage,
+    render_trace_headers,
+)
 from retinue.web.transport import HttpRequester, ResponseTooLargeError, TransportError, UrlRefusedError
 
 _UNBOUNDED_S = 3600.0
@@ -81,9 +87,11 @@ class TraitInvoker:
                 if not error.sent:
                     outgoing.record_usage(0)
                 raise AgentUnreachableError(name, base, error.cause, sent=error.sent) from error
+            usage = parse_usage(reply.headers.get(USAGE_KEY))
             if not is_lost(reply.status):
-                outgoing.record_usage(parse_calls_used(reply.headers.get(CALLS_USED_KEY)))
-            return Answer(value=read_reply(name, base, reply.status, reply.body))
+                used = parse_calls_used(reply.headers.get(CALLS_USED_KEY))
+                usage = outgoing.record_reply(used, usage, trace, self._signer)
+            return Answer(value=read_reply(name, base, reply.status, reply.body), usage=usage)
 
 
 def read_reply(name: str, url: str, status: int, body: bytes) -> Any:

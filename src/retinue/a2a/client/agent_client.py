@@ -41,10 +41,11 @@ from retinue.core.errors import (
     TooLargeError,
 )
 from retinue.core.record import Skill
+from retinue.core.usage import read_usage
 from retinue.mesh.channel import Channel
 from retinue.web.codec.jsonrpc import ErrorReply, find_guard_error, parse_response, render_request
 from retinue.web.codec.sse import EventParser
-from retinue.web.codec.trace import USAGE_KEY, read_usage, render_trace_headers, render_trace_meta
+from retinue.web.codec.trace import USAGE_KEY, render_trace_headers, render_trace_meta
 from retinue.web.http_client import HttpClient
 from retinue.web.transport import MAX_RESPONSE_BYTES, ResponseTooLargeError, TransportError
 

@@ -340,11 +340,11 @@ class ImportedAgents(LiveSource[ImportedAgent]):
             raise BusyError(f"{agent.in_flight} calls of agent {name} are in flight", 1.0)
         agent.in_flight += 1
         try:
-            with admitted.relay() as outgoing:
+            with admitted.relay(is_forwarded=True) as outgoing:
                 # it reports no further calls; those that come back with the trace are one hop each
                 outgoing.record_usage(0)
                 # without via: an agent that sends the trace back may use this hub, one hop further on
                 trace = replace(outgoing.trace, via=())
-                return await agent.client.call(skill, call.arguments, trace, channel)
+                return outgoing.take_answer(await agent.client.call(skill, call.arguments, trace, channel))
         finally:
             agent.in_flight -= 1

@@ -129,7 +129,7 @@ class CallTooDeepError(GuardError):
 
 
 class BudgetSpentError(GuardError):
-    """The trace has used up its calls or its seconds, or a model agent its tokens or its money."""
+    """The trace has used up its calls, seconds, tokens or money, or a model agent its own limits."""
 
     type = "budget_spent"
 
@@ -146,9 +146,25 @@ class BudgetSpentError(GuardError):
         GuardError.__init__(error, f"Budget spent: {problem}", facts, remedy=f"raise {setting}")
         return error
 
+    @classmethod
+    def of_chain(cls, what: str, asked: str, need: str, left: str, setting: str) -> Self:
+        """The refusal of a request of ``asked`` that could spend more than its chain of calls has left.
+
+        ``what`` is ``tokens`` or ``money``; ``need`` and ``left`` are written with their unit.
+        """
+        error = cls.__new__(cls)
+        option = "tokens" if what == "tokens" else "dollars"
+        GuardError.__init__(
+            error,
+            f"Budget spent: this chain of calls has {left} left, and the request of {asked} needs {need}",
+            {"what": what, "agent": asked, "setting": setting, "left": left, "need": need},
+            remedy=f"begin it with more ({option} of its budget), or raise {setting}",
+        )
+        return error
+
     @property
     def what(self) -> str:
-        """``calls`` or ``seconds`` of a chain, ``tokens`` or ``money`` of a model agent."""
+        """``calls`` or ``seconds`` of a chain, ``tokens`` or ``money`` of a chain or a model agent."""
         return str(self.facts.get("what", ""))
 
 

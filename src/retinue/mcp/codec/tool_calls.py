@@ -15,12 +15,13 @@ import orjson
 from retinue.core.call import Answer, TextPiece
 from retinue.core.errors import CannotAskError, RemoteFaultError, RetinueError
 from retinue.core.record import Schema, Skill
+from retinue.core.usage import read_usage
 from retinue.mcp.codec.content import parse_block
 from retinue.mcp.codec.messages import Message, Reply
 from retinue.mcp.codec.tools import INPUT_FIELD, RESULT_FIELD, is_input_wrapped, is_output_wrapped
 from retinue.mcp.codec.wire import VERSION_KEY, encode_header
 from retinue.web.codec.jsonrpc import find_guard_error
-from retinue.web.codec.trace import USAGE_KEY, WARNINGS_KEY, read_usage
+from retinue.web.codec.trace import USAGE_KEY, WARNINGS_KEY
 
 VERSION = "2026-07-28"
 WHOLE_KEY = "retinue/whole"

@@ -22,6 +22,7 @@ from retinue.core.errors import (
     RetinueError,
 )
 from retinue.core.record import Listing, Skill
+from retinue.core.usage import Usage, read_usage
 from retinue.mcp.codec.messages import CANCELLED, Message, Reply
 from retinue.mcp.codec.wire import SESSION_HEADER, Incoming
 from retinue.mcp.relay.requests import RelayRequest
@@ -30,7 +31,7 @@ from retinue.mcp.relay.sessions import RelayedSession, RelayedSessions
 from retinue.mcp.upstream.client import AgentClient, AgentResponse, NoEndpointError
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.guard.trace_guard import AdmittedCall
-from retinue.web.codec.trace import find_calls_used
+from retinue.web.codec.trace import USAGE_KEY, find_calls_used
 
 _DRAIN_S = 1.0
 _TOLD_CHARACTERS = 500
@@ -107,9 +108,11 @@ class RelayExchange:
                     outgoing.record_usage(0)
                 raise
             finally:
+                usage: Usage | None = None
                 if self._reply is not None:
-                    outgoing.record_usage(find_calls_used(self._reply.meta))
-        return Answer()
+                    meta = self._reply.meta
+                    usage = outgoing.record_reply(find_calls_used(meta), read_usage(meta.get(USAGE_KEY)))
+        return Answer(usage=usage)
 
     async def send(self, listing: Listing, trace: TraceContext, skill: str) -> None:
         """Send the message and pass the response on, except for its ``final`` part.

@@ -25,6 +25,7 @@ from retinue.core.errors import (
 )
 from retinue.core.parts import value_of_parts
 from retinue.core.record import AgentRecord, Endpoint, Listing, Skill
+from retinue.core.usage import Usage, add_usage, read_usage
 from retinue.mcp.codec.messages import Reply
 from retinue.mcp.codec.tool_calls import (
     ToolCall,
@@ -37,10 +38,11 @@ from retinue.mcp.codec.tool_calls import (
 from retinue.mcp.upstream.client import AgentClient, AgentResponse, NoEndpointError
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.dispatch import Calls, Invoker
+from retinue.mesh.guard.spending import deduct_usage
 from retinue.mesh.guard.trace_guard import AdmittedCall, OutgoingCall
 from retinue.mesh.health.failure_policy import status_of
 from retinue.mesh.permissions import is_exposed_here
-from retinue.web.codec.trace import find_calls_used
+from retinue.web.codec.trace import USAGE_KEY, find_calls_used
 
 MAX_ROUNDS = 20
 """Rounds of questions within one call."""
@@ -61,7 +63,7 @@ class InteractiveInvoker:
         if wanted and not self._client.lacks_endpoint(listing):
             with suppress(NoEndpointError), admitted.forward() as outgoing:
                 reply = await _converse(self._client, listing, skill, call, outgoing, channel)
-                return read_answer(reply, listing.record.name, skill)
+                return _with_usage(read_answer(reply, listing.record.name, skill), outgoing)
             self._client.note_lacking(listing)
         return await self._plain.invoke(listing, skill, call, admitted, channel)
 
@@ -100,7 +102,7 @@ class InteractiveHubCalls:
             reply = await _converse(self._client, self._hub, CALL_SKILL, relayed, outgoing, channel)
             if is_unknown_tool(reply):
                 return await self._plain.dispatch(call, channel)
-            answer = read_answer(reply, self._hub.record.name, CALL_SKILL)
+            answer = _with_usage(read_answer(reply, self._hub.record.name, CALL_SKILL), outgoing)
         except NoEndpointError:
             return await self._plain.dispatch(call, channel)
         except RetinueError as error:
@@ -111,6 +113,7 @@ class InteractiveHubCalls:
                 status,
                 agent=call.agent,
                 duration_ms=(time.perf_counter() - began) * 1000,
+                usage=outgoing.usage or None,
                 error=error,
                 calls_used=outgoing.used,
             )
@@ -133,19 +136,27 @@ async def _converse(
 ) -> Reply:
     """The last reply to a tool call, after all questions were answered by ``channel``."""
     tool_call = ToolCall(skill, call.arguments, channel.capabilities)
+    usage: Usage | None = None
     for number in range(MAX_ROUNDS):
+        trace = outgoing.trace if usage is None else deduct_usage(outgoing.trace, usage)
         try:
-            reply = await _ask(client, listing, tool_call, call, outgoing.trace, channel)
+            reply = await _ask(client, listing, tool_call, call, trace, channel)
         except (AgentUnreachableError, NoEndpointError) as error:
             if number == 0 and (isinstance(error, NoEndpointError) or not error.sent):
                 outgoing.record_usage(0)
             raise
-        outgoing.record_usage(find_calls_used(reply.meta))
+        usage = add_usage(usage, read_usage(reply.meta.get(USAGE_KEY)))
+        usage = outgoing.record_reply(find_calls_used(reply.meta), usage)
         if not reply.needs_input:
             return reply
         answers = await answer_questions(channel, reply)
         tool_call = replace(tool_call, answers=answers, state=read_state(reply))
     raise ExecutionFailedError(f"agent {listing.record.name} asks without end: over {MAX_ROUNDS} rounds")
+
+
+def _with_usage(answer: Answer, outgoing: OutgoingCall) -> Answer:
+    """The answer with the usage that was accepted."""
+    return answer if answer.usage is None else replace(answer, usage=outgoing.usage or None)
 
 
 async def _ask(
@@ -211,8 +222,10 @@ async def answer_question(
         message, schema = str(params.get("message", "")), params.get("requestedSchema") or {"type": "object"}
         try:
             return {"action": "accept", "content": await channel.elicit(message, schema, key=key)}
-        except InputRefusedError:
-            return {"action": "decline"}
+        except InputRefusedError as error:
+            # the agent checks the answer too, and knows then that it was not declined
+            is_declined = error.answer is None
+            return {"action": "decline"} if is_declined else {"action": "accept", "content": error.answer}
     if method == "sampling/createMessage":
         limit = params.get("maxTokens")
         text = await channel.sample(

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from retinue.core.call import Principal
 from retinue.core.errors import ExecutionFailedError, InvalidParametersError, Problem
 from retinue.core.record import Listing, Skill
+from retinue.core.usage import Usage, add_usage, read_usage
 from retinue.mcp.codec.foreign import (
     Requests,
     call_params,
@@ -32,10 +33,11 @@ from retinue.mcp.upstream.invoker import MAX_ROUNDS, answer_question, read_reply
 from retinue.mcp.upstream.open_calls import RequestLimit
 from retinue.mcp.upstream.session import MAX_LISTED, ServerSession, fault_of
 from retinue.mesh.channel import Channel
+from retinue.mesh.guard.spending import deduct_usage
 from retinue.mesh.guard.trace_guard import OutgoingCall
 from retinue.mesh.reading import Completion, PromptMessage, PromptText
 from retinue.mesh.servers import Ask, ServerRequest
-from retinue.web.codec.trace import find_calls_used, parse_trace_meta
+from retinue.web.codec.trace import USAGE_KEY, find_calls_used, parse_trace_meta
 from retinue.web.http_client import HttpClient
 
 Route = Callable[[str], Awaitable[tuple[Listing, AgentClient]]]
@@ -142,16 +144,18 @@ class _AgentConnection:
         principal: Principal,
         channel: Channel,
     ) -> Reply:
+        usage: Usage | None = None
         for _ in range(MAX_ROUNDS):
+            trace = outgoing.trace if usage is None else deduct_usage(outgoing.trace, usage)
             message = self._requests.of(method, params, capabilities=channel.capabilities)
             signed_for = str(params["name"]) if method == "tools/call" else name_read(message)
-            sending = self._client.post(
-                self._listing, message, outgoing.trace, principal, signed_for=signed_for
-            )
+            sending = self._client.post(self._listing, message, trace, principal, signed_for=signed_for)
             async with sending as response:
                 reply = await read_reply(response, channel)
             # a list runs nothing
-            outgoing.record_usage(0 if method.endswith("/list") else find_calls_used(reply.meta))
+            usage = add_usage(usage, read_usage(reply.meta.get(USAGE_KEY)))
+            used = 0 if method.endswith("/list") else find_calls_used(reply.meta)
+            usage = outgoing.record_reply(used, usage)
             if not reply.needs_input:
                 return reply
             answers = {

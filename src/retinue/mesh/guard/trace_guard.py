@@ -6,7 +6,8 @@ at least 1 + the depth of this process's own calls in flight in that trace, so t
 drops the depth still grows, and its budget as at most what those calls were given (specification 7.5; S-14,
 S-15; decision 0018).
 
-The tree of calls is bounded because each call gets a share of its caller's budget (``budget``).
+The tree of calls is bounded because each call gets a share of its caller's budget (``budget``). So is what it
+spends on models, where the trace limits that (``spending``).
 """
 
 from __future__ import annotations
@@ -17,16 +18,31 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
-from retinue.core.call import Call, Hop, TraceContext, new_id
+from retinue.core.allowance import Allowance, Amount
+from retinue.core.call import Answer, Call, Hop, TraceContext, TraceExtension, new_id
 from retinue.core.errors import BudgetSpentError, CallTooDeepError, InvalidRequestError
+from retinue.core.usage import Usage, add_usage, as_further
 from retinue.mesh.guard.budget import TraceBudget
 from retinue.mesh.guard.cycles import TraceBreaker, draw_path, find_cycle, guess_cycle
+from retinue.mesh.guard.spending import (
+    NOTHING,
+    SpendingBudget,
+    accept_usage,
+    count_unclaimed,
+    limit_claim,
+    limit_new,
+    seal_usage,
+    without_others,
+)
 
 MAX_DEPTH = 5
 """The greatest depth that is admitted (S-14)."""
 
 UNKNOWN = Hop("?", "?")
 """The unknown hops between a call of this process and the claim that came back."""
+
+NO_USAGE: Usage = {}
+"""The usage of a call that has spent nothing."""
 
 Strictness = Literal["off", "trace", "signed"]
 
@@ -36,13 +52,15 @@ class GuardSettings:
     """Bounds of one process: depth, budget of a new trace, cycles, and the trace breaker.
 
     ``strict`` "trace" rejects a call without a trace or with an invalid signature; "signed" rejects
-    everything that this mesh has not signed (specification 5, doubt 2).
+    everything that this mesh has not signed (specification 5, doubt 2). ``allowance`` = the tokens and the
+    money of a new trace.
     """
 
     max_depth: int = MAX_DEPTH
     calls: int = 10_000
     refuse_cycles: bool = False
     strict: Strictness = "off"
+    allowance: Allowance | None = None
     refusals_to_open: int = 3
     open_s: float = 60.0
     keep_traces: int = 10_000
@@ -63,6 +81,9 @@ class TraceSigner(Protocol):
         Called once per message: a second call with the same message reports a replay.
         """
 
+    def sign_usage(self, usage: Usage, request_mac: str) -> str:
+        """The signature of a usage in the reply to the request whose trace has this ``mac``."""
+
 
 def new_trace() -> TraceContext:
     """The trace of a new chain: a new id at depth 0."""
@@ -81,6 +102,7 @@ class _InFlight:
 
     traces: list[TraceContext]
     claimed: int = 0
+    claimed_amount: Amount = NOTHING
 
     @property
     def unclaimed(self) -> int:
@@ -139,6 +161,8 @@ class TraceGuard:
             trace = self._judge(trace, call) if trace.id else self._begin(trace)
         target = Hop(agent, call.skill)
         settings = self._settings
+        if settings.allowance is not None and not trace.depth:
+            trace = limit_new(trace, settings.allowance)
         if self._breaker.refused:
             self._breaker.check(trace, target)
         if trace.depth > settings.max_depth:
@@ -159,9 +183,18 @@ class TraceGuard:
         running.in_flight += 1
         running.admitted += 1
         charged = None if trace.trusted or not self._in_flight else self._in_flight.get(trace.id)
+        admitted = AdmittedCall(self, trace, target, charged)
         if charged is not None:
             charged.claimed += 1 + (trace.calls_left or 0)
-        return AdmittedCall(self, trace, target, charged)
+            if (allowance := trace.allowance) is not None:
+                charged.claimed_amount = charged.claimed_amount.plus(allowance.amount)
+        if trace.extension is not None and trace.trusted:
+            admitted.request_mac = call.trace.mac
+        return admitted
+
+    def seal_usage(self, usage: Usage, request_mac: str) -> Usage:
+        """The usage with its signature, for the process of the mesh that sent the request."""
+        return usage if self._signer is None else seal_usage(usage, request_mac, self._signer)
 
     def leave(self, admitted: AdmittedCall) -> None:
         """End an admitted call; with the last one of its trace the counts of the trace are dropped."""
@@ -173,11 +206,15 @@ class TraceGuard:
         if admitted.charged is not None:
             unused = (trace.calls_left or 0) - admitted.calls_used
             admitted.charged.claimed = max(0, admitted.charged.claimed - unused)
+            if admitted.spending is not None:
+                admitted.charged.claimed_amount = admitted.charged.claimed_amount.less(
+                    admitted.spending.left.amount
+                )
 
     def forward(self, trace: TraceContext, calls_left: int | None = None) -> TraceContext:
         """The trace as a hub forwards it: at the same depth, with the hub added to ``via`` and not signed.
 
-        ``calls_left`` is its budget; None = that of ``trace``.
+        ``calls_left`` is its budget; None = that of ``trace``. The fields of its extension stay as they are.
         """
         budget = trace.calls_left if calls_left is None else calls_left
         if self._hub_id is None:
@@ -194,6 +231,7 @@ class TraceGuard:
             baggage=trace.baggage,
             trusted=trace.trusted,
             depth_given=trace.depth_given,
+            extension=trace.extension,
         )
 
     @property
@@ -214,7 +252,8 @@ class TraceGuard:
         calls_left = self._settings.calls - 1
         if trace.calls_left is not None:
             calls_left = min(calls_left, trace.calls_left)
-        return _resolved(trace, new_id(), trace.depth, trace.path, calls_left, began_here)
+        extension = self._limit_claim(trace.extension)
+        return _resolved(trace, new_id(), trace.depth, trace.path, calls_left, began_here, extension)
 
     def _judge(self, trace: TraceContext, call: Call) -> TraceContext:
         """The trace of a received message: as it is where it is signed, else bounded."""
@@ -222,7 +261,9 @@ class TraceGuard:
         if trace.mac is not None and self._signer is not None:
             flaw = self._signer.verify(trace, call.agent or "", call.skill)
             if flaw is None:
-                return _resolved(trace, trace.id, trace.depth, trace.path, trace.calls_left, True)
+                return _resolved(
+                    trace, trace.id, trace.depth, trace.path, trace.calls_left, True, trace.extension
+                )
             if strict != "off":
                 raise _refused(f"the signature of the trace does not hold: {flaw}")
         elif strict == "signed":
@@ -232,12 +273,18 @@ class TraceGuard:
         depth = trace.depth if trace.depth_given else 0
         path = trace.path
         in_flight = self._in_flight.get(trace.id) if self._in_flight else None
+        extension = self._limit_claim(trace.extension)
         if in_flight is not None:
+            extension = limit_claim(extension, count_unclaimed(in_flight.traces, in_flight.claimed_amount))
             deepest = max(in_flight.traces, key=_depth_of)
             if depth <= deepest.depth:
                 depth, path = deepest.depth + 1, (*deepest.path, UNKNOWN)
             calls_left = min(calls_left, in_flight.unclaimed - 1)
-        return _resolved(trace, trace.id, depth, path, calls_left, False)
+        return _resolved(trace, trace.id, depth, path, calls_left, False, extension)
+
+    def _limit_claim(self, extension: TraceExtension | None) -> TraceExtension | None:
+        default = self._settings.allowance
+        return None if extension is None and default is None else limit_claim(extension, default)
 
     def _too_deep(self, trace: TraceContext, target: Hop, cycle: str) -> CallTooDeepError:
         self._breaker.record_refusal(trace, target)
@@ -252,25 +299,40 @@ class TraceGuard:
         else:
             in_flight.traces.append(trace)
 
-    def call_ended(self, trace: TraceContext) -> int:
-        """Record that the call ended; returns how much of its budget came back here as claims."""
+    def call_ended(self, trace: TraceContext) -> tuple[int, Amount]:
+        """Record that the call ended; returns how much of its budgets came back here as claims."""
         in_flight = self._in_flight[trace.id]
         in_flight.traces.remove(trace)
         spent = min(max(in_flight.claimed, 0), trace.calls_left or 0)
         in_flight.claimed -= spent
+        amount = NOTHING
+        if trace.allowance is not None and in_flight.claimed_amount != NOTHING:
+            amount = in_flight.claimed_amount.at_most(trace.allowance.amount)
+            in_flight.claimed_amount = in_flight.claimed_amount.less(amount)
         if not in_flight.traces:
             del self._in_flight[trace.id]
-        return spent
+        return spent, amount
 
 
 class AdmittedCall:
     """An admitted call: its resolved trace, and the traces and budgets of calls made from it.
 
     With ``may_repeat`` a part of the budget is kept back when the call is handed on. ``charged`` are the
-    calls of this process whose budget the call uses, where its trace is a claim.
+    calls of this process whose budget the call uses, where its trace is a claim. ``usage`` is what its
+    further calls have spent on models. ``request_mac`` = the signature of a request that limits that.
     """
 
-    __slots__ = ("_budget", "_guard", "_here", "charged", "may_repeat", "trace")
+    __slots__ = (
+        "_budget",
+        "_guard",
+        "_here",
+        "_spending",
+        "charged",
+        "may_repeat",
+        "request_mac",
+        "trace",
+        "usage",
+    )
 
     def __init__(
         self, guard: TraceGuard, trace: TraceContext, here: Hop, charged: _InFlight | None = None
@@ -278,6 +340,9 @@ class AdmittedCall:
         self._guard = guard
         self._here = here
         self._budget: TraceBudget | None = None
+        self._spending: SpendingBudget | None = None
+        self.usage: Usage | None = None
+        self.request_mac: str | None = None
         self.trace = trace
         self.charged = charged
         self.may_repeat = False
@@ -295,66 +360,148 @@ class AdmittedCall:
         """Further calls that this one has caused, or may still cause without reporting them."""
         return 0 if self._budget is None else self._budget.used
 
+    @property
+    def spending(self) -> SpendingBudget | None:
+        """What this call may still spend on models; None without a limit."""
+        if self._spending is None and (allowance := self.trace.allowance) is not None:
+            self._spending = SpendingBudget(allowance)
+        return self._spending
+
+    def seal(self, usage: Usage) -> Usage:
+        """The usage of this call as its reply has it: signed if the request was signed and limits it."""
+        return usage if self.request_mac is None else self._guard.seal_usage(usage, self.request_mac)
+
+    def settle_usage(self, outgoing: OutgoingCall, amount: Amount, *, failed: bool) -> None:
+        """Count what an ended call has spent; ``amount`` is what came back here as claims.
+
+        The usage of a call that was only handed on is that of its answer, unless it failed.
+        """
+        usage, share = outgoing.usage, outgoing.trace.allowance
+        if share is not None and (spending := self.spending) is not None:
+            self.usage = add_usage(self.usage, spending.settle(share, usage, amount))
+        if usage and not outgoing.is_forwarded:
+            self.usage = add_usage(self.usage, as_further(usage))
+        elif usage and failed:
+            self.usage = add_usage(self.usage, usage)
+
     def set_agent(self, agent: str) -> None:
         """Set the agent that took the call, where the guard did not know it yet."""
         if agent != self._here.agent:
             self._here = Hop(agent, self._here.skill)
 
-    def further_call(self, seconds_left: float | None = None) -> OutgoingCall:
+    def further_call(
+        self, seconds_left: float | None = None, *, siblings: int = 1, most: Allowance | None = None
+    ) -> OutgoingCall:
         """One call made from this one, one hop deeper; raises BudgetSpentError.
 
         A hop that is too deep costs nothing: the called process rejects it, with a better explanation.
+        ``siblings`` = how many such calls begin at once; ``most`` limits what this one may spend.
         """
         hops = self._guard.max_depth - self.trace.depth - 1
-        if hops < 0:
-            trace = next_hop(self.trace, self._here, calls_left=0, seconds_left=seconds_left)
-            return OutgoingCall(trace, None, self._guard)
-        share = self.budget.reserve(hops)
+        share = 0 if hops < 0 else self.budget.reserve(hops)
         trace = next_hop(self.trace, self._here, calls_left=share, seconds_left=seconds_left)
-        return OutgoingCall(trace, self.budget, self._guard)
+        if most is not None or trace.extension is not None:
+            trace = trace.with_allowance(self._share_spending(siblings, most))
+        return OutgoingCall(trace, None if hops < 0 else self.budget, self._guard, self)
+
+    def _share_spending(self, siblings: int, most: Allowance | None) -> Allowance | None:
+        spending = self.spending
+        if spending is None:
+            return most
+        return spending.reserve(siblings) if most is None else spending.reserve_most(most)
 
     def forward(self) -> OutgoingCall:
         """This call, forwarded to an agent elsewhere with the whole budget."""
         share = self.budget.reserve_rest(spare=self.may_repeat)
-        return OutgoingCall(self._guard.forward(self.trace, share), self.budget)
+        trace = self._guard.forward(self.trace, share)
+        if trace.extension is not None and (spending := self.spending) is not None:
+            trace = trace.with_allowance(spending.reserve_rest(spare=self.may_repeat))
+        return OutgoingCall(trace, self.budget, admitted=self, is_forwarded=True)
 
-    def relay(self) -> OutgoingCall:
-        """This call, relayed to another skill with the whole budget."""
+    def relay(self, *, is_forwarded: bool = False) -> OutgoingCall:
+        """This call, relayed to another skill with the whole budget.
+
+        ``is_forwarded`` = it is the same skill, elsewhere: the usage comes with its answer.
+        """
         share = self.budget.reserve_rest(spare=self.may_repeat)
         trace = self.trace
         if share != trace.calls_left:
             trace = replace(trace, calls_left=share)
-        return OutgoingCall(trace, self.budget)
+        if trace.extension is not None and (spending := self.spending) is not None:
+            trace = trace.with_allowance(spending.reserve_rest(spare=self.may_repeat))
+        return OutgoingCall(trace, self.budget, admitted=self, is_forwarded=is_forwarded)
 
     def relay_one_of_many(self, calls: int) -> OutgoingCall:
         """As `relay`, for one of many messages at once: each has at most ``calls`` further calls.
 
-        Raises BudgetSpentError.
+        It may spend nothing on models where the trace limits that. Raises BudgetSpentError.
         """
         share = self.budget.reserve_few(calls)
-        return OutgoingCall(replace(self.trace, calls_left=share), self.budget)
+        trace = replace(self.trace, calls_left=share)
+        if trace.extension is not None and (spending := self.spending) is not None:
+            trace = trace.with_allowance(spending.reserve_nothing())
+        return OutgoingCall(trace, self.budget, admitted=self)
 
 
 class OutgoingCall:
     """A call in flight, as a context manager; ``trace`` is sent with it.
 
     On leaving, the unused part of its share of the budget is returned if `record_usage` was called. Without
-    it the share stays spent, because the call may still be running.
+    it the share stays spent, because the call may still be running. ``admitted`` is the call that makes it;
+    ``is_forwarded`` = it is that call itself, whose answer has the usage.
     """
 
-    __slots__ = ("_budget", "_guard", "trace", "used")
+    __slots__ = ("_admitted", "_budget", "_guard", "is_forwarded", "trace", "usage", "used")
 
     def __init__(
-        self, trace: TraceContext, budget: TraceBudget | None = None, guard: TraceGuard | None = None
+        self,
+        trace: TraceContext,
+        budget: TraceBudget | None = None,
+        guard: TraceGuard | None = None,
+        admitted: AdmittedCall | None = None,
+        *,
+        is_forwarded: bool = False,
     ) -> None:
         self.trace = trace
         self._budget = budget
         self._guard = guard
+        self._admitted = admitted
+        self.is_forwarded = is_forwarded
         self.used: int | None = None
+        self.usage: Usage | None = None
 
-    def record_usage(self, calls_used: int | None) -> None:
-        """Record how many further calls the call has caused; None = unknown."""
+    def record_usage(self, calls_used: int | None, usage: Usage | None = None) -> None:
+        """Record how many further calls the call has caused, and what it has spent on models.
+
+        ``calls_used`` None = unknown. ``usage`` None = nothing was spent if the calls are known, else that
+        is unknown too; {} = nothing was spent.
+        """
         self.used = calls_used
+        if usage is None and calls_used is not None:
+            usage = NO_USAGE
+        self.usage = usage
+
+    def record_reply(
+        self,
+        calls_used: int | None,
+        usage: Usage | None,
+        sent: TraceContext | None = None,
+        signer: TraceSigner | None = None,
+    ) -> Usage | None:
+        """Record what the reply to a request reports; returns its usage as it is accepted.
+
+        ``sent`` is the trace of the request, by default that of the call. ``signer`` checks a signed usage.
+        """
+        accepted = None if usage is None else accept_usage(usage, sent or self.trace, signer)
+        self.used = calls_used
+        self.usage = NO_USAGE if accepted is None else accepted
+        return accepted
+
+    def take_answer(self, answer: Answer) -> Answer:
+        """The answer of an agent of no mesh with its usage as it is accepted; it makes no further calls."""
+        if answer.usage is None:
+            return answer
+        return replace(answer, usage=self.record_reply(0, answer.usage))
 
     def __enter__(self) -> Self:
         if self._guard is not None:
@@ -364,9 +511,11 @@ class OutgoingCall:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        seen_here = 0 if self._guard is None else self._guard.call_ended(self.trace)
+        seen_here, amount = (0, NOTHING) if self._guard is None else self._guard.call_ended(self.trace)
         if self.used is not None and self._budget is not None:
             self._budget.settle(self.trace.calls_left or 0, max(self.used, seen_here))
+        if self._admitted is not None and (self.usage or self.trace.extension is not None):
+            self._admitted.settle_usage(self, amount, failed=kind is not None)
 
 
 def next_hop(
@@ -382,6 +531,7 @@ def next_hop(
         calls_left=calls_left,
         seconds_left=seconds_left,
         trusted=True,
+        extension=trace.extension if trace.trusted or trace.extension is None else without_others(trace),
     )
 
 
@@ -392,6 +542,7 @@ def _resolved(
     path: tuple[Hop, ...],
     calls_left: int | None,
     trusted: bool,
+    extension: TraceExtension | None,
 ) -> TraceContext:
     # Every field by name: dataclasses.replace takes three times as long, and most calls get here.
     return TraceContext(
@@ -405,6 +556,7 @@ def _resolved(
         tracestate=trace.tracestate,
         baggage=trace.baggage,
         trusted=trusted,
+        extension=extension,
     )
 
 

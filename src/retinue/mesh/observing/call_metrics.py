@@ -7,9 +7,11 @@ no agent offers has neither.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from retinue.core.errors import LookupFailedError
+from retinue.core.usage import FURTHER, own_part
 from retinue.mesh.observing.events import CallEndedEvent, Event
 from retinue.mesh.observing.metrics import MAX_NAMES, OTHER, BoundedNames, Figures, Histogram, Labels
 
@@ -93,13 +95,17 @@ class CallMetrics:
         return pair
 
     def _count_usage(self, agent: str, usage: object) -> None:
-        """Count what a model reports; the report of a foreign agent may have any form."""
-        if not hasattr(usage, "get"):
+        """Count what a model reports; the report of a foreign agent may have any form.
+
+        Further calls are counted where they are made, so only the own part counts here.
+        """
+        if not isinstance(usage, Mapping):
             return
+        own: Mapping[Any, Any] = own_part(usage) if FURTHER in usage else usage
         for direction in ("input", "output"):
-            tokens = usage.get(f"{direction}_tokens")
+            tokens = own.get(f"{direction}_tokens", 0)
             if type(tokens) is int and 0 < tokens < 1e12:
                 self._tokens[agent, direction] += tokens
-        cost = usage.get("cost_usd")
+        cost = own.get("cost_usd", 0)
         if type(cost) in (int, float) and 0 < cost < 1e9:
             self._cost_usd[agent] += cost

@@ -16,6 +16,9 @@ from retinue.messages.codec.envelope import INVALID_PAYLOAD, Envelope, NotUnders
 from retinue.web.error_table import facts_of, performative_fault
 
 PRIORITIES = ("low", "medium", "high")
+INTERRUPTED = "interrupted"
+"""The error code of a task whose process ended while it ran."""
+
 _SUMMARY_CHARS = 300
 
 Payload = Mapping[str, Any]
@@ -181,7 +184,10 @@ def reply_of_error(error: RetinueError) -> PerformativeReply:
 def reply_of_outcome(outcome: Outcome, task_id: str) -> PerformativeReply:
     """INFORM_RESULT of a call that is done, else what its error is as a performative."""
     if outcome.error is not None:
-        return reply_of_error(outcome.error)
+        reply = reply_of_error(outcome.error)
+        if outcome.usage is None:
+            return reply
+        return PerformativeReply(reply.performative, {**reply.payload, "usage": dict(outcome.usage)})
     value = outcome.value
     details = value if isinstance(value, Mapping) else {"result": value}
     more: dict[str, Any] = {"artifacts": artifacts} if (artifacts := _artifacts(outcome.parts)) else {}

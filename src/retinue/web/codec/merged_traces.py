@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from retinue.core.call import TraceContext
+from retinue.core.allowance import narrow
+from retinue.core.call import TraceContext, TraceExtension
 from retinue.web.codec.trace import (
     DEPTH_KEY,
     DETAIL_KEY,
@@ -71,6 +72,7 @@ def merge_traces(header: TraceContext | None, meta: TraceContext | None) -> Trac
         kid=None,
         mac=None,
         sent_at_ms=None,
+        extension=_merge_extensions(header.extension, meta.extension),
     )
     if merged.traceparent is None:
         merged = replace(merged, traceparent=header.traceparent, tracestate=header.tracestate)
@@ -79,13 +81,25 @@ def merge_traces(header: TraceContext | None, meta: TraceContext | None) -> Trac
     signed = next((trace for trace in (meta, header) if trace.mac and _covers_the_same(trace, merged)), None)
     if signed is None:
         return merged
-    return replace(merged, kid=signed.kid, mac=signed.mac, sent_at_ms=signed.sent_at_ms)
+    extension = signed.extension
+    return replace(merged, kid=signed.kid, mac=signed.mac, sent_at_ms=signed.sent_at_ms, extension=extension)
 
 
 def _covers_the_same(trace: TraceContext, other: TraceContext) -> bool:
     return (trace.id, trace.depth, trace.path, trace.via, trace.calls_left, trace.seconds_left) == (
         (other.id, other.depth, other.path, other.via, other.calls_left, other.seconds_left)
-    )
+    ) and _without_mac(trace.extension) == _without_mac(other.extension)
+
+
+def _merge_extensions(header: TraceExtension | None, meta: TraceExtension | None) -> TraceExtension | None:
+    """Both extensions, with the smaller allowance and without a signature."""
+    if header is None or meta is None:
+        return _without_mac(meta or header)
+    return TraceExtension(narrow(header.allowance, meta.allowance), {**header.others, **meta.others})
+
+
+def _without_mac(extension: TraceExtension | None) -> TraceExtension | None:
+    return None if extension is None else TraceExtension(extension.allowance, extension.others)
 
 
 def _smaller(first: Any, other: Any) -> Any:

@@ -20,7 +20,9 @@ from urllib.parse import quote, unquote
 
 import orjson
 
-from retinue.core.call import Hop, TraceContext
+from retinue.core.allowance import Allowance, to_dollars
+from retinue.core.call import Hop, TraceContext, TraceExtension
+from retinue.core.usage import read_usage
 
 ID_KEY = "X-OpenStarry-Trace-ID"
 DEPTH_KEY = "X-OpenStarry-Trace-Depth"
@@ -32,7 +34,6 @@ WARNINGS_KEY = "X-Retinue-Warnings"
 USAGE_KEY = "X-Retinue-Usage"
 """Header of a reply and ``_meta`` key: a JSON object with the tokens and the cost of a model's answer."""
 
-_USAGE_NUMBERS = ("input_tokens", "output_tokens", "cost_usd")
 _MAX_WARNINGS = 10
 _MAX_WARNING_CHARS = 500
 """In a reply.
@@ -51,6 +52,9 @@ MAX_DETAIL_BYTES = 4096
 The depth is kept (specification 9.2).
 """
 
+MAX_OTHERS_BYTES = 1024
+"""Fields of the detail that this release does not know are dropped where they are longer together."""
+
 CUT = "…"
 """Agent of the hop that replaces those cut out; its skill is their number."""
 
@@ -60,6 +64,9 @@ _MAX_HOPS = 256
 _MAX_NAME = 256
 _MAX_BAGGAGE = 8192
 _MAX_MEMBERS = 180
+
+_COVERED = frozenset({"path", "via", "calls_left", "seconds_left", "at", "kid", "mac"})
+"""The fields of the detail in the first form of the signature; all others belong to the extension."""
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _DIGITS = re.compile(r"[0-9]+")
@@ -191,6 +198,7 @@ def _parse(trace_id: Any, depth: Any, detail: Any, around: Mapping[str, Any]) ->
         kid=kid,
         mac=mac,
         sent_at_ms=sent_at_ms,
+        extension=None if facts.keys() <= _COVERED else _parse_extension(facts),
     )
 
 
@@ -259,6 +267,24 @@ def _parse_seconds(value: Any) -> float | None:
     return float(min(max(value, 0), _MAX_BUDGET))
 
 
+def _parse_extension(facts: Mapping[str, Any]) -> TraceExtension:
+    """The fields beyond the first form; fields that were dropped make its signature invalid."""
+    others = {key: value for key, value in facts.items() if key not in _COVERED}
+    mac = _short_text(others.pop("mac2", None))
+    tokens, dollars = _parse_calls(others.pop("tokens_left", None)), others.pop("dollars_left", None)
+    allowance = Allowance.of(tokens, _parse_seconds(dollars))
+    if others and not _is_short(others):
+        others = {}
+    return TraceExtension(allowance, others, mac)
+
+
+def _is_short(others: Mapping[str, Any]) -> bool:
+    try:
+        return len(orjson.dumps(others)) <= MAX_OTHERS_BYTES
+    except (orjson.JSONEncodeError, RecursionError):  # an integer beyond 64 bits
+        return False
+
+
 def _parse_signature(facts: Mapping[str, Any]) -> tuple[str | None, str | None, int | None]:
     """Key id, signature and time of sending: all three or none."""
     kid, mac, at = _short_text(facts.get("kid")), _short_text(facts.get("mac")), facts.get("at")
@@ -309,7 +335,22 @@ def _detail(trace: TraceContext) -> dict[str, Any]:
         detail["at"] = trace.sent_at_ms
         detail["kid"] = trace.kid
         detail["mac"] = trace.mac
+    if trace.extension is not None:
+        detail |= render_extension(trace.extension)
+        if trace.extension.mac and "mac" in detail:
+            detail["mac2"] = trace.extension.mac
     return detail
+
+
+def render_extension(extension: TraceExtension) -> dict[str, Any]:
+    """The fields of an extension as the detail has them, without its signature."""
+    fields = dict(extension.others)
+    allowance = extension.allowance
+    if allowance is not None and allowance.tokens is not None:
+        fields["tokens_left"] = max(allowance.tokens, 0)
+    if allowance is not None and allowance.microdollars is not None:
+        fields["dollars_left"] = to_dollars(max(allowance.microdollars, 0))
+    return fields
 
 
 def _size(hop: Hop) -> int:
@@ -360,21 +401,3 @@ def parse_usage(header: str | None) -> Mapping[str, Any] | None:
         return read_usage(json.loads(header))
     except (ValueError, RecursionError):
         return None
-
-
-def read_usage(found: Any) -> Mapping[str, Any] | None:
-    """The known facts of a usage that somebody reported: finite numbers, and the name of the model."""
-    if not isinstance(found, Mapping):
-        return None
-    usage: dict[str, Any] = {
-        key: value
-        for key in _USAGE_NUMBERS
-        if isinstance(value := found.get(key), int | float)
-        and not isinstance(value, bool)
-        and 0 <= value < _MAX_BUDGET
-    }
-    if isinstance(model := found.get("model"), str):
-        usage["model"] = model[:_MAX_NAME]
-    if found.get("estimated") is True:
-        usage["estimated"] = True
-    return usage or None

@@ -102,13 +102,14 @@ class ImportedServers(LiveSource[ImportedServer]):
         if server is None:
             raise AgentUnreachableError(name, "its server", "it is not imported any more")
         self.pins.check(name, skill.id)
-        with admitted.relay() as outgoing:
+        with admitted.relay(is_forwarded=True) as outgoing:
             # it reports no further calls; those that come back with the trace are one hop each
             outgoing.record_usage(0)
             meta, within_s = trace_for(outgoing.trace), None
             if call.deadline is not None:
                 within_s = call.deadline - asyncio.get_running_loop().time()
-            return await server.with_session(
+            answer: Answer = await server.with_session(
                 meta,
                 lambda session: session.call(skill, call.arguments, meta, channel, within_s=within_s),
             )
+            return outgoing.take_answer(answer)
