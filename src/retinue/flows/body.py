@@ -56,6 +56,8 @@ class HostedWorkflows:
 
     def list_hints(self) -> Sequence[Hint]:
         """What does not belong between the steps of the workflows."""
+        if not self._workflows:
+            return []
         from retinue.flows.determinism import find_hints
 
         return [hint for name in sorted(self._workflows) for hint in find_hints(self._workflows[name])]

@@ -93,7 +93,7 @@ def test_a_warning_of_a_workflow_in_python_names_line_and_remedy_and_is_no_fault
     checked = retinue("workflows", "check", "stamping.py")
     assert checked.exit_code == 0
     assert checked.stdout.splitlines() == [
-        "stamping.py:8:12: warning: time.time() reads the clock, which differs each time the function is begun"
-        " — use await run.now()",
+        "stamping.py:8:12: warning: time.time() reads the clock, which differs each time "
+        "the function is begun — use await run.now()",
         "stamping.py: ok",
     ]
