@@ -22,6 +22,7 @@ from retinue.workflows.runs.records import (
     ChildOutcome,
     ChildRun,
     EventKind,
+    Extension,
     Fault,
     RunEvent,
     RunRecord,
@@ -105,6 +106,7 @@ class Run:
         self.stopping = False
         self.finished_seq = 0
         self.undo_requests = 0
+        self.extensions: list[Extension] = []
         self._signals: dict[str, deque[Any]] = defaultdict(deque)
         self._signalled = asyncio.Event()
 
@@ -186,6 +188,9 @@ class MemoryContext:
 
     async def count_undo_requests(self) -> int:
         return self._run.undo_requests
+
+    async def list_extensions(self) -> Sequence[Extension]:
+        return tuple(self._run.extensions)
 
     def record_usage(self, calls: int | None) -> None:
         self.calls = calls

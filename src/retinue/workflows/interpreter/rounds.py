@@ -23,7 +23,7 @@ from retinue.workflows.runs.ports import (
     StepCall,
     WaitMode,
 )
-from retinue.workflows.runs.records import ChildOutcome, ChildRun, RunRequest, StepOutcome
+from retinue.workflows.runs.records import ChildOutcome, ChildRun, Extension, RunRequest, StepOutcome
 
 T = TypeVar("T")
 
@@ -56,6 +56,9 @@ class MarkedContext:
     async def count_undo_requests(self) -> int:
         return await self._context.count_undo_requests()
 
+    async def list_extensions(self) -> Sequence[Extension]:
+        return await self._context.list_extensions()
+
     def record_usage(self, calls: int | None) -> None:
         self._context.record_usage(calls)
 
@@ -75,7 +78,7 @@ class MarkedContext:
         mark = mark or self._mark
         if self._rounds is not None:
             # the choice of an agent decides no race
-            decides = (facts or {}).get("kind") == "call"
+            decides = (facts or {}).get("kind") in ("call", "model")
             return await self._rounds.step(StepCall(path, effect, timeout_s, facts, count, mark, decides))
         return await self._context.step(
             path, effect, timeout_s=timeout_s, facts=facts, count=count, mark=mark
@@ -90,8 +93,9 @@ class MarkedContext:
     async def together(
         self, calls: Sequence[StepCall], *, limit: int | None = None, enough: int | None = None
     ) -> tuple[StepOutcome, ...]:
-        self._refuse_rounds("together")
         marked = [call if call.mark else replace(call, mark=self._mark) for call in calls]
+        if self._rounds is not None:
+            return await self._rounds.together(marked)
         return await self._context.together(marked, limit=limit, enough=enough)
 
     async def child(self, path: str, request: RunRequest) -> ChildRun:
@@ -159,6 +163,8 @@ class Rounds:
         self._enough = enough
         self._succeeded = 0
         self._asked: list[_Asked] = []
+        self._waiting: set[int] = set()
+        """The places of the works that wait for a durable call."""
         self._live = 0
         self._quiet = asyncio.Event()
         self._places: dict[asyncio.Task[Any] | None, int] = {}
@@ -200,15 +206,32 @@ class Rounds:
         outcome: StepOutcome = await self._ask(call.path, call)
         return outcome
 
+    async def together(self, calls: Sequence[StepCall]) -> tuple[StepOutcome, ...]:
+        """Make several durable calls of one step in the next round.
+
+        Raises DurableRuleError where some steps are enough, because a call of one that succeeds would count.
+        """
+        if self._enough is not None:
+            raise DurableRuleError("run.think cannot be made in a race: race workflows that think")
+        answers = [self._add(call.path, call) for call in calls]
+        self._note()
+        return tuple([await answer for answer in answers])
+
     async def sleep(self, path: str, seconds: float) -> None:
         """Sleep between two rounds; all steps that sleep then sleep as long as the longest."""
         await self._ask(path, seconds)
 
     async def _ask(self, path: str, call: StepCall | float) -> Any:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._asked.append(_Asked(self._places[asyncio.current_task()], path, call, answer))
+        answer = self._add(path, call)
         self._note()
         return await answer
+
+    def _add(self, path: str, call: StepCall | float) -> asyncio.Future[Any]:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        place = self._places[asyncio.current_task()]
+        self._asked.append(_Asked(place, path, call, answer))
+        self._waiting.add(place)
+        return answer
 
     async def _make_round(self) -> None:
         """Make what the steps wait for: brief calls alone, such as choices of agents, else all the others.
@@ -218,8 +241,9 @@ class Rounds:
         asked = sorted(self._asked, key=lambda one: one.place)
         brief = [one for one in asked if isinstance(one.call, StepCall) and not one.call.decides]
         asked = brief or asked
-        taken = {one.place for one in asked}
-        self._asked = [one for one in self._asked if one.place not in taken]
+        taken = set(asked)
+        self._asked = [one for one in self._asked if one not in taken]
+        self._waiting = {one.place for one in self._asked}
         calls = [one for one in asked if isinstance(one.call, StepCall)]
         sleeps = [one for one in asked if not isinstance(one.call, StepCall)]
         outcomes = await self._context.together(
@@ -235,13 +259,14 @@ class Rounds:
             one.answer.set_result(outcome)
         for one in sleeps:
             one.answer.set_result(None)
+        self._note()  # a step may wait for further ones of the calls that it asked for together
 
     def _end(self, task: asyncio.Task[Any]) -> None:
         self._live -= 1
         self._note()
 
     def _note(self) -> None:
-        if len(self._asked) == self._live:
+        if len(self._waiting) == self._live:
             self._quiet.set()
 
 
