@@ -70,6 +70,8 @@ class Run:
         self._tools = tools
         self._scope = Scope(request.input, ())
         self._names: set[str] = set()
+        self._numbers: dict[str, int] = {}
+        """By the base of names, a number below which all are taken."""
         self._budget = CallBudget(request.origin)
         self._undo: list[Undo] = []
 
@@ -397,10 +399,11 @@ class Run:
         base = _NOT_IN_NAMES.sub("_", wanted)[:_LONGEST_NAME] or "step"
         if not (base[0].isalpha() or base[0] == "_"):
             base = f"_{base}"
-        name, number = base, 1
+        name, number = base, self._numbers.get(base, 1)
         while name in self._names:
             number += 1
             name = f"{base}-{number}"
+        self._numbers[base] = number
         return name
 
 
