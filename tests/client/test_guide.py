@@ -48,6 +48,13 @@ def make_agent() -> Agent:
         await ctx.progress(0.5, "reading")
         return f"good, says {await ctx.elicit('Who are you?', str)}"
 
+    @agent.skill
+    async def summarize(code: str, ctx: Context) -> str:
+        """Summarizes code."""
+        await ctx.progress(0.5, "reading")
+        await ctx.stream_text("short")
+        return "short"
+
     return agent
 
 
@@ -88,12 +95,13 @@ def test_the_functions_of_the_guide_do_what_it_says(
     assert asyncio.run(names["plan_or_explain"](7)) == "wrong: requirements"
     assert asyncio.run(names["watch"]()) == ["reading", "good, says Ada"]
     assert asyncio.run(names["run_flow"]()) is True
+    assert asyncio.run(names["watch_run"]()) == ["reading", "short"]
     assert asyncio.run(names["look_around"]()) == "plan-agent"
     assert names["count_agents"]() == 1
 
     made = CliRunner().invoke(program, ["stubs", str(tmp_path / "mesh_stubs.py")])
     assert made.exit_code == 0
-    assert made.stdout.endswith(f"{tmp_path}/mesh_stubs.py: 4 skills\n")
+    assert made.stdout.endswith(f"{tmp_path}/mesh_stubs.py: 5 skills\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "mesh_stubs", raising=False)
     assert asyncio.run(names["plan_with_types"]()) == "tests"

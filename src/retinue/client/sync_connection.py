@@ -175,9 +175,9 @@ class SyncRunHandle:
         """The id of the run."""
         return self._run.id
 
-    def events(self, *, after: int = 0) -> Iterator[RunUpdate]:
+    def events(self, *, after: int = 0, progress: bool | None = None) -> Iterator[RunUpdate]:
         """As `RunHandle.events`."""
-        return self._thread.iterate(self._run.events(after=after))
+        return self._thread.iterate(self._run.events(after=after, progress=progress))
 
     @overload
     def result(self, *, timeout_s: float | None = None) -> Any: ...
@@ -304,9 +304,12 @@ class SyncMeshConnection:
         id: str | None = None,  # noqa: A002 - the word of the command line
         agents: Mapping[str, str] | None = None,
         timeouts: Mapping[str, Any] | None = None,
+        progress: bool = False,
     ) -> SyncRunHandle:
         """As `MeshConnection.start`."""
-        starting = self._mesh.start(workflow, input, id=id, agents=agents, timeouts=timeouts)
+        starting = self._mesh.start(
+            workflow, input, id=id, agents=agents, timeouts=timeouts, progress=progress
+        )
         return SyncRunHandle(self._thread.run(starting), self._thread)
 
     def run(self, id: str) -> SyncRunHandle:  # noqa: A002 - as of start
