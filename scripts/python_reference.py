@@ -61,6 +61,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
                     "ask",
                     "ask_agents",
                     "mcp",
+                    "save",
                     "progress",
                     "stream_text",
                     "has_progress_listener",
@@ -78,6 +79,17 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
             ),
             Name("current_context"),
             Name("Part"),
+            Name(
+                "Artifact",
+                ("digest", "link", "read", "open", "save", "details", "sync", "to_json"),
+                has_constructor=False,
+            ),
+            Name(
+                "SyncArtifact",
+                ("read", "open", "save"),
+                module="retinue.mesh.artifacts",
+                has_constructor=False,
+            ),
             Name("Answer", ()),
             Name("Example", ()),
             Name("Can", ()),
@@ -170,9 +182,13 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
                 ("from_file", "requests", "list_results", "find_rewritten"),
                 module="retinue.testing.scripted_model",
             ),
+            Name(
+                "RecordedModel", ("recorded", "replayed", "aclose"), module="retinue.testing.recorded_model"
+            ),
             Name("ModelTurn", module="retinue.testing.model_script"),
             Name("connect_agents", module="retinue.testing.memory_mesh"),
             Name("MemoryCaller", ("offer",), module="retinue.testing.memory_caller"),
+            Name("MemoryArtifacts", (), module="retinue.testing.memory_artifacts"),
         ),
     ),
 )

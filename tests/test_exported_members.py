@@ -38,6 +38,8 @@ FACTS: list[dict[str, Any]] = [
     {"type": "unknown_skill"},
     {"type": "skill_not_offered", "near": ["b"]},
     {"type": "unknown_agent"},
+    {"type": "unknown_artifact"},
+    {"type": "quota_exceeded", "limit": 3, "unit": "bytes", "used": 2},
     {"type": "unknown_run"},
     {"type": "run_conflict"},
     {"type": "key_conflict"},

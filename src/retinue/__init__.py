@@ -32,12 +32,14 @@ if TYPE_CHECKING:
         NotAllowedError,
         NotAuthenticatedError,
         OutputInvalidError,
+        QuotaExceededError,
         RemoteFaultError,
         RetinueError,
         RunConflictError,
         SkillNotOfferedError,
         StepFailedError,
         UnknownAgentError,
+        UnknownArtifactError,
         UnknownRunError,
         UnknownSkillError,
         VersionConflictError,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from retinue.core.record import AgentRecord, Example, Skill, Trait
     from retinue.flows.run import Run
     from retinue.flows.workflow import workflow
+    from retinue.mesh.artifacts import Artifact
     from retinue.mesh.asking.query import Can
     from retinue.mesh.directory.directory import Directory
     from retinue.runtime.discovery import discover_agent, open_directory
@@ -55,6 +58,7 @@ __all__ = [
     "AgentRecord",
     "AgentUnreachableError",
     "Answer",
+    "Artifact",
     "BusyError",
     "CallCancelledError",
     "CallTimedOutError",
@@ -78,6 +82,7 @@ __all__ = [
     "Outcome",
     "OutputInvalidError",
     "Part",
+    "QuotaExceededError",
     "RemoteFaultError",
     "RetinueError",
     "Run",
@@ -87,6 +92,7 @@ __all__ = [
     "StepFailedError",
     "Trait",
     "UnknownAgentError",
+    "UnknownArtifactError",
     "UnknownRunError",
     "UnknownSkillError",
     "VersionConflictError",
@@ -104,6 +110,7 @@ _HOMES = {
     "AgentRecord": "retinue.core.record",
     "AgentUnreachableError": "retinue.core.errors",
     "Answer": "retinue.core.call",
+    "Artifact": "retinue.mesh.artifacts",
     "BusyError": "retinue.core.errors",
     "CallCancelledError": "retinue.core.errors",
     "CallTimedOutError": "retinue.core.errors",
@@ -127,6 +134,7 @@ _HOMES = {
     "Outcome": "retinue.core.call",
     "OutputInvalidError": "retinue.core.errors",
     "Part": "retinue.core.call",
+    "QuotaExceededError": "retinue.core.errors",
     "RemoteFaultError": "retinue.core.errors",
     "RetinueError": "retinue.core.errors",
     "Run": "retinue.flows.run",
@@ -136,6 +144,7 @@ _HOMES = {
     "StepFailedError": "retinue.core.errors",
     "Trait": "retinue.core.record",
     "UnknownAgentError": "retinue.core.errors",
+    "UnknownArtifactError": "retinue.core.errors",
     "UnknownRunError": "retinue.core.errors",
     "UnknownSkillError": "retinue.core.errors",
     "VersionConflictError": "retinue.core.errors",

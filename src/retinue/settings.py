@@ -31,6 +31,7 @@ from retinue.settings_tables import (
     A2aTable,
     AccessTable,
     AgentTable,
+    ArtifactTable,
     AuditTable,
     AuthTable,
     DirectoryTable,
@@ -135,6 +136,7 @@ class Settings(_Sources):
     llm: Mapping[str, LlmTable] = {}
     database: Annotated[str, AfterValidator(_check_database)] | None = None
     runs: RunTable = RunTable()
+    artifacts: ArtifactTable = ArtifactTable()
     a2a: A2aTable = A2aTable()
     auth: AuthTable = AuthTable()
     workflows: WorkflowTable = WorkflowTable()

@@ -357,6 +357,20 @@ class RunTable(_Table):
     keep_ids_days: float = Field(365.0, gt=0)
 
 
+class ArtifactTable(_Table):
+    """``[artifacts]``: the size of an artifact, quotas, how long a save holds it, and where content is.
+
+    Without ``registry``, the URL of an OCI registry, content is in the registry of the state folder.
+    """
+
+    max_bytes: int = Field(2 * 1024**3, ge=1024)
+    quota_bytes: int = Field(20 * 1024**3, ge=1024 * 1024)
+    caller_bytes: int = Field(10 * 1024**3, ge=1024 * 1024)
+    keep_days: float = Field(30.0, gt=0)
+    registry: str | None = None
+    repository: str = Field("retinue-artifacts", pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$", max_length=200)
+
+
 class A2aTable(_Table):
     """``[a2a]``: retention of ended tasks, addresses of push notifications, cards for clients of 0.3."""
 

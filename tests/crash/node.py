@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from retinue.core.call import Outcome, TraceContext
 from retinue.core.errors import BusyError
+from retinue.mesh.channel import LogLevel
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.caller import Choice
 from retinue.workflows.durable.runs import DurableOptions, DurableRuns
@@ -29,6 +30,7 @@ from retinue.workflows.runs.records import (
     MESH_SCOPES,
     ChildOutcome,
     ChildRun,
+    Extension,
     Origin,
     RunRequest,
     StepOutcome,
@@ -159,11 +161,17 @@ class Watched:
     async def pause(self, seconds: float) -> None:
         await self._context.pause(seconds)
 
+    async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
+        await self._context.log(message, level, data)
+
     async def pass_on(self, code: RunCode) -> NoReturn:
         await self._context.pass_on(code)
 
     async def count_undo_requests(self) -> int:
         return await self._context.count_undo_requests()
+
+    async def list_extensions(self) -> Sequence[Extension]:
+        return await self._context.list_extensions()
 
     def record_usage(self, calls: int | None) -> None:
         self._context.record_usage(calls)

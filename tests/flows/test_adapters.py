@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel
 
-from retinue.flows.steps import find_adapter
+from retinue.flows.steps import _adapter
 
 
 class Cat(BaseModel):
@@ -18,14 +18,14 @@ class Dog(BaseModel):
 
 
 def test_an_adapter_is_made_once_for_a_type() -> None:
-    assert find_adapter(list[int]) is find_adapter(list[int])
+    assert _adapter(list[int]) is _adapter(list[int])
 
 
 def test_unions_of_other_orders_are_equal_but_have_their_own_adapter() -> None:
     assert Cat | Dog == Dog | Cat
-    assert isinstance(find_adapter(Cat | Dog).validate_python({"name": "Rex"}), Cat)
-    assert isinstance(find_adapter(Dog | Cat).validate_python({"name": "Rex"}), Dog)
+    assert isinstance(_adapter(Cat | Dog).validate_python({"name": "Rex"}), Cat)
+    assert isinstance(_adapter(Dog | Cat).validate_python({"name": "Rex"}), Dog)
 
 
 def test_a_type_without_a_hash_has_an_adapter() -> None:
-    assert find_adapter(Annotated[int, ["no hash"]]).validate_python("3") == 3
+    assert _adapter(Annotated[int, ["no hash"]]).validate_python("3") == 3

@@ -98,7 +98,7 @@ async def test_the_type_of_a_file_is_that_of_its_name(mesh: Mesh, tmp_path: Path
 
 async def test_an_empty_file_is_an_artifact(mesh: Mesh) -> None:
     artifact = await mesh.save(b"")
-    assert artifact.size_bytes == 0
+    assert artifact.size == 0
     assert await artifact.read() == b""
 
 

@@ -34,6 +34,7 @@ from retinue.core.record import (
     Skill,
     Trait,
 )
+from retinue.mesh.artifacts import ArtifactStore, with_links
 from retinue.mesh.channel import Channel, NullChannel
 from retinue.mesh.guard.trace_guard import new_trace
 from retinue.mesh.permissions import ExposureLists, expose_resources
@@ -365,13 +366,17 @@ class Agent(Offering):
         timeout_s: float | None = None,
         channel: Channel | None = None,
         peers: Sequence[Agent] = (),
+        artifacts: ArtifactStore | None = None,
     ) -> Any:
         """Call one of the agent's own skills in this process, through the whole dispatch path.
 
-        ``peers`` are the agents that ``ctx.call`` can call. Returns the value; raises the error of a failed
+        ``peers`` are the agents that ``ctx.call`` can call, ``artifacts`` holds what ``ctx.save`` saves, such
+        as `retinue.testing.MemoryArtifacts`. Returns the value; raises the error of a failed
         call.
         """
-        outcome = await self.ask(skill_id, arguments, timeout_s=timeout_s, channel=channel, peers=peers)
+        outcome = await self.ask(
+            skill_id, arguments, timeout_s=timeout_s, channel=channel, peers=peers, artifacts=artifacts
+        )
         return outcome.get()
 
     async def ask(
@@ -382,20 +387,23 @@ class Agent(Offering):
         timeout_s: float | None = None,
         channel: Channel | None = None,
         peers: Sequence[Agent] = (),
+        artifacts: ArtifactStore | None = None,
     ) -> Outcome:
         """As ``call``, but returns the whole outcome: a failure is data."""
         deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         call = Call(
             id=new_id(),
             skill=skill_id,
-            arguments=dict(arguments or {}),
+            arguments=with_links(dict(arguments or {})),
             principal=LOCAL,
             endpoint="in-process",
             trace=new_trace(),
             agent=self.name,
             deadline=deadline,
         )
-        return await local_dispatcher(self, *peers).dispatch(call, channel or NullChannel())
+        return await local_dispatcher(self, *peers, artifacts=artifacts).dispatch(
+            call, channel or NullChannel()
+        )
 
 
 async def _run_to_its_end(in_thread: Coroutine[Any, Any, Any]) -> Any:

@@ -21,6 +21,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import HUB_NAME, QUERY_CAPABILITIES
 from retinue.core.remote_faults import rebuild_error
+from retinue.mesh.artifacts import Artifact, ArtifactStore, Content, with_links
 from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, Answers, ask_agents
 from retinue.mesh.asking.query import MatchType, Query, make_query
 from retinue.mesh.channel import ASKABLE, Channel, LogLevel, NullChannel, Root, run_within
@@ -55,6 +56,7 @@ class Context:
     _channel: Channel
     _mesh: Calls
     _servers: Servers | None = None
+    _artifacts: ArtifactStore | None = None
     _task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
     _cancelled: bool = False
     _failures: list[RetinueError] = field(default_factory=list)
@@ -217,7 +219,7 @@ class Context:
             call = Call(
                 id=call_id,
                 skill=skill,
-                arguments=dict(arguments or {}),
+                arguments=with_links(dict(arguments or {})),
                 principal=Principal(self._agent, "agent", self._outgoing_scopes()),
                 endpoint=AGENT_ENDPOINT,
                 trace=outgoing.trace,
@@ -252,6 +254,29 @@ class Context:
     def _outgoing_scopes(self) -> frozenset[str]:
         # The scope to run code is that of the caller that began the chain, through all agents between.
         return _AGENT_SCOPES | (self.principal.scopes & {"runs_code"})
+
+    @property
+    def artifacts(self) -> ArtifactStore | None:
+        """The store of the artifacts that this skill saves and gets; None in a process without one."""
+        return self._artifacts
+
+    async def save(
+        self, content: Content, media_type: str | None = None, *, name: str | None = None
+    ) -> Artifact:
+        """Save a file and return its link, which a skill returns and passes on.
+
+        ``content`` is the path of a file, bytes, or an asynchronous iterator of bytes; it is read in pieces.
+        Without ``media_type`` it is that of the file's name; ``name`` is the file name for readers. Raises
+        TooLargeError, QuotaExceededError and StorageFullError; then nothing is stored.
+        """
+        if self._artifacts is None:
+            raise ExecutionFailedError(
+                "ctx.save has no store of artifacts",
+                remedy="use it in a skill of an agent that retinue serve runs; in tests give artifacts=",
+            )
+        return await self._artifacts.save(
+            content, media_type, caller=self._agent, name=name, run=self.trace.id
+        )
 
     @asynccontextmanager
     async def mcp(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from retinue.core.record import (
     Skill,
     is_visible,
 )
+from retinue.mesh.artifacts import ArtifactStore
 from retinue.mesh.asking.query import QUERY_SKILL
 from retinue.mesh.channel import ASKABLE, Channel, NullChannel
 from retinue.mesh.directory.routing import select_candidates
@@ -60,21 +61,23 @@ class LocalInvoker:
         timeouts: TimeoutSettings,
         outcomes: OutcomeCache | None = None,
         servers: Servers | None = None,
+        artifacts: ArtifactStore | None = None,
     ) -> None:
         self._servers = servers
+        self._artifacts = artifacts
         self._agents = agents
         self._outcomes = outcomes or OutcomeCache()
         self._mesh = mesh
         self._timeouts = timeouts
 
-    async def invoke(
+    def invoke(
         self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
-    ) -> Answer:
+    ) -> Coroutine[Any, Any, Answer]:
         agent = self._agents[listing.record.name]
         admitted.set_agent(agent.name)
         if skill is QUERY_SKILL or call.idempotency_key is None:
-            return await self._run(agent, skill, call, admitted, channel)
-        return await self._outcomes.run_once(
+            return self._run(agent, skill, call, admitted, channel)
+        return self._outcomes.run_once(
             agent.name, call, lambda: self._run_within(agent, skill, call, admitted, channel)
         )
 
@@ -99,7 +102,9 @@ class LocalInvoker:
         self, agent: Offering, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
     ) -> Answer:
         limit_s = self._timeouts.agent_call_s
-        context = Context(call, agent.name, limit_s, admitted, channel, self._mesh, self._servers)
+        context = Context(
+            call, agent.name, limit_s, admitted, channel, self._mesh, self._servers, self._artifacts
+        )
         if skill is not QUERY_SKILL and call.idempotency_key is not None:
             context.outlive(AFTER_TIME_OUT_S)
         try:
@@ -324,16 +329,18 @@ def local_dispatcher(*agents: Offering, mesh: Calls | None = None, **settings: A
     """A dispatcher of agents of this process; the first one is its default agent.
 
     ``mesh`` takes calls of skills that none of them offers, ``servers`` connects them to MCP servers,
-    ``outcomes`` keeps those of calls with an idempotency key; ``settings`` are further fields of Dispatcher.
+    ``artifacts`` holds the files that they save, ``outcomes`` keeps those of calls
+    with an idempotency key; ``settings`` are further fields of Dispatcher.
     """
     named = {agent.name: agent for agent in agents}
     lookup = LocalLookup(named, settings.pop("url", None))
     timeouts: TimeoutSettings = settings.setdefault("timeouts", TimeoutSettings())
     servers: Servers | None = settings.pop("servers", None)
+    artifacts: ArtifactStore | None = settings.pop("artifacts", None)
     outcomes: OutcomeCache | None = settings.pop("outcomes", None)
     dispatcher = Dispatcher(agent=agents[0].name, lookup=lookup, invoker_of=lambda _: invoker, **settings)
     own_first = OwnSkillsFirst(lookup, dispatcher, mesh or NoMesh())
-    invoker = LocalInvoker(named, own_first, timeouts, outcomes, servers)
+    invoker = LocalInvoker(named, own_first, timeouts, outcomes, servers, artifacts)
     return dispatcher
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import orjson
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -23,13 +24,17 @@ from retinue.authoring.context import Context
 from retinue.authoring.forms import PlainSchema
 from retinue.authoring.json_bytes import with_base64
 from retinue.authoring.results import encode_result, gives_parts, has_parts
+from retinue.core.artifact_links import FORMAT
+from retinue.core.call import Answer
 from retinue.core.errors import (
     ExecutionFailedError,
     InvalidParametersError,
     InvalidSettingError,
+    OutputInvalidError,
     Problem,
 )
 from retinue.core.record import Schema
+from retinue.mesh.artifacts import STORE_KEY
 from retinue.mesh.schema.checks import compile_schema
 from retinue.mesh.schema.messages import describe_shape
 
@@ -62,11 +67,14 @@ class Signature:
     context_name: str | None
     is_async: bool
     names: Mapping[str, str]
+    takes_artifacts: bool = False
 
     def bind(self, arguments: Mapping[str, Any], context: Any) -> dict[str, Any]:
         """Keyword arguments of the function; raises InvalidParametersError."""
         try:
-            model = self.arguments.__pydantic_validator__.validate_python(arguments)
+            # a link becomes an artifact that is read from the store of the context
+            store = {STORE_KEY: getattr(context, "artifacts", None)} if self.takes_artifacts else None
+            model = self.arguments.__pydantic_validator__.validate_python(arguments, context=store)
         except ValidationError as error:
             raise InvalidParametersError(self._explain(arguments, error)) from error
         bound = {self.names[k]: v for k, v in model.__dict__.items()}
@@ -92,6 +100,10 @@ class Signature:
     def encode(self, value: Any) -> Any:
         """The result as a JSON value; content parts are unchanged. Raises OutputInvalidError."""
         if has_parts(value):
+            if self.output_schema is not None and not isinstance(value, Answer):
+                check = compile_schema(self.output_schema, f"output of {self.where}")
+                if not check.is_valid(None):
+                    raise OutputInvalidError.not_announced(self.where)
             return value
         return encode_result(self.where, value, self.result)
 
@@ -210,6 +222,7 @@ def read_signature(
         context_name=context_name,
         is_async=inspect.iscoroutinefunction(function),
         names=names,
+        takes_artifacts=FORMAT.encode() in orjson.dumps(input_schema),
     )
 
 

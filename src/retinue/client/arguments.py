@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from retinue.core.errors import InvalidParametersError, InvalidSettingError, Out
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+    from retinue.mesh.artifacts import ArtifactStore
 
 OPTIONS = ("agent", "version", "key", "timeout_s", "budget", "into")
 """The keywords of a call that are options, and not parameters of the skill."""
@@ -30,6 +33,13 @@ def merge_arguments(arguments: Mapping[str, Any] | None, keywords: Mapping[str, 
     return arguments
 
 
+def as_links(value: Any) -> Any:
+    """A value with links in place of the artifacts in it."""
+    # a program without the module has no artifact
+    artifacts = sys.modules.get("retinue.mesh.artifacts")
+    return value if artifacts is None else artifacts.with_links(value)
+
+
 def check_options(skill: str, used: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Raise InvalidParametersError where a used option is a parameter of the skill, too.
 
@@ -48,16 +58,19 @@ def check_options(skill: str, used: Sequence[str], rows: Sequence[Mapping[str, A
                 raise error
 
 
-def convert(value: Any, into: Any, what: str) -> Any:
+def convert(value: Any, into: Any, what: str, artifacts: ArtifactStore | None = None) -> Any:
     """The value as ``into``: a pydantic model, a dataclass, or any other type that pydantic reads.
 
-    Raises OutputInvalidError for a value of another form, InvalidSettingError for another type.
+    An `Artifact` in it is read from ``artifacts``. Raises OutputInvalidError for a value of
+    another form, InvalidSettingError for another type.
     """
     # imported here, because a call without ``into`` does not need it
     from pydantic import PydanticUserError, ValidationError
 
+    from retinue.mesh.artifacts import STORE_KEY
+
     try:
-        return _adapter_of(into).validate_python(value)
+        return _adapter_of(into).validate_python(value, context={STORE_KEY: artifacts})
     except ValidationError as failure:
         problems = [
             Problem(".".join(map(str, row["loc"])), _describe(row))

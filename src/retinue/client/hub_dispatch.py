@@ -17,13 +17,17 @@ from retinue.web.fast.plain_http_client import PlainHttpClient
 from retinue.web.mesh_tokens import MeshSigner
 
 if TYPE_CHECKING:
+    from retinue.artifacts.client import ArtifactServer
     from retinue.mcp.upstream.invoker import InteractiveHubCalls
     from retinue.mesh.channel import Channel
     from retinue.mesh.guard.trace_guard import TraceSigner
     from retinue.web.http_client import HttpClient
     from retinue.web.transport import HttpStreamer
 
-_TOKEN_REMEDY = "set RETINUE_TOKEN, or store one: retinue context add NAME URL --token-stdin"  # noqa: S105 - a text
+_LOGIN_REMEDY = (
+    "set RETINUE_TOKEN to one of its machine (retinue token new), or store it: "
+    "retinue context add NAME URL --token-stdin"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +101,23 @@ class HubDispatch:
             self._plain = await self._stack.enter_async_context(PlainHttpClient())
         if self._plain.can_request(url):
             return self._plain
+        return await self._open_web()
+
+    async def _open_web(self) -> HttpClient:
         if self._web is None:
             # imported here, because aiohttp takes a third of the time of a command
             from retinue.web.http_client import HttpClient
 
             self._web = await self._stack.enter_async_context(HttpClient())
         return self._web
+
+    async def find_artifact_server(self) -> ArtifactServer:
+        """The hub of the moment, for requests of artifacts. Raises what choosing it raises."""
+        from retinue.artifacts.client import ArtifactServer
+
+        link = await self._open()
+        headers = {} if link.hub.token is None else {"authorization": f"Bearer {link.hub.token}"}
+        return ArtifactServer(link.hub.url, link.http, headers, self._open_web)
 
     def _forget(self, link: _Link) -> None:
         """Choose the hub again before the next call; calls in flight keep their connections."""
@@ -128,10 +143,10 @@ def _explain(error: RetinueError, hub: HubChoice) -> None:
     if isinstance(error, AgentUnreachableError):
         error.message = f"the hub at {hub.url} is unreachable: {error.cause}"
         error.remedy = hub.remedy
-    elif isinstance(error, NotAuthenticatedError) and not hub.is_member:
+    elif isinstance(error, NotAuthenticatedError) and not (hub.is_member and hub.has_own_token):
         verb = "wants a token" if hub.token is None else "rejects the token"
         error.message = f"the hub at {hub.url} {verb}"
-        error.remedy = _TOKEN_REMEDY
+        error.remedy = _LOGIN_REMEDY
     else:
         return
     error.args = (error.message,)

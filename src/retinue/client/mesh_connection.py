@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from cachetools import LRUCache
 
-from retinue.client.arguments import check_options, convert, merge_arguments
+from retinue.client.arguments import as_links, check_options, convert, merge_arguments
 from retinue.client.found_skills import FoundSkills
 from retinue.client.hub_skills import HubSkills, read_agents
 from retinue.client.mesh_client import CallOptions, MeshClient
@@ -25,6 +25,7 @@ from retinue.core.remote_faults import rebuild_error
 
 if TYPE_CHECKING:
     from retinue.client.hub_choice import HubChoice
+    from retinue.mesh.artifacts import Artifact, ArtifactStore, Content
     from retinue.mesh.asking.fanout import Answers
     from retinue.mesh.asking.query import MatchType
     from retinue.mesh.channel import Channel
@@ -61,12 +62,14 @@ class MeshConnection:
         on_question: QuestionHandler | None = None,
         close: Callable[[], Awaitable[None]] | None = None,
         choose: Callable[[], HubChoice] | None = None,
+        artifacts: ArtifactStore | None = None,
     ) -> None:
         self._client = client
         self._timeout_s = timeout_s
         self._on_question = on_question
         self._close = close
         self._choose = choose
+        self._artifacts = artifacts
         self._hub = HubSkills(client, timeout_s)
         self._schemas: LRUCache[str, Sequence[Row]] = LRUCache(_REMEMBERED)
 
@@ -182,6 +185,34 @@ class MeshConnection:
         rows: list[Row] = (await self._hub.read("list_imports"))["imports"]
         return rows
 
+    # artifacts
+
+    async def save(
+        self, content: Content, media_type: str | None = None, *, name: str | None = None
+    ) -> Artifact:
+        """Save a file in the mesh and return its link, which any skill takes as an argument.
+
+        ``content`` is the path of a file, bytes, or an asynchronous iterator of bytes; it is sent in pieces.
+        Without ``media_type`` it is that of the file's name; ``name`` is the file name for readers. Raises
+        TooLargeError and QuotaExceededError; then nothing is stored.
+        """
+        return await self._get_artifacts().save(content, media_type, caller="", name=name)
+
+    def artifact(self, link: Any) -> Artifact:
+        """The artifact of a link in a result, as an object or a text; sends nothing.
+
+        Its ``read``, ``open`` and ``save`` get the content. Raises InvalidRequestError for another value.
+        """
+        # imported here, because most programs use no file
+        from retinue.mesh.artifacts import Artifact
+
+        return Artifact.of(link, self._get_artifacts())
+
+    def _get_artifacts(self) -> ArtifactStore:
+        if self._artifacts is None:
+            raise InvalidSettingError("artifacts", "this mesh has none", remedy="connect to a hub")
+        return self._artifacts
+
     # calls
 
     @overload
@@ -247,7 +278,7 @@ class MeshConnection:
             into=into,
         )
         value = value_with_parts(outcome.get(), outcome.parts)
-        return value if into is None else convert(value, into, skill)
+        return value if into is None else convert(value, into, skill, self._artifacts)
 
     async def ask(
         self,
@@ -330,7 +361,7 @@ class MeshConnection:
         what would surely fail, and RunConflictError for an id of another run.
         """
         run = uuid.uuid4().hex if id is None else id
-        asked: dict[str, Any] = {"workflow": workflow, "input": input, "run": run}
+        asked: dict[str, Any] = {"workflow": workflow, "input": as_links(input), "run": run}
         overrides = {
             kind: dict(steps) for kind, steps in (("agents", agents), ("timeouts", timeouts)) if steps
         }
@@ -447,7 +478,7 @@ class MeshConnection:
         *,
         into: Any = None,
     ) -> Outcome:
-        asked = merge_arguments(arguments, keywords)
+        asked = as_links(merge_arguments(arguments, keywords))
         chosen = _without_none(options)
         used = [*chosen, *(() if into is None else ("into",))]
         if arguments is None and used:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retinue.client.hub_artifacts import LazyArtifacts
 from retinue.client.hub_choice import HubChoice, choose_hub
 from retinue.client.hub_dispatch import HubDispatch
 from retinue.client.mesh_client import MeshClient
@@ -45,6 +46,7 @@ def open_connection(
         on_question=on_question,
         close=dispatch.aclose,
         choose=choice.choose,
+        artifacts=LazyArtifacts(dispatch.find_artifact_server),
     )
 
 

@@ -13,12 +13,15 @@ from concurrent import futures
 from contextlib import suppress
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from retinue.client.mesh_connection import MeshConnection
 from retinue.client.run_handle import RunHandle
 from retinue.client.updates import CallUpdate, Question, QuestionHandler, RunUpdate
 from retinue.core.errors import CallCancelledError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from retinue.mesh.artifacts import Artifact, Content, SyncArtifact
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -198,6 +201,7 @@ class SyncRunHandle:
     signal = _waiting_run(RunHandle.signal)
     cancel = _waiting_run(RunHandle.cancel)
     resume = _waiting_run(RunHandle.resume)
+    extend = _waiting_run(RunHandle.extend)
 
 
 class SyncMeshConnection:
@@ -233,6 +237,21 @@ class SyncMeshConnection:
     ask_agents = _waiting(MeshConnection.ask_agents)
     imports = _waiting(MeshConnection.imports)
     publish = _waiting(MeshConnection.publish)
+
+    def save(
+        self, content: Content, media_type: str | None = None, *, name: str | None = None
+    ) -> SyncArtifact:
+        """As `MeshConnection.save`; the artifact has methods that wait."""
+        return self._bind(self._thread.run(self._mesh.save(content, media_type, name=name)))
+
+    def artifact(self, link: Any) -> SyncArtifact:
+        """As `MeshConnection.artifact`; the artifact has methods that wait."""
+        return self._bind(self._mesh.artifact(link))
+
+    def _bind(self, artifact: Artifact) -> SyncArtifact:
+        from retinue.mesh.artifacts import SyncArtifact
+
+        return SyncArtifact(artifact, self._thread.run)
 
     @overload
     def call(

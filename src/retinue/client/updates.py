@@ -38,7 +38,8 @@ class RunUpdate:
     ``seq`` is the number of the event, after which `RunHandle.events` goes on. ``kind`` is ``step_started``,
     ``step_finished``, ``run_finished`` or another word of the hub, ``at`` a time in seconds since 1970.
     ``facts`` has what belongs to the step: ``kind``, ``agent``, ``skill``, ``duration_ms``, ``error``, and of
-    a step that waits ``topic``, ``message`` and ``schema``.
+    a step that waits ``topic``, ``message`` and ``schema``. ``log`` is a line that a workflow in Python
+    wrote, with ``level``, ``message`` and perhaps ``data``.
 
     A report is of the kind ``progress`` or ``text``. It has no number of its own: ``seq`` is that of the
     event before it, and ``at`` the time when it came. ``text``, ``fraction`` and ``piece`` are as those of a

@@ -39,7 +39,7 @@ LINK_SCHEMA: Final[Mapping[str, Any]] = {
             "type": "object",
             "properties": {
                 LINK_FIELD: {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
-                "size": {"type": "integer", "minimum": 0},
+                "size": {"type": ["integer", "null"], "minimum": 0},
                 "media_type": {"type": "string"},
                 "name": {"type": ["string", "null"]},
             },
@@ -94,7 +94,7 @@ def read_link(value: Any) -> tuple[str, int | None, str | None, str | None]:
     )
 
 
-def render_link(digest: str, size_bytes: int, media_type: str, name: str | None) -> dict[str, Any]:
+def render_link(digest: str, size_bytes: int | None, media_type: str, name: str | None) -> dict[str, Any]:
     """The link as a JSON object."""
     return {LINK_FIELD: digest, "size": size_bytes, "media_type": media_type, "name": name}
 

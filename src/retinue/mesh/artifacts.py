@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import cache
 from hashlib import sha256
 from os import PathLike
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
@@ -84,28 +85,50 @@ class ArtifactStore(Protocol):
         ...
 
 
+class _LinkSerializer:
+    """The serializer of an artifact for pydantic, made at its first use."""
+
+    def __get__(self, artifact: object, owner: type | None = None) -> Any:
+        return _link_serializer()
+
+
+@cache
+def _link_serializer() -> Any:
+    from pydantic_core import SchemaSerializer, core_schema
+
+    serialization = core_schema.plain_serializer_function_ser_schema(Artifact.to_json)
+    return SchemaSerializer(core_schema.any_schema(serialization=serialization))
+
+
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A stored file: a link with its ``digest``, size, media type and name.
+    """A stored file: a link with its digest, its ``size`` in bytes (None = unknown), media type and name.
 
     Skills return it, and take it as a parameter of this type. ``read``, ``save`` and ``open`` get the content
     from the hub or the state folder in pieces; an artifact made of a link alone has no content to read.
     """
 
-    digest: str
-    size_bytes: int = -1
+    # the fields have the names of the link, so that JSON made of an artifact is its link
+    artifact: str
+    size: int | None = None
     media_type: str = UNKNOWN_TYPE
     name: str | None = None
     _store: ArtifactStore | None = field(default=None, repr=False, compare=False)
     _loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False, compare=False)
+    __pydantic_serializer__ = _LinkSerializer()
 
     @classmethod
     def of(cls, link: Any, store: ArtifactStore | None = None) -> Artifact:
         """The artifact of a link in any of its forms. Raises InvalidRequestError."""
         if isinstance(link, Artifact):
             return link if store is None else replace(link, _store=store)
-        digest, size_bytes, media_type, name = read_link(link)
-        return cls(digest, -1 if size_bytes is None else size_bytes, media_type or UNKNOWN_TYPE, name, store)
+        digest, size, media_type, name = read_link(link)
+        return cls(digest, size, media_type or UNKNOWN_TYPE, name, store)
+
+    @property
+    def digest(self) -> str:
+        """The digest of the content: ``sha256:`` and 64 hex digits."""
+        return self.artifact
 
     @property
     def link(self) -> str:
@@ -114,7 +137,7 @@ class Artifact:
 
     def to_json(self) -> dict[str, Any]:
         """The link as a JSON object."""
-        return render_link(self.digest, max(0, self.size_bytes), self.media_type, self.name)
+        return render_link(self.digest, self.size, self.media_type, self.name)
 
     async def details(self) -> Artifact:
         """The artifact as its store knows it, for a link that names the digest alone."""
@@ -221,9 +244,9 @@ class SyncArtifact:
         return self._artifact.digest
 
     @property
-    def size_bytes(self) -> int:
-        """The size of the content, -1 if the link does not tell it."""
-        return self._artifact.size_bytes
+    def size(self) -> int | None:
+        """The size of the content in bytes; None if the link does not tell it."""
+        return self._artifact.size
 
     @property
     def media_type(self) -> str:
@@ -262,15 +285,18 @@ class SyncArtifact:
 
         It does not verify the digest, because it need not read all of the content.
         """
-        artifact = self._artifact if self._artifact.size_bytes >= 0 else self._run(self._artifact.details())
-        return cast(BinaryIO, io.BufferedReader(_Pieces(SyncArtifact(artifact, self._run)), _BUFFER_BYTES))
+        size = self._artifact.size
+        if size is None:
+            size = self._run(self._artifact.details()).size
+        return cast(BinaryIO, io.BufferedReader(_Pieces(self, size or 0), _BUFFER_BYTES))
 
 
 class _Pieces(io.RawIOBase):
     """The content of an artifact as a raw file, of which each read is a request."""
 
-    def __init__(self, artifact: SyncArtifact) -> None:
+    def __init__(self, artifact: SyncArtifact, size: int) -> None:
         self._artifact = artifact
+        self._size = size
         self._at = 0
 
     def readable(self) -> bool:
@@ -283,14 +309,14 @@ class _Pieces(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._artifact.size_bytes}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         if base + offset < 0:
             raise ValueError(f"negative position {base + offset}")
         self._at = base + offset
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        end = min(self._at + len(buffer), self._artifact.size_bytes)
+        end = min(self._at + len(buffer), self._size)
         if end <= self._at:
             return 0
         piece = self._artifact.read(self._at, end)
@@ -317,3 +343,28 @@ def _is_in_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def with_links(value: Any) -> Any:
+    """A value with the links of artifacts in place of them, in lists and mappings too."""
+    if isinstance(value, Artifact | SyncArtifact):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return (
+            {key: with_links(part) for key, part in value.items()} if _has_artifact(value.values()) else value
+        )
+    if isinstance(value, list | tuple):
+        return [with_links(part) for part in value] if _has_artifact(value) else value
+    return value
+
+
+def _has_artifact(values: Iterable[Any], levels: int = 2) -> bool:
+    """Whether there is an artifact among the values, or a few levels below them."""
+    for value in values:
+        if isinstance(value, Artifact | SyncArtifact):
+            return True
+        if levels and isinstance(value, Mapping | list | tuple):
+            parts = value.values() if isinstance(value, Mapping) else value
+            if _has_artifact(parts, levels - 1):
+                return True
+    return False

@@ -52,6 +52,7 @@ RESERVED = frozenset(
         "access",
         "agents",
         "allow_private_urls",
+        "artifacts",
         "audit",
         "auth",
         "database",

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import local_dispatcher
 from retinue.mesh.admission import Admission, ProcessLimits
+from retinue.mesh.artifacts import ArtifactStore
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import TraceGuard, TraceSigner
 from retinue.mesh.idempotency import OutcomeCache
@@ -26,6 +27,7 @@ from retinue.runtime.factories import (
 )
 from retinue.runtime.joined_mesh import AgentCalls, JoinedMesh, LimitedCalls
 from retinue.runtime.launch import Start
+from retinue.runtime.loading.artifacts import JoinedArtifacts, StateArtifacts
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.observing.telemetry import span_opener
 from retinue.settings import Settings, environment
@@ -47,11 +49,15 @@ async def open_agent(kind: Kind, target: Target, hub_url: str | None, start: Sta
         allowed = mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send, mesh)
         stored = OutcomeStore(state, agent.name)
         stack.callback(stored.close)
-        dispatcher = _make_dispatcher(agent, start, allowed, mesh.peers.signer, rule, stored)
+        own = StateArtifacts(settings.artifacts, state, http)
+        stack.callback(own.close)
+        artifacts = JoinedArtifacts(own, state, hub_url, http)
+        dispatcher = _make_dispatcher(agent, start, allowed, mesh.peers.signer, rule, stored, artifacts)
         stack.callback(dispatcher.admission.events.flush)
         shown = OwnAgent(agent, dispatcher.access, start.url)
         process = start.make_process(kind, agent, dispatcher, shown, mesh.peers, mesh.lookup)
         process.add(AgentCalls, AgentCalls(allowed))
+        process.add(StateArtifacts, own)
         yield process
 
 
@@ -62,6 +68,7 @@ def _make_dispatcher(
     signer: TraceSigner,
     rule: AccessRule,
     stored: OutcomeStore,
+    artifacts: ArtifactStore,
 ) -> Dispatcher:
     """The dispatcher of one agent's process; ``rule`` holds the allowed callers."""
     settings = start.settings
@@ -72,6 +79,7 @@ def _make_dispatcher(
         agent,
         mesh=allowed,
         servers=allowed,
+        artifacts=artifacts,
         access=Access({agent.name: rule}),
         url=start.url,
         outcomes=OutcomeCache(stored=stored),

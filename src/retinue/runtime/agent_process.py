@@ -15,6 +15,7 @@ from retinue.runtime.agent_core import attach_model, open_agent
 from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.parts.agent_publication import AgentLinesPart, ListWatchPart, PublicationPart
+from retinue.runtime.parts.artifacts import ArtifactsPart
 from retinue.runtime.parts.author_hints import AuthorHintsPart
 from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.mcp import AgentMcpPart
@@ -102,6 +103,7 @@ def agent_parts(target: Target, options: ServeOptions, settings: Settings) -> Se
         OpenApiPart(),
         ProbesPart(),
         StoragePart(),
+        ArtifactsPart(),
         CallsPart(),
         *publication,
         ListWatchPart(target, options.hub_url),

@@ -19,6 +19,7 @@ from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, Setti
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.models import spending_reader
+from retinue.runtime.parts.artifacts import ArtifactsPart
 from retinue.runtime.parts.audit import AuditPart
 from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.children import LogsPart, ModelsPart, SupervisorPart
@@ -38,6 +39,7 @@ from retinue.runtime.parts.runs import RunsPart
 from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.parts.storage import StoragePart
 from retinue.runtime.parts.upkeep import MeshMapPart, UpkeepPart
+from retinue.runtime.parts.workflow_hints import WorkflowHintsPart
 from retinue.runtime.run_process import own_state, run_process
 from retinue.settings import Settings
 from retinue.storage.audit_store import SqliteAudit
@@ -105,6 +107,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         StoragePart(),
         DiscoveryPart(),
         RegistryPart(),
+        ArtifactsPart(),
         *list_parts_of("hub", settings.parts.off),
         DashboardPart(),
         UpkeepPart(),
@@ -112,6 +115,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         HubLinesPart(options.next_step),
         LogsPart(),
         SupervisorPart(bare=bare),
+        WorkflowHintsPart(),
         RunsPart(starts_early=not bare),
         SchedulesPart(),
         CallsPart(),

@@ -33,7 +33,7 @@ from retinue.runtime.machine.limits import (
 from retinue.runtime.machine.port_holder import find_port_holder
 from retinue.web.connection_gate import ConnectionGate, HttpLimits
 from retinue.web.fast.http_protocol import LimitedHttpProtocol
-from retinue.web.rejections import is_upload_path
+from retinue.web.rejections import is_streamed_path
 
 SUPERVISOR_FD = "RETINUE_SUPERVISOR_FD"
 """Environment variable with the descriptor of the supervisor's socket; when it closes, the child stops."""
@@ -244,7 +244,7 @@ async def serving(
     )
     config.load()
     logging.getLogger("uvicorn.error").addFilter(_is_failure)
-    gate = ConnectionGate(limits, asyncio.get_running_loop(), is_upload_path)
+    gate = ConnectionGate(limits, asyncio.get_running_loop(), is_streamed_path)
     protocol = partial(LimitedHttpProtocol, gate=gate)
     config.http_protocol_class = cast(type[asyncio.Protocol], protocol)
     server = _Server(config)

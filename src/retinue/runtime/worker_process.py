@@ -14,6 +14,7 @@ from retinue.runtime.access import hub_access
 from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource, Start
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
+from retinue.runtime.parts.artifacts import ArtifactsPart
 from retinue.runtime.parts.hub_moments import FirstReadingPart
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.protocols import ProbesPart
@@ -21,6 +22,7 @@ from retinue.runtime.parts.runs import RunsPart
 from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.parts.storage import StoragePart
 from retinue.runtime.parts.upkeep import UpkeepPart
+from retinue.runtime.parts.workflow_hints import WorkflowHintsPart
 from retinue.runtime.run_process import run_process
 from retinue.settings import Settings
 from retinue.storage.run_store import RunStore
@@ -61,9 +63,11 @@ def worker_parts(settings: Settings) -> Sequence[Part]:
         MessagesPart(),
         ProbesPart(),
         StoragePart(),
+        ArtifactsPart(),
         *list_parts_of("worker", settings.parts.off),
         FirstReadingPart(),
         UpkeepPart(),
+        WorkflowHintsPart(),
         RunsPart(),
         SchedulesPart(),
     ]

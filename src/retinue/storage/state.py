@@ -41,6 +41,7 @@ _OWN = (
     "sessions",
     "tasks",
     OUTCOMES,
+    "artifacts.db*",
     "hub.json",
     "hub.lock",
     "hub.log*",
@@ -146,6 +147,11 @@ class State:
     def outcomes_file(self, agent: str) -> Path:
         """The outcomes of an agent's calls by idempotency key."""
         return self.root / OUTCOMES / f"{_UNSAFE.sub('_', agent)[:_MAX_STEM]}.db"
+
+    @property
+    def artifacts(self) -> Path:
+        """The index of the artifacts; their content is in the registry."""
+        return self.root / "artifacts.db"
 
     @property
     def spending(self) -> Path:

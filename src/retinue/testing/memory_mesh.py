@@ -44,6 +44,7 @@ from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.observing.call_figures import CallFigures, TrackRecord
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex
+from retinue.testing.memory_artifacts import MemoryArtifacts
 from retinue.testing.memory_runs import MemoryRuns
 from retinue.workflows.caller import MemoryCache
 from retinue.workflows.dispatch_caller import DispatchCaller
@@ -82,7 +83,8 @@ async def connect_agents(
         find_skill=directory.find_skill,
     )
     directory.subscribe(lambda change: search.note(change.entry.id))
-    own = _OwnAgents()
+    artifacts = MemoryArtifacts()
+    own = _OwnAgents(artifacts)
     lookup = LocalFirst(directory, own)
     dispatcher = Dispatcher(HUB_NAME, lookup, lookup.invoker_of, queries=own)
     for agent in agents:
@@ -122,7 +124,7 @@ async def connect_agents(
             lookup.add(LocalLookup(hub_agents), LocalInvoker(hub_agents, dispatcher, dispatcher.timeouts))
             await directory.ensure_fresh()
             client = MeshClient(_AsProgram(dispatcher), None, endpoint="client")
-            yield MeshConnection(client, timeout_s=timeout_s, on_question=on_question)
+            yield MeshConnection(client, timeout_s=timeout_s, on_question=on_question, artifacts=artifacts)
     finally:
         await directory.aclose()
 
@@ -163,7 +165,8 @@ class _AgentSource(Source):
 class _OwnAgents:
     """Runs the skills of the agents; each agent sees its own private skills."""
 
-    def __init__(self) -> None:
+    def __init__(self, artifacts: MemoryArtifacts) -> None:
+        self._artifacts = artifacts
         self._invokers: dict[str, LocalInvoker] = {}
 
     def add(self, agent: Agent, mesh: Dispatcher) -> None:
@@ -171,7 +174,8 @@ class _OwnAgents:
         named = {agent.name: agent}
         lookup = LocalLookup(named)
         inside = Dispatcher(agent.name, lookup, lambda listing: invoker, admission=mesh.admission)
-        invoker = LocalInvoker(named, OwnSkillsFirst(lookup, inside, mesh), mesh.timeouts)
+        calls = OwnSkillsFirst(lookup, inside, mesh)
+        invoker = LocalInvoker(named, calls, mesh.timeouts, artifacts=self._artifacts)
         self._invokers[agent.name] = invoker
 
     async def invoke(

@@ -53,6 +53,7 @@ from retinue.web.transport import (
 _WHOLE_BODY_BYTES: Final = 1024 * 1024
 """Larger bodies are sent in chunks: aiohttp warns that a single large write blocks the event loop."""
 
+_UPLOADING = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=300.0)
 _UNBOUNDED = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
 _FAILURES = (aiohttp.ClientError, OSError, ValueError)
 
@@ -208,6 +209,30 @@ class HttpClient:
             raise CallTimedOutError(
                 what or f"{method} {_origin(target)}", timeout_s, layer=layer, setting=setting
             ) from None
+        except _FAILURES as error:
+            raise _to_transport_error(error, target) from error
+
+    async def upload(
+        self, method: str, url: str, *, headers: Mapping[str, str], pieces: AsyncIterator[bytes]
+    ) -> HttpResponse:
+        """Send a body in pieces and return the response, whatever its status.
+
+        The server may refuse the request before the body is sent. Only connecting and the wait for the
+        response have time limits. Raises TransportError and UrlRefusedError.
+        """
+        session, target = self._prepare(url)
+        try:
+            async with session.request(
+                method,
+                target,
+                headers=headers,
+                data=pieces,
+                expect100=True,
+                allow_redirects=False,
+                timeout=_UPLOADING,
+            ) as response:
+                content = await _read_capped(response, target, MAX_RESPONSE_BYTES)
+                return HttpResponse(response.status, response.headers, content)
         except _FAILURES as error:
             raise _to_transport_error(error, target) from error
 

@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
+from retinue.core.artifact_links import PATH as ARTIFACTS_PATH
 from retinue.core.errors import AccessError, InsufficientScopeError, RetinueError
 from retinue.web.codec.error_info import render_details
 from retinue.web.codec.jsonrpc import INTERNAL_ERROR, render_error
@@ -214,6 +215,11 @@ def _render_a2a(error: RetinueError) -> bytes:
 def is_upload_path(path: str) -> bool:
     """Whether bodies at this path are uploads to the registry, which are streamed to disk."""
     return path.startswith(REGISTRY_PATH) and "/blobs/uploads/" in path
+
+
+def is_streamed_path(path: str) -> bool:
+    """Whether bodies at this path are streamed to disk: artifacts, and uploads to the registry."""
+    return path == ARTIFACTS_PATH or is_upload_path(path)
 
 
 def _quote_path(path: str) -> str:

@@ -15,10 +15,11 @@ import hmac
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from retinue.core.artifact_links import PATH as ARTIFACTS_PATH
 from retinue.core.call import ANONYMOUS, Principal
 from retinue.core.errors import (
     InsufficientScopeError,
@@ -53,6 +54,9 @@ from retinue.web.rejections import (
     is_registry_path,
     is_upload_path,
 )
+
+if TYPE_CHECKING:
+    from retinue.mesh.admission import ProcessLimits
 
 Headers = Mapping[bytes, bytes]
 
@@ -95,6 +99,7 @@ _READ_ENDS = (
 )
 _SMALL_BODY_BYTES = 64 * 1024
 _MAX_REMEMBERED = 64
+_UNLIMITED = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +181,7 @@ def identity_of(scope: Scope) -> RequestIdentity:
 def is_read_path(path: str) -> bool:
     """Whether requests of this path list or read without a call: searches, catalogs, cards, the registry."""
     is_rest = path.endswith(_READ_ENDS) or "/resources/read/" in path
-    return is_rest or path in _READ_PATHS or path.startswith(REGISTRY_PATH)
+    return is_rest or path in _READ_PATHS or path.startswith((REGISTRY_PATH, ARTIFACTS_PATH))
 
 
 def check_bind(host: str, *, has_auth: bool, insecure_ok: bool = False) -> None:
@@ -204,7 +209,7 @@ class SecurityMiddleware:
         self._tokens = tokens or Tokens()
         self._readers = tuple(readers)
         self._registry_tokens: RegistryTokens | None = None
-        self._take: Callable[[str], None] | None = None
+        self._limits: ProcessLimits | None = None
         self._note: Callable[[str, str, str | None, RetinueError | None], None] | None = None
         self._front: ASGIApp | None = None
         self._front_paths: frozenset[str] = frozenset()
@@ -247,9 +252,9 @@ class SecurityMiddleware:
         """Accept these tokens at paths of the registry, and name their endpoint in its challenges."""
         self._registry_tokens = tokens
 
-    def limit_reads(self, take: Callable[[str], None]) -> None:
-        """Call ``take`` with the caller of each request that reads and runs no skill; it raises BusyError."""
-        self._take = take
+    def limit_reads(self, limits: ProcessLimits) -> None:
+        """Count each request that reads and runs no skill in the rate of its caller."""
+        self._limits = limits
 
     def put_in_front(self, app: ASGIApp, paths: Collection[str], prefixes: Sequence[str]) -> None:
         """Route the requests of these paths to ``app``, which calls `check` itself."""
@@ -280,8 +285,9 @@ class SecurityMiddleware:
             else:
                 principal = await self.authenticate(headers, scope["path"], scope.get("server"))
             self._check_body(scope, headers)
-            if self._take is not None and is_read_path(scope["path"]):
-                self._take(principal.id)
+            limits = self._limits
+            if limits is not None and limits.is_rated and is_read_path(scope["path"]):
+                limits.take(principal.id)
         except RetinueError as error:
             if isinstance(error, NotAuthenticatedError) and b"authorization" in headers:
                 self.note_access(scope, scope["path"], None, error)
@@ -445,6 +451,8 @@ class SecurityMiddleware:
 
     def _limit_bytes(self, scope: Scope) -> int:
         settings = self._settings
+        if scope["path"] == ARTIFACTS_PATH:
+            return _UNLIMITED  # the endpoint has a limit of its own
         return settings.max_upload_bytes if is_upload_path(scope["path"]) else settings.max_body_bytes
 
     def _too_large(self, scope: Scope) -> TooLargeError:

@@ -29,6 +29,7 @@ from retinue.oci.codec.bulk import (
 from retinue.oci.codec.catalog import CATALOG_TYPE, Heads, render_heads
 from retinue.oci.codec.manifest import OCTETS_TYPE
 from retinue.oci.codec.reference import digest_of
+from retinue.oci.codec.saved_files import is_saved_files
 from retinue.oci.codec.wire import PAGE_SIZE_LIMIT, render_next_link
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.server.logins import RegistryLogins, may_write
@@ -200,6 +201,8 @@ class _PullEndpoint:
 
     async def _keep_shown(self, request: Request, names: Iterable[str]) -> list[str]:
         is_shown = await self._find_shown(request)
+        # their digests are known to those only who were given them
+        names = names if may_write(request) else [name for name in names if not is_saved_files(name)]
         return list(names) if is_shown is None else [name for name in names if is_shown(name)]
 
     async def _shows(self, request: Request, name: str) -> bool:

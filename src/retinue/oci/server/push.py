@@ -18,6 +18,7 @@ from starlette.responses import Response
 from retinue.core.errors import DigestMismatchError, ReferenceNotFoundError
 from retinue.oci.codec.manifest import DOCKER_MANIFEST_TYPE, MANIFEST_TYPE, MAX_MANIFEST_BYTES
 from retinue.oci.codec.reference import is_digest, is_repository
+from retinue.oci.codec.saved_files import is_saved_files
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.server.logins import RegistryLogins, may_write
 from retinue.oci.server.responses import (
@@ -57,6 +58,10 @@ def require_write_access(handler: Handler, logins: RegistryLogins) -> Handler:
                 "UNAUTHORIZED",
                 "writing requires a login with a token as the password",
                 logins.challenge(request),
+            )
+        if is_saved_files(request.path_params.get("name", "")):
+            raise RegistryErrorResponse(
+                "DENIED", "artifacts are saved at /artifacts: retinue artifacts put FILE"
             )
         return await handler(request)
 

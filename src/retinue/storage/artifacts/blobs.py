@@ -6,6 +6,7 @@ import asyncio
 import os
 import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -84,6 +85,16 @@ async def iterate_content(content: Content) -> AsyncGenerator[bytes, None]:
     else:
         async for piece in content:
             yield piece
+
+
+def measure(content: Content) -> int | None:
+    """The size of content in bytes; None if it comes in pieces, or cannot be read. It blocks on disk I/O."""
+    if isinstance(content, bytes | bytearray | memoryview):
+        return len(content)
+    if isinstance(content, str | PathLike):
+        with suppress(OSError):
+            return Path(content).stat().st_size
+    return None
 
 
 def file_name_in(content: Content) -> str | None:

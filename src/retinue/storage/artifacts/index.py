@@ -113,13 +113,11 @@ class ArtifactIndex:
 
         Raises QuotaExceededError where new content of this size (-1 = unknown) is over a quota.
         """
-        if not self.exists():
-            return min(quotas.total_bytes, quotas.caller_bytes)
-        with self._reading() as connection:
-            if size_bytes >= 0:
-                self._check_quotas(connection, StoredArtifact("", size_bytes, "", None, 0.0), caller, quotas)
-            by_caller, by_all = _measure(connection, caller)[1], _measure(connection, None)[1]
-            return min(quotas.caller_bytes - by_caller, quotas.total_bytes - by_all)
+        by_caller, by_all = self.measure(caller)[1], self.measure()[1]
+        if size_bytes >= 0:
+            _check_caller(caller, by_caller, size_bytes, quotas)
+            _check_total(by_all, size_bytes, quotas)
+        return min(quotas.caller_bytes - by_caller, quotas.total_bytes - by_all)
 
     def find(self, digest: str) -> StoredArtifact | None:
         """The artifact with this digest; None if it is not stored."""
@@ -217,18 +215,11 @@ class ArtifactIndex:
     def _check_quotas(
         self, connection: sqlite3.Connection, artifact: StoredArtifact, caller: str, quotas: Quotas
     ) -> None:
-        size = max(artifact.size_bytes, LEAST_BYTES)
         is_saved = "SELECT 1 FROM saves WHERE digest = ? AND caller = ?"
         if connection.execute(is_saved, (artifact.digest, caller)).fetchone() is None:
-            _, used = _measure(connection, caller)
-            if used + size > quotas.caller_bytes:
-                whose, setting = f"the artifacts of {caller}", "artifacts.caller_bytes"
-                raise QuotaExceededError(whose, used, size, quotas.caller_bytes, setting=setting)
+            _check_caller(caller, _measure(connection, caller)[1], artifact.size_bytes, quotas)
         if not _is_known(connection, artifact.digest):
-            _, used = _measure(connection, None)
-            if used + size > quotas.total_bytes:
-                setting = "artifacts.quota_bytes"
-                raise QuotaExceededError("all artifacts", used, size, quotas.total_bytes, setting=setting)
+            _check_total(_measure(connection, None)[1], artifact.size_bytes, quotas)
 
     @staticmethod
     def _complete(connection: sqlite3.Connection, row: Sequence[Any]) -> StoredArtifact:
@@ -285,6 +276,20 @@ class ArtifactIndex:
                     str(self._path), str(error), remedy="move the file away; its artifacts are forgotten"
                 ) from error
             raise StateError(f"{self._path}: {error}", remedy="check that it is writable") from error
+
+
+def _check_caller(caller: str, used: int, size_bytes: int, quotas: Quotas) -> None:
+    size = max(size_bytes, LEAST_BYTES)
+    if used + size > quotas.caller_bytes:
+        whose, setting = f"the artifacts of {caller}", "artifacts.caller_bytes"
+        raise QuotaExceededError(whose, used, size, quotas.caller_bytes, setting=setting)
+
+
+def _check_total(used: int, size_bytes: int, quotas: Quotas) -> None:
+    size = max(size_bytes, LEAST_BYTES)
+    if used + size > quotas.total_bytes:
+        setting = "artifacts.quota_bytes"
+        raise QuotaExceededError("all artifacts", used, size, quotas.total_bytes, setting=setting)
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

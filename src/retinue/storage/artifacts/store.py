@@ -155,6 +155,10 @@ class StoredArtifacts:
         """One artifact with its savers. Raises UnknownArtifactError."""
         return await self._find(digest)
 
+    async def is_held_by_run(self, digest: str) -> bool:
+        """Whether a stored run holds an artifact."""
+        return bool(await self._find_held([digest]))
+
     async def list_all(
         self, *, caller: str | None = None, after: float | None = None, limit: int = 100
     ) -> list[StoredArtifact]:

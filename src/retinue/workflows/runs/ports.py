@@ -20,10 +20,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, Protocol
 
+from retinue.mesh.channel import LogLevel
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.records import (
     ChildOutcome,
     ChildRun,
+    Extension,
     RunEvent,
     RunRecord,
     RunRequest,
@@ -110,8 +112,20 @@ class RunContext(Protocol):
         It is no durable call. The number only grows, so a replay repeats each earlier request.
         """
 
+    async def list_extensions(self) -> Sequence[Extension]:
+        """How the limits of steps of this run were raised, after they had ended it (`Runs.extend`).
+
+        It is no durable call. The list only grows, so a replay finds each earlier extension.
+        """
+
     def record_usage(self, calls: int | None) -> None:
         """Set `RunRecord.calls`; the last call before the end of the body counts."""
+
+    async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
+        """Add a line to the events of the run; a body that is begun again adds each line once.
+
+        It is no durable call. Raises DurableRuleError in another task than the body's.
+        """
 
     async def step(
         self,
@@ -228,6 +242,12 @@ class Runs(Protocol):
 
         A failed run with steps that could not be undone (`RunRecord.is_half_undone`) undoes these, and fails
         again. Runs in other states stay as they are: to run steps again, fork the run.
+        """
+
+    async def extend(self, run_id: str, extension: Extension) -> RunRecord:
+        """Continue a run that a limit of a step has ended (`RunRecord.is_extendable`), with higher limits.
+
+        Runs in other states stay as they are.
         """
 
     async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:

@@ -178,6 +178,8 @@ class _Tree:
         self._nodes: dict[str, StepNode] = {}
 
     def take(self, event: RunEvent) -> None:
+        if event.kind == "log":
+            return
         facts, kind = event.facts, str(event.facts.get("kind", ""))
         step = event.step.removesuffix(str(facts.get("below", "")))
         is_of_run = event.kind in _RUN_EVENTS
@@ -192,6 +194,9 @@ class _Tree:
             node.status = str(facts["status"]) if event.kind == "run_finished" else "running"
         elif kind == "handled":
             node.facts["handled"] = facts.get("on_error")
+        elif kind == "extend":
+            node.status = ""  # it goes on after its limit had ended it
+            node.facts.pop("error", None)
         elif kind in _SHOWN_CALLS:
             self._calls[event.step] = step
             _take_call(node, event, kind)
