@@ -63,7 +63,7 @@ class SpendingBudget:
 
     def reserve(self, siblings: int = 1) -> Allowance:
         """Take the share of one of several further calls that begin at once."""
-        return self._take(self.left.portion(_SPARE - 1, _SPARE * siblings))
+        return self._take(share_of(self.left, siblings=siblings))
 
     def reserve_rest(self, *, spare: bool = False) -> Allowance:
         """Take all that is left, for a relayed call; with ``spare`` an eighth less."""
@@ -75,7 +75,7 @@ class SpendingBudget:
 
     def reserve_most(self, most: Allowance) -> Allowance:
         """Take a share of at most ``most``."""
-        return self._take(self.left.portion(1, 1).narrowed(most))
+        return self._take(share_of(self.left, most))
 
     def reserve_amount(self, amount: Amount, asked: str) -> Allowance:
         """Take exactly this amount for a request of ``asked``; raises BudgetSpentError."""
@@ -107,6 +107,13 @@ class SpendingBudget:
     def _take(self, share: Allowance) -> Allowance:
         self.left = self.left.minus(share.amount)
         return share
+
+
+def share_of(left: Allowance, most: Allowance | None = None, *, siblings: int = 1) -> Allowance:
+    """The share of a call of what is left: at most ``most``, else the rest but an eighth for all siblings."""
+    if most is not None:
+        return left.portion(1, 1).narrowed(most)
+    return left.portion(_SPARE - 1, _SPARE * siblings)
 
 
 def limit_claim(extension: TraceExtension | None, limit: Allowance | None) -> TraceExtension | None:

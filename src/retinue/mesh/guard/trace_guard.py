@@ -244,6 +244,11 @@ class TraceGuard:
         """Further calls that the first call of a trace may cause; the first call counts as well."""
         return self._settings.calls - 1
 
+    @property
+    def new_trace_allowance(self) -> Allowance | None:
+        """What a new trace may spend on models."""
+        return self._settings.allowance
+
     def _begin(self, trace: TraceContext) -> TraceContext:
         """A new chain; depth, path and budget that came without a usable id still count."""
         if self._settings.strict != "off":

@@ -14,12 +14,12 @@ from typing import Any, NoReturn, TypeVar
 
 from retinue.workflows.runs.hosting import RunCode
 from retinue.workflows.runs.ports import (
-    Count,
     DurableRuleError,
     Effect,
     Mark,
     RunContext,
     StepCall,
+    StepCount,
     WaitMode,
 )
 from retinue.workflows.runs.records import ChildOutcome, ChildRun, RunRequest, StepOutcome
@@ -55,8 +55,8 @@ class MarkedContext:
     async def count_undo_requests(self) -> int:
         return await self._context.count_undo_requests()
 
-    def record_usage(self, calls: int | None) -> None:
-        self._context.record_usage(calls)
+    def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
+        self._context.record_usage(calls, usage)
 
     async def step(
         self,
@@ -65,7 +65,7 @@ class MarkedContext:
         *,
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
-        count: Count | None = None,
+        count: StepCount | None = None,
         mark: Mark | None = None,
     ) -> StepOutcome:
         mark = mark or self._mark

@@ -144,7 +144,7 @@ class CallTurn:
         ]
         made = await rounds.run(works, stop_at_failure=False)
         for own in frames:
-            frame.budget.settle_share(origin, own.budget.used)
+            frame.budget.settle_share(origin, own.budget.used, own.budget.usage)
         results: dict[str, ToolResult] = {}
         durations: list[float | None] = []
         for one, ended in zip(planned, made, strict=True):
