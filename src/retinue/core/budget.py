@@ -22,7 +22,12 @@ def read_budget(budget: CallLimits | None) -> tuple[int | None, Allowance | None
     """
     if budget is None:
         return None, None
-    limits: Mapping[str, Any] = budget if isinstance(budget, Mapping) else {"calls": budget}
+    if not isinstance(budget, Mapping):
+        if not _is_limit(budget, is_whole=True):
+            problem = f"budget is {repr(budget)[:40]}, and not a number of calls"
+            raise InvalidParametersError([Problem("budget", problem)])
+        return budget, None
+    limits: Mapping[str, Any] = budget
     problems = [
         Problem(f"budget.{key}", f"budget has {str(key)[:40]!r}, and knows only {', '.join(_KEYS)}")
         for key in limits
