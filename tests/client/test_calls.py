@@ -394,6 +394,20 @@ async def test_an_expired_token_is_named_and_a_new_one_is_taken_up(
         assert await mesh.call("count_words", text="a") == 1
 
 
+async def test_a_wrong_token_for_the_own_hub_is_named_and_so_is_the_endpoint_in_place_of_a_hub(
+    system: System,
+) -> None:
+    hub = await system.start_hub()
+    async with retinue.connect(url=hub.url, token="rtn_wrong") as mesh:
+        with pytest.raises(NotAuthenticatedError, match=f"the hub at {hub.url} rejects the token") as refused:
+            await mesh.agents()
+        assert "retinue token new" in refused.value.remedy
+    with pytest.raises(InvalidSettingError, match="endpoint /mcp of a hub") as wrong:
+        async with retinue.connect(url=f"{hub.url}/mcp"):
+            pass
+    assert wrong.value.remedy == f"write {hub.url} for the hub itself"
+
+
 # repetitions
 
 

@@ -29,6 +29,7 @@ from retinue.workflows.runs.records import (
     MESH_SCOPES,
     ChildOutcome,
     ChildRun,
+    Extension,
     Origin,
     RunRequest,
     StepOutcome,
@@ -164,6 +165,9 @@ class Watched:
 
     async def count_undo_requests(self) -> int:
         return await self._context.count_undo_requests()
+
+    async def list_extensions(self) -> Sequence[Extension]:
+        return await self._context.list_extensions()
 
     def record_usage(self, calls: int | None) -> None:
         self._context.record_usage(calls)

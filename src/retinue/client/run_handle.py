@@ -19,6 +19,7 @@ from retinue.core.errors import (
     CallCancelledError,
     CallTimedOutError,
     ExecutionFailedError,
+    LimitedError,
     StepFailedError,
 )
 
@@ -61,7 +62,8 @@ class RunHandle:
     async def result(self, *, timeout_s: float | None = None, into: Any = None) -> Any:
         """Wait for the end of the run and return its output, as ``into`` where it is given.
 
-        Raises StepFailedError, which names the step, its agent and the cause; CallCancelledError for a
+        Raises StepFailedError, which names the step, its agent and the cause; LimitedError, with a last
+        answer, for a limit of a step ``think``; CallCancelledError for a
         cancelled run; CallTimedOutError after ``timeout_s``, while the run goes on.
         """
         try:
@@ -83,7 +85,7 @@ class RunHandle:
         return row
 
     async def status(self) -> str:
-        """``running``, ``done``, ``failed`` or ``cancelled``."""
+        """``running``, ``done``, ``failed``, ``limited`` or ``cancelled``."""
         return str((await self.show())["status"])
 
     async def signal(self, topic: str, value: Any = True, *, step: str | None = None) -> Mapping[str, Any]:
@@ -106,6 +108,14 @@ class RunHandle:
     async def resume(self) -> None:
         """Resume a cancelled run where it stopped, or the undoing of a run that failed half undone."""
         await self._hub.read("resume_run", {"run": self.id})
+
+    async def extend(self, **limits: Any) -> None:
+        """Continue a run that reached a limit of a step ``think``, with higher limits.
+
+        They are keys of ``limits`` of the step, such as ``turns=20``. Raises InvalidParametersError for a
+        limit that is not more than what is spent.
+        """
+        await self._hub.change("extend_run", {"run": self.id, "limits": limits})
 
     async def rerun(self, from_step: str, *, id: str | None = None) -> RunHandle:  # noqa: A002 - as of start
         """Run again from a step, as a new run with the results before it.
@@ -146,6 +156,9 @@ def result_of(run: str, reply: Mapping[str, Any]) -> Any:
         raise CallCancelledError(f"run {run}")
     error = reply.get("error") or {}
     if error.get("type") == StepFailedError.type:
+        cause = error["data"].get("cause") or {}
+        if cause.get("type") == LimitedError.type:
+            raise LimitedError.from_data(cause["data"])
         raise StepFailedError.from_data(error["data"])
     raise ExecutionFailedError(
         str(error.get("message", "no reason given")), remedy=str(error.get("remedy", ""))

@@ -25,6 +25,7 @@ from retinue.flows.steps import (
     mark_of,
     name_of,
 )
+from retinue.flows.thinking import make_think
 from retinue.workflows.definitions.definition import (
     DEFAULT_STEP_TIMEOUT_S,
     Compensation,
@@ -119,6 +120,40 @@ class Run:
             options=frozenset(used),
         )
         return self._plan(name or skill, mark_of("call", skill, given, agent, version), perform)
+
+    def think(
+        self,
+        prompt: str,
+        /,
+        *,
+        instructions: str = "",
+        model: str | None = None,
+        tools: str | Sequence[str] = ("search",),
+        deny: str | Sequence[str] = (),
+        into: Any = None,
+        limits: Mapping[str, Any] | None = None,
+        parallel: int | None = None,
+        retry: int | Retry | None = None,
+        name: str | None = None,
+    ) -> PlannedStep[Any]:
+        """Let a language model work on a prompt with skills as its tools; awaited, it gives the answer.
+
+        ``model`` is a model agent or a role. ``tools`` and ``deny`` name skills by id, by ``agent/skill`` or
+        by a glob, and ``search`` lets the model find further ones. ``into`` is the type of the answer, or its
+        JSON Schema; without it the answer is text. ``limits`` has ``turns``, ``calls``, ``tokens``,
+        ``dollars`` and ``time``, as in YAML. Raises LimitedError, which has a last answer, OutputInvalidError
+        and ModelError.
+        """
+        options = {
+            "instructions": instructions,
+            "model": model,
+            "tools": tools,
+            "deny": deny,
+            "limits": limits,
+            "parallel": parallel,
+        }
+        asked, perform = make_think(prompt, into, _read_retry(retry), options)
+        return self._plan(name or "think", mark_of("think", asked.model_dump(mode="json")), perform)
 
     @overload
     def step(

@@ -83,6 +83,7 @@ SKILLS = (
     "follow_run",
     "cancel_run",
     "resume_run",
+    "extend_run",
     "rerun_run",
     "signal_run",
     "list_schedules",
@@ -173,7 +174,7 @@ def hub_agent(
     add_agent_skills(agent, directory, access, stats_of)
     run_access = RunAccess(orchestrator.runs, access)
     roster = Roster(directory, track, access)
-    known_skills = KnownSkills(mesh.lookup, access)
+    known_skills = KnownSkills(mesh.lookup, access, mesh.caller)
     starter = RunStarter(orchestrator, library, run_access, known_skills, workflows.progress)
     cache = AnswerCache()
     orchestration = Orchestration(

@@ -29,10 +29,11 @@ from retinue.hub.step_reports import LOOK_S, passed_on, render_report
 from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.definition import Step
 from retinue.workflows.definitions.run_forms import CodeRun, parse_form
+from retinue.workflows.definitions.think import read_extension
 from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.hosting import RunCode, explain_missing
 from retinue.workflows.runs.ports import Runs
-from retinue.workflows.runs.records import RunEvent, RunRecord, as_json, check_run_id
+from retinue.workflows.runs.records import Extension, RunEvent, RunRecord, as_json, check_run_id
 from retinue.workflows.runs.tree import draw_tree, list_effects
 
 Json = dict[str, Any]
@@ -147,7 +148,7 @@ def _add_follow(agent: Agent, runs: Runs, access: RunAccess, progress: RunProgre
             "events": [_render_event(event) for event in events],
             "next": last.seq if last else after,
             "done": done,
-            "status": record.status,
+            "status": record.shown_status,
         }
         if shows_reports:
             reports = progress.list_after(stored, progress_after)
@@ -178,7 +179,33 @@ def _add_run_changes(agent: Agent, runs: Runs, access: RunAccess) -> None:
         stored = (await access.get(run, ctx.principal)).id
         seen = await runs.list_events(stored)
         record = await runs.resume(stored)
-        return {"run": run, "status": record.status, "after": seen[-1].seq if seen else 0}
+        return {"run": run, "status": record.shown_status, "after": seen[-1].seq if seen else 0}
+
+    # not in the lists of tools, whose descriptions share 12 kB
+    @agent.skill(listed=False)
+    async def extend_run(
+        run: str,
+        ctx: Context,
+        limits: Annotated[dict[str, Any], Field(description="Such as turns, calls, tokens, dollars, time")],
+    ) -> Json:
+        """Continues a run that reached a limit of a step think, with higher limits."""
+        record = await access.get(run, ctx.principal)
+        limited = record.limited
+        if limited is None or record.fault is None:
+            raise InvalidRequestError(
+                f"Run {run} has not ended at a limit: {record.status}", remedy="resume it without limits"
+            )
+        if not record.is_extendable:
+            step = record.fault.data["step"].partition("/")[0]
+            raise InvalidRequestError(
+                f"Run {run} cannot go on: step {step} has runs of its own, or steps were undone",
+                remedy=f"raise the limits and run again: retinue rerun {run} --from {step}",
+            )
+        values = read_extension(limited, limits)
+        seen = await runs.list_events(record.id)
+        extension = Extension(record.fault.data["step"], values)
+        record = await runs.extend(record.id, extension)
+        return {"run": run, "status": record.shown_status, "after": seen[-1].seq if seen else 0}
 
     @agent.skill
     async def rerun_run(
@@ -273,7 +300,7 @@ def _render_run(record: RunRecord, shown_id: Callable[[str], str]) -> Json:
     row: Json = {
         "run": shown_id(record.id),
         "workflow": record.request.name,
-        "status": record.status,
+        "status": record.shown_status,
         "started_at": record.started_at,
     }
     if record.finished_at is not None:

@@ -21,6 +21,7 @@ from retinue.workflows.runs.records import (
     ChildOutcome,
     ChildRun,
     EventKind,
+    Extension,
     Fault,
     RunEvent,
     RunRecord,
@@ -101,6 +102,7 @@ class Run:
         self.undo_requests = 0
         self.attempts: Counter[str] = Counter()
         """By the path of a step that counts them."""
+        self.extensions: list[Extension] = []
         self._signals: dict[str, deque[Any]] = defaultdict(deque)
         self._signalled = asyncio.Event()
 
@@ -182,6 +184,9 @@ class MemoryContext:
 
     async def count_undo_requests(self) -> int:
         return self._run.undo_requests
+
+    async def list_extensions(self) -> Sequence[Extension]:
+        return tuple(self._run.extensions)
 
     def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
         self.calls, self.usage = calls, usage

@@ -23,6 +23,7 @@ from retinue.testing.memory_context import EventLog, MemoryContext, Run, Service
 from retinue.workflows.runs.hosting import HostedWorkflow
 from retinue.workflows.runs.ports import Accept, Body
 from retinue.workflows.runs.records import (
+    Extension,
     Fault,
     RunEvent,
     RunRecord,
@@ -132,6 +133,13 @@ class MemoryRuns:
         self._resume(run)
         return run.record
 
+    async def extend(self, run_id: str, extension: Extension) -> RunRecord:
+        run = self._find(run_id)
+        if run.record.is_extendable:
+            run.extensions.append(extension)
+            self._reopen(run)
+        return run.record
+
     async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:
         old = self._find(run_id)
         entries = [(n, entry) for n, entry in enumerate(old.journal) if entry is not None]
@@ -157,6 +165,7 @@ class MemoryRuns:
             journal=list(old.journal[:kept]),
             size_limit=self._run_bytes,
         )
+        new.extensions = list(old.extensions)
         new.size.stored = sum(len(entry.outcome) for entry in new.journal if entry is not None)
         self._runs[new_run_id] = new
         self._launch(new, "run_started")
@@ -243,6 +252,9 @@ class MemoryRuns:
             run.undo_requests += 1
         elif run.record.status != "cancelled":
             return
+        self._reopen(run)
+
+    def _reopen(self, run: Run) -> None:
         run.record = replace(run.record, status="running", finished_at=None, fault=None)
         run.ended.clear()
         run.stopping = False

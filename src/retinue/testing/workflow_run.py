@@ -50,7 +50,7 @@ from retinue.workflows.library import Library, StoredText, bundle
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.preflight import KnownSkill, inspect_with_mesh
 from retinue.workflows.runs.ports import Runs
-from retinue.workflows.runs.records import MESH_SCOPES, RunEvent, RunRecord, StepRecord
+from retinue.workflows.runs.records import MESH_SCOPES, Origin, RunEvent, RunRecord, StepRecord
 
 SCRIPTED = "scripted-agent"
 """The name of the agent that offers the scripted skills."""
@@ -110,8 +110,14 @@ async def run_workflow(
     caller = MemoryCaller()
     for agent in mesh:
         _offer(caller, agent, mesh)
+
+    async def matches_any(pattern: str) -> bool:
+        return bool(await caller.list_offers([pattern], Origin(), 1))
+
     bundled = await bundle(Library([_Texts(workflows or {})]), loaded)
-    for finding in await inspect_with_mesh(loaded, bundled.texts, _finder(mesh), given=input):
+    for finding in await inspect_with_mesh(
+        loaded, bundled.texts, _finder(mesh), given=input, matches_any=matches_any
+    ):
         if finding.blocks:
             raise finding.fault
     slept_s: list[float] = []
@@ -185,7 +191,7 @@ def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent]) -> None:
 
 def _call_with(agent: Agent, skill: Skill, peers: Sequence[Agent]) -> Callable[[Any], Awaitable[Any]]:
     async def call(arguments: Any) -> Any:
-        return await agent.call(skill.id, arguments, peers=peers)
+        return await agent.ask(skill.id, arguments, peers=peers)
 
     return call
 

@@ -102,6 +102,15 @@ class OutputInvalidError(ExecutionError):
         error.remedy = "return JSON values, dataclasses, pydantic models, or types that pydantic encodes"
         return error
 
+    @classmethod
+    def not_announced(cls, skill: str) -> OutputInvalidError:
+        """The error of content parts where the annotation of the function announces another value."""
+        error = cls(skill, [Problem("", "content parts that its annotation does not announce")])
+        error.message = f"the result of {skill} has {error.problems[0].message}"
+        error.args = (error.message,)
+        error.remedy = "annotate the function: -> Part, -> list[Part | str], or -> Answer"
+        return error
+
     @property
     def data(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"errors": [p.as_json() for p in self.problems]}
@@ -356,8 +365,8 @@ class LimitedError(ExecutionError):
     """A model that calls skills reached one of its limits before its work was done.
 
     ``limit`` is turns, calls, tokens, dollars, time or repeats, and ``value`` what it was set to. ``answer``
-    is the last answer of the model, ``spent`` what was used of each limit. ``run`` is the id of the run, once
-    it has ended: the remedy names the command that goes on.
+    is the last answer of the model, ``spent`` what was used of each limit. ``run`` is the id of the run,
+    unless it is part of another one. The remedy names the command that goes on.
     """
 
     type = "limited"
@@ -394,7 +403,9 @@ class LimitedError(ExecutionError):
     def _way_on(self) -> str:
         if self.limit == "repeats":
             return "say in the instructions what to do when a call does not help"
-        return f"raise limits.{self.limit}"
+        if self.run is None:
+            return f"raise limits.{self.limit}"
+        return f"go on with more: retinue resume {self.run} --limit {self.limit}=N"
 
 
 def is_callers_time(error: RetinueError | None) -> bool:
@@ -430,9 +441,16 @@ class CannotAskError(InputRequiredError):
 
 
 class InputRefusedError(InputRequiredError):
-    """The person declined, closed the question, or gave an answer that does not fit the requested schema."""
+    """The person declined, closed the question, or gave an answer that does not fit the requested schema.
+
+    ``answer`` is an answer that does not fit, which is passed on to the agent that asked; else None.
+    """
 
     type = "input_refused"
+
+    def __init__(self, message: str, *, remedy: str = "", answer: Any = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.answer = answer
 
 
 class ExpressionError(ExecutionError):

@@ -14,6 +14,7 @@ from retinue.client.mesh_client import MeshClient
 from retinue.client.run_handle import FOLLOW_WAIT_S, result_of
 from retinue.core.durations import render_elapsed
 from retinue.core.errors import AgentUnreachableError, RetinueError, StoppingError
+from retinue.core.json_values import text_of
 from retinue.settings import Settings
 from retinue.storage.state import State, find_hub_url
 
@@ -111,6 +112,10 @@ class RunFollower:
         """Resume a cancelled run and return its output, as `run`."""
         return await self._own(run, self._client.get("resume_run", {"run": run}))
 
+    async def extend(self, run: str, limits: Mapping[str, Any]) -> Any:
+        """Continue a run that a limit ended, with higher limits, and return its output, as `run`."""
+        return await self._own(run, self._client.get("extend_run", {"run": run, "limits": limits}))
+
     async def rerun(self, run: str, from_step: str) -> Any:
         """Run again from a step, as a new run, and return its output, as `run`."""
         new = uuid.uuid4().hex
@@ -142,7 +147,8 @@ class RunFollower:
                 self._show_report(report)
             after, reported = reply["next"], reply.get("next_progress", 0)
             if reply["done"]:
-                self._echo_failure(run, whole=reply["status"] != "failed")
+                self._echo_failure(run, whole=reply["status"] not in ("failed", "limited"))
+                self._echo_last_answer(reply)
                 for line in describe_effects(reply.get("effects")):
                     self._echo(line)
                 return result_of(run, reply)
@@ -173,6 +179,13 @@ class RunFollower:
         if self._failed is not None and (line := describe(self._failed, run, whole=whole)):
             self._echo(line)
         self._failed = None
+
+    def _echo_last_answer(self, reply: Mapping[str, Any]) -> None:
+        """Print the last answer of a model that reached a limit."""
+        if reply["status"] == "limited":
+            answer = reply["error"]["data"]["cause"]["data"].get("answer")
+            if answer:
+                self._echo(f"  last answer: {text_of(answer)}")
 
     async def _own(self, run: str, start: Awaitable[Mapping[str, Any]]) -> Any:
         try:

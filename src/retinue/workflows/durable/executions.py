@@ -43,7 +43,7 @@ from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.durable.stored_once import SHARED_BYTES, Reference
 from retinue.workflows.runs.hosting import RunCode
 from retinue.workflows.runs.ports import Body, Mark, WaitMode
-from retinue.workflows.runs.records import Fault, RunRecord, RunRequest, as_json
+from retinue.workflows.runs.records import Extension, Fault, RunRecord, RunRequest, as_json
 from retinue.workflows.runs.replay_rules import MAX_RUN_BYTES, RunSize
 
 _log = structlog.get_logger("retinue.runs")
@@ -69,6 +69,9 @@ UNDO_REQUEST = "/undo"
 """The topic of the signal that asks a failed run to undo its remaining steps. Not one that a step can wait
 for.
 """
+
+EXTENSION = "/limits"
+"""The topic of the signals that raise the limits of a step. Not one that a step can wait for."""
 
 WATCH_S = 0.5
 """How often the runs here are looked at for cancellation by other processes, all at once."""
@@ -255,6 +258,10 @@ class Executions:
     async def count_undo_requests(self, run_id: str) -> int:
         """How often a run was resumed to undo its remaining steps."""
         return await self.signals.count_all(run_id, UNDO_REQUEST)
+
+    async def list_extensions(self, run_id: str) -> Sequence[Extension]:
+        """How the limits of steps of a run were raised, in order."""
+        return [Extension.from_json(value) for value in await self.signals.list_all(run_id, EXTENSION)]
 
     async def await_host(self, code: RunCode) -> str:
         """The idlest other node that has this code, as soon as one lives."""

@@ -34,6 +34,7 @@ from retinue.workflows.runs.ports import Effect, Mark, StepCall, StepCount, Wait
 from retinue.workflows.runs.records import (
     ChildOutcome,
     ChildRun,
+    Extension,
     Fault,
     RunRecord,
     RunRequest,
@@ -80,6 +81,8 @@ class RunServices(Protocol):
     async def still_owns(self, run_id: str, owner: str | None) -> bool: ...
 
     async def count_undo_requests(self, run_id: str) -> int: ...
+
+    async def list_extensions(self, run_id: str) -> Sequence[Extension]: ...
 
     async def await_host(self, code: RunCode) -> str: ...
 
@@ -185,6 +188,12 @@ class DurableContext:
     async def count_undo_requests(self) -> int:
         try:
             return await self._services.count_undo_requests(self._run_id)
+        except StateError as error:
+            raise RunLetGoError(error.message) from error
+
+    async def list_extensions(self) -> Sequence[Extension]:
+        try:
+            return await self._services.list_extensions(self._run_id)
         except StateError as error:
             raise RunLetGoError(error.message) from error
 

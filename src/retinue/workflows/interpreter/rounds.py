@@ -22,7 +22,7 @@ from retinue.workflows.runs.ports import (
     StepCount,
     WaitMode,
 )
-from retinue.workflows.runs.records import ChildOutcome, ChildRun, RunRequest, StepOutcome
+from retinue.workflows.runs.records import ChildOutcome, ChildRun, Extension, RunRequest, StepOutcome
 
 T = TypeVar("T")
 
@@ -55,6 +55,9 @@ class MarkedContext:
     async def count_undo_requests(self) -> int:
         return await self._context.count_undo_requests()
 
+    async def list_extensions(self) -> Sequence[Extension]:
+        return await self._context.list_extensions()
+
     def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
         self._context.record_usage(calls, usage)
 
@@ -71,7 +74,7 @@ class MarkedContext:
         mark = mark or self._mark
         if self._rounds is not None:
             # the choice of an agent decides no race
-            decides = (facts or {}).get("kind") == "call"
+            decides = (facts or {}).get("kind") in ("call", "model")
             return await self._rounds.step(StepCall(path, effect, timeout_s, facts, count, mark, decides))
         return await self._context.step(
             path, effect, timeout_s=timeout_s, facts=facts, count=count, mark=mark
@@ -86,8 +89,9 @@ class MarkedContext:
     async def together(
         self, calls: Sequence[StepCall], *, limit: int | None = None, enough: int | None = None
     ) -> tuple[StepOutcome, ...]:
-        self._refuse_rounds("together")
         marked = [call if call.mark else replace(call, mark=self._mark) for call in calls]
+        if self._rounds is not None:
+            return await self._rounds.together(marked)
         return await self._context.together(marked, limit=limit, enough=enough)
 
     async def child(self, path: str, request: RunRequest) -> ChildRun:
@@ -191,15 +195,30 @@ class Rounds:
         outcome: StepOutcome = await self._ask(call.path, call)
         return outcome
 
+    async def together(self, calls: Sequence[StepCall]) -> tuple[StepOutcome, ...]:
+        """Make several durable calls of one step in the next round.
+
+        Raises DurableRuleError in a race, where the first of them to succeed would end the step.
+        """
+        if self._is_race:
+            raise DurableRuleError("run.think cannot be made in a race: race workflows that think")
+        answers = [self._add(call.path, call) for call in calls]
+        self._note()
+        return tuple([await answer for answer in answers])
+
     async def sleep(self, path: str, seconds: float) -> None:
         """Sleep between two rounds; all steps that sleep then sleep as long as the longest."""
         await self._ask(path, seconds)
 
     async def _ask(self, path: str, call: StepCall | float) -> Any:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._asked.append(_Asked(self._places[asyncio.current_task()], path, call, answer))
+        answer = self._add(path, call)
         self._note()
         return await answer
+
+    def _add(self, path: str, call: StepCall | float) -> asyncio.Future[Any]:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._asked.append(_Asked(self._places[asyncio.current_task()], path, call, answer))
+        return answer
 
     async def _make_round(self) -> None:
         """Make what the steps wait for: brief calls alone, such as choices of agents, else all the others.
@@ -225,13 +244,14 @@ class Rounds:
             one.answer.set_result(outcome)
         for one in sleeps:
             one.answer.set_result(None)
+        self._note()  # a step may wait for further ones of the calls that it asked for together
 
     def _end(self, task: asyncio.Task[Any]) -> None:
         self._live -= 1
         self._note()
 
     def _note(self) -> None:
-        if len(self._asked) == self._live:
+        if len({one.place for one in self._asked}) == self._live:
             self._quiet.set()
 
 

@@ -24,6 +24,7 @@ from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.records import (
     ChildOutcome,
     ChildRun,
+    Extension,
     RunEvent,
     RunRecord,
     RunRequest,
@@ -120,6 +121,12 @@ class RunContext(Protocol):
         """How often this run, which failed with steps left to be undone, was resumed to undo them.
 
         It is no durable call. The number only grows, so a replay repeats each earlier request.
+        """
+
+    async def list_extensions(self) -> Sequence[Extension]:
+        """How the limits of steps of this run were raised, after they had ended it (`Runs.extend`).
+
+        It is no durable call. The list only grows, so a replay finds each earlier extension.
         """
 
     def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
@@ -240,6 +247,12 @@ class Runs(Protocol):
 
         A failed run with steps that could not be undone (`RunRecord.is_half_undone`) undoes these, and fails
         again. Runs in other states stay as they are: to run steps again, fork the run.
+        """
+
+    async def extend(self, run_id: str, extension: Extension) -> RunRecord:
+        """Continue a run that a limit of a step has ended (`RunRecord.is_extendable`), with higher limits.
+
+        Runs in other states stay as they are.
         """
 
     async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:

@@ -24,6 +24,7 @@ from retinue.core.errors import (
     ExecutionFailedError,
     GuardError,
     InvalidParametersError,
+    LimitedError,
     NondeterminismError,
     OnErrorClass,
     Problem,
@@ -294,6 +295,21 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Extension:
+    """Other limits for the step ``think`` at ``step``, by the fields of `thinking.limits.Limits`."""
+
+    step: str
+    limits: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"step": self.step, "limits": dict(self.limits)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Extension:
+        return cls(value["step"], value["limits"])
+
+
+@dataclass(frozen=True, slots=True)
 class RunRequest:
     """All that a run is started with.
 
@@ -355,11 +371,29 @@ class RunRecord:
         """Whether the run failed, and steps of it are still to be undone."""
         return self.fault is not None and self.fault.data.get("undo") == INCOMPLETE
 
+    @property
+    def limited(self) -> LimitedError | None:
+        """The limit of a step that ended the run; None for another end."""
+        return None if self.fault is None else find_limit(self.fault.data)
+
+    @property
+    def is_extendable(self) -> bool:
+        """Whether the run can go on with higher limits: nothing of it was undone, and no child run ended."""
+        if self.limited is None or self.fault is None or self.limited.run is None:
+            return False
+        return not self.fault.data.get("compensated")
+
+    @property
+    def shown_status(self) -> str:
+        """The status for readers, ``limited`` for a run that a limit ended."""
+        return self.status if self.limited is None else LimitedError.type
+
     def get(self) -> Any:
         """The value of a done run.
 
-        Raises StepFailedError for a failed step, NondeterminismError, CallCancelledError,
-        ExecutionFailedError, or, if the trace guard refused the call of a step, that GuardError.
+        Raises StepFailedError for a failed step, LimitedError for one that reached a limit,
+        NondeterminismError, CallCancelledError, ExecutionFailedError, or, if the trace guard refused the call
+        of a step, that GuardError.
         """
         if self.status == "done":
             return self.value
@@ -369,7 +403,7 @@ class RunRecord:
             raise NondeterminismError.from_data(self.fault.data)
         if self.fault.type == StepFailedError.type:
             failed = StepFailedError.from_data(self.fault.data)
-            raise _find_refusal(failed) or failed
+            raise self.limited or _find_refusal(failed) or failed
         raise ExecutionFailedError(self.fault.message, remedy=self.fault.remedy)
 
 
@@ -398,6 +432,14 @@ class StepRecord:
     run_id: str
     step: str
     outcome: StepOutcome
+
+
+def find_limit(failure: Mapping[str, Any]) -> LimitedError | None:
+    """The limit that made a step fail, by the data of its failure; None for another failure."""
+    cause = failure.get("cause")
+    if not isinstance(cause, Mapping) or cause.get("type") != LimitedError.type:
+        return None
+    return LimitedError.from_data(cause["data"])
 
 
 def _sorted_json(value: Any) -> bytes:

@@ -192,6 +192,9 @@ class _Tree:
             node.status = str(facts["status"]) if event.kind == "run_finished" else "running"
         elif kind == "handled":
             node.facts["handled"] = facts.get("on_error")
+        elif kind == "extend":
+            node.status = ""  # it goes on after its limit had ended it
+            node.facts.pop("error", None)
         elif kind in _SHOWN_CALLS:
             self._calls[event.step] = step
             _take_call(node, event, kind)
