@@ -43,6 +43,9 @@ _LISTED = 50
 _READ_FOR_WAITS = 20
 """Running runs of one list whose events are read for open waits; the newest ones."""
 
+_LOG_LINES = 200
+"""Lines of its log that one look at a run shows; the newest ones."""
+
 _CHILD_RUN_KINDS = ("parallel", "foreach", "workflow")
 """Kinds of steps whose bodies are runs of their own."""
 
@@ -107,6 +110,8 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
         steps = draw_tree(events, recorded, ended=ended)
         if usage := sum_usage(recorded):
             shown["usage"] = usage
+        if lines := [_render_event(event) for event in events if event.kind == "log"]:
+            shown["log"] = lines[-_LOG_LINES:]
         plan = list_plan(record.request.definition)
         return shown | {"steps": steps, "plan": plan, "effects": list_effects(events)}
 

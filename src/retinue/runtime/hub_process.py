@@ -39,6 +39,7 @@ from retinue.runtime.parts.runs import RunsPart
 from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.parts.storage import StoragePart
 from retinue.runtime.parts.upkeep import MeshMapPart, UpkeepPart
+from retinue.runtime.parts.workflow_hints import WorkflowHintsPart
 from retinue.runtime.run_process import own_state, run_process
 from retinue.settings import Settings
 from retinue.storage.audit_store import SqliteAudit
@@ -114,6 +115,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         HubLinesPart(options.next_step),
         LogsPart(),
         SupervisorPart(bare=bare),
+        WorkflowHintsPart(),
         RunsPart(starts_early=not bare),
         SchedulesPart(),
         CallsPart(),

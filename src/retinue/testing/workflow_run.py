@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from retinue.core.errors import InvalidSettingError, SkillNotOfferedError, Unkno
 from retinue.core.record import Skill
 from retinue.core.text import suggest
 from retinue.flows.body import CodeBody, HostedWorkflows
+from retinue.flows.determinism import find_hints
 from retinue.flows.workflow import CodeWorkflow
 from retinue.mesh.directory.routing import CAPABILITIES, find_role_skill
 from retinue.testing.memory_caller import MemoryCaller
@@ -99,13 +101,17 @@ async def run_workflow(
     takes them. ``signals`` hold the value for each topic that a step waits for, or ``in_turn(…)`` for several
     waits; ``workflows`` the texts of workflows that it runs, by name. With ``crash_at_every_step`` the run is
     interrupted after each step and resumed, as if its process had died: a function that does not repeat
-    its steps then fails with a NondeterminismError.
+    its steps then fails with a NondeterminismError. Calls between the steps of a function that cannot be
+    repeated, such as ``time.time()``, are Python warnings at their lines.
 
     Raises DefinitionError for a faulty definition and for what `retinue run` would refuse,
     InvalidParametersError where the input does not fit, and InvalidSettingError where a step waits for a
     signal that is not there. The failure of a step is part of the run.
     """
     loaded = _load(definition)
+    if isinstance(definition, CodeWorkflow):
+        for hint in find_hints(definition):
+            warnings.warn_explicit(f"{hint.message}: {hint.remedy}", UserWarning, hint.file, hint.line)
     mesh = [*agents, ScriptedPeer(SCRIPTED, skills)] if skills else list(agents)
     caller = MemoryCaller()
     for agent in mesh:

@@ -142,7 +142,7 @@ class CallTurn:
         works = [
             partial(self._make_one, own, one, is_begun_here) for own, one in zip(frames, planned, strict=True)
         ]
-        made = await rounds.run(works, stop_at_failure=False)
+        made = await rounds.run(works, tolerated=None)
         for own in frames:
             frame.budget.settle_share(origin, own.budget.used, own.budget.usage)
         results: dict[str, ToolResult] = {}

@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, Protocol
 
+from retinue.mesh.channel import LogLevel
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.records import (
     ChildOutcome,
@@ -131,6 +132,12 @@ class RunContext(Protocol):
 
     def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
         """Set `RunRecord.calls` and ``usage``; the last call before the end of the body counts."""
+
+    async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
+        """Add a line to the events of the run; a body that is begun again adds each line once.
+
+        It is no durable call. Raises DurableRuleError in another task than the body's.
+        """
 
     async def step(
         self,
