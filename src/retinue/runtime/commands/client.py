@@ -239,6 +239,8 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
         return f"  {describe_log_line(event)}"
     if kind == "wait" and event["event"] == "step_started":
         asked = event.get("message") or f"waits for {event['topic']}"
+        if "approval" in event:
+            return f"  {event['step']:<18} {asked} — answer: retinue approvals approve {event['approval']}"
         form = describe_value(event.get("schema"))
         return f"  {event['step']:<18} {asked} — answer: retinue signal {run} {event['topic']} VALUE{form}"
     if kind == "timer" and event["event"] == "step_started":

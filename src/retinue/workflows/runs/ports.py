@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, Protocol
 
+from retinue.approvals.records import ApprovalStore
 from retinue.mesh.channel import LogLevel
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.records import (
@@ -279,6 +280,9 @@ class Runs(Protocol):
 
         Nodes may have the same workflow with equal or different code.
         """
+
+    async def open_approvals(self) -> ApprovalStore:
+        """The approvals, which are kept with the runs; raises StateError."""
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         """The recorded outcomes of a run and its child runs, those of a child after its parent's.
