@@ -21,6 +21,7 @@ from retinue.client.updates import CallUpdate, Question, QuestionHandler, RunUpd
 from retinue.core.errors import CallCancelledError, InvalidRequestError
 
 if TYPE_CHECKING:
+    from retinue.core.budget import CallLimits
     from retinue.mesh.artifacts import Artifact, Content, SyncArtifact
 
 P = ParamSpec("P")
@@ -264,7 +265,7 @@ class SyncMeshConnection:
         version: str | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
-        budget: int | None = None,
+        budget: CallLimits | None = None,
         **keywords: Any,
     ) -> T: ...
 
@@ -280,7 +281,7 @@ class SyncMeshConnection:
         version: str | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
-        budget: int | None = None,
+        budget: CallLimits | None = None,
         **keywords: Any,
     ) -> Any: ...
 
@@ -299,7 +300,7 @@ class SyncMeshConnection:
         agent: str | None = None,
         version: str | None = None,
         timeout_s: float | None = None,
-        budget: int | None = None,
+        budget: CallLimits | None = None,
         **keywords: Any,
     ) -> Iterator[CallUpdate]:
         """As `MeshConnection.stream`."""
@@ -322,9 +323,10 @@ class SyncMeshConnection:
         id: str | None = None,  # noqa: A002 - the word of the command line
         agents: Mapping[str, str] | None = None,
         timeouts: Mapping[str, Any] | None = None,
+        budget: CallLimits | None = None,
     ) -> SyncRunHandle:
         """As `MeshConnection.start`."""
-        starting = self._mesh.start(workflow, input, id=id, agents=agents, timeouts=timeouts)
+        starting = self._mesh.start(workflow, input, id=id, agents=agents, timeouts=timeouts, budget=budget)
         return SyncRunHandle(self._thread.run(starting), self._thread)
 
     def run(self, id: str) -> SyncRunHandle:  # noqa: A002 - as of start

@@ -27,7 +27,7 @@ _OPTIONS = {
     "version": "str | None",
     "key": "str | None",
     "timeout_s": "float | None",
-    "budget": "int | None",
+    "budget": "int | dict[str, float] | None",
 }
 """The options of each function, as those of `MeshConnection.call`."""
 
