@@ -119,7 +119,7 @@ class RunHandle:
         """Resume a cancelled run where it stopped, or the undoing of a run that failed half undone."""
         await self._hub.read("resume_run", {"run": self.id})
 
-    async def extend(self, **limits: Any) -> None:
+    async def extend(self, /, **limits: Any) -> None:
         """Continue a run that reached a limit of a step ``think``, with higher limits.
 
         They are keys of ``limits`` of the step, such as ``turns=20``. Raises InvalidParametersError for a

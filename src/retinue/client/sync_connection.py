@@ -21,6 +21,7 @@ from retinue.client.updates import CallUpdate, Question, QuestionHandler, RunUpd
 from retinue.core.errors import CallCancelledError, InvalidRequestError
 
 if TYPE_CHECKING:
+    from retinue.core.budget import CallLimits
     from retinue.mesh.artifacts import Artifact, Content, SyncArtifact
 
 P = ParamSpec("P")
@@ -265,7 +266,7 @@ class SyncMeshConnection:
         version: str | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
-        budget: int | None = None,
+        budget: CallLimits | None = None,
         **keywords: Any,
     ) -> T: ...
 
@@ -281,7 +282,7 @@ class SyncMeshConnection:
         version: str | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
-        budget: int | None = None,
+        budget: CallLimits | None = None,
         **keywords: Any,
     ) -> Any: ...
 
@@ -300,7 +301,7 @@ class SyncMeshConnection:
         agent: str | None = None,
         version: str | None = None,
         timeout_s: float | None = None,
-        budget: int | None = None,
+        budget: CallLimits | None = None,
         **keywords: Any,
     ) -> Iterator[CallUpdate]:
         """As `MeshConnection.stream`."""
@@ -323,11 +324,12 @@ class SyncMeshConnection:
         id: str | None = None,  # noqa: A002 - the word of the command line
         agents: Mapping[str, str] | None = None,
         timeouts: Mapping[str, Any] | None = None,
+        budget: CallLimits | None = None,
         progress: bool = False,
     ) -> SyncRunHandle:
         """As `MeshConnection.start`."""
         starting = self._mesh.start(
-            workflow, input, id=id, agents=agents, timeouts=timeouts, progress=progress
+            workflow, input, id=id, agents=agents, timeouts=timeouts, budget=budget, progress=progress
         )
         return SyncRunHandle(self._thread.run(starting), self._thread)
 

@@ -171,7 +171,10 @@ async def open_mesh(
         progress = RunProgress()
         caller = _make_caller(dispatcher, lookup, directory, search, track, progress)
         step_cache = MemoryCache()
-        hosted, tools = load_hosted(settings.workflows.modules), Tools(caller, step_cache)
+        hosted, tools = (
+            load_hosted(settings.workflows.modules),
+            Tools(caller, step_cache, open_approvals=lambda: runs.open_approvals()),
+        )
         shelves = open_shelves(settings, state, named, own=HOME_SOURCE)
         library = Library(shelves, code=hosted.list_loaded(), list_hosted=lambda: runs.list_hosted())
         interpreter = Interpreter(tools, code=CodeBody(hosted, tools, library).run)
