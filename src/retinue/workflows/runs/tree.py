@@ -225,8 +225,8 @@ class _Tree:
                 node.facts[PARTS_FIELD] = value[PARTS_FIELD]
             if value.get("cached"):
                 node.facts["cached"] = True
-            if value.get("usage"):
-                node.facts["usage"] = value["usage"]
+            if usage := record.outcome.spent or value.get("usage"):
+                node.facts["usage"] = usage
             if not node.status:
                 node.kind, node.status = "call", "kept"
 
