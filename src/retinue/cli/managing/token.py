@@ -54,7 +54,7 @@ def new(
     """Create a token and print it once.
 
     Scopes: exposed = skills exposed to clients; mesh = also skills of the mesh; runs_code = also skills
-    that run code. A --join token has all scopes and carries the key of the mesh: set RETINUE_JOIN to it on
+    that run code; approves = with mesh, also the answers to approvals. A --join token has all scopes and carries the key of the mesh: set RETINUE_JOIN to it on
     the other machine, then run "retinue serve TARGET --join HUB", "retinue worker --join HUB" or "retinue
     hub --join HUB" there.
     """
