@@ -143,7 +143,7 @@ def test_calls_that_wait_for_approval_outlive_the_hub_and_are_made_once(
             calls = hub.get("list_calls", skill="answer_approval")["calls"]
             rows = [(row["status"], row.get("approval"), row.get("verdict")) for row in reversed(calls)]
             assert rows == [
-                ("rejected", before["approved"], "yes"),
+                ("refused", before["approved"], "yes"),
                 ("done", before["approved"], "yes"),
                 ("done", before["denied"], "no"),
                 ("done", before["by-token"], "yes"),
