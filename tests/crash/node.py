@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from retinue.core.call import Outcome, TraceContext
 from retinue.core.errors import BusyError
+from retinue.mesh.channel import LogLevel
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.caller import Choice
 from retinue.workflows.durable.runs import DurableOptions, DurableRuns
@@ -159,6 +160,9 @@ class Watched:
 
     async def pause(self, seconds: float) -> None:
         await self._context.pause(seconds)
+
+    async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
+        await self._context.log(message, level, data)
 
     async def pass_on(self, code: RunCode) -> NoReturn:
         await self._context.pass_on(code)

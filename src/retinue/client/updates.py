@@ -37,7 +37,8 @@ class RunUpdate:
     ``seq`` is its number, after which `RunHandle.events` goes on. ``kind`` is ``step_started``,
     ``step_finished``, ``run_finished`` or another word of the hub, ``at`` a time in seconds since 1970.
     ``facts`` has what belongs to the step: ``kind``, ``agent``, ``skill``, ``duration_ms``, ``error``, and of
-    a step that waits ``topic``, ``message`` and ``schema``.
+    a step that waits ``topic``, ``message`` and ``schema``. ``log`` is a line that a workflow in Python
+    wrote, with ``level``, ``message`` and perhaps ``data``.
     """
 
     seq: int

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NoReturn
@@ -15,6 +15,7 @@ import orjson
 
 from retinue.core.errors import TooLargeError
 from retinue.core.json_values import copy_json, encode_json
+from retinue.mesh.channel import LogLevel
 from retinue.workflows.runs.hosting import RunCode
 from retinue.workflows.runs.ports import Count, Effect, Mark, StepCall, WaitMode
 from retinue.workflows.runs.records import (
@@ -34,6 +35,7 @@ from retinue.workflows.runs.replay_rules import (
     MAX_RUN_BYTES,
     Contest,
     ReplayRules,
+    RunLog,
     RunSize,
     nobody_answered,
     run_all,
@@ -94,6 +96,10 @@ class Run:
         self.root = root or self
         self.size: RunSize = root.size if root is not None else RunSize(size_limit)
         self.journal = journal or []
+        self.kept = len(self.journal)
+        """How many durable calls were another run's."""
+        self.logged: set[str] = set()
+        """The keys of the lines of its log."""
         self.children: list[Run] = []
         self.ended = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -157,6 +163,7 @@ class MemoryContext:
         self._services = services
         self.rules = ReplayRules(run.record.id)
         self._position = 0
+        self._log = RunLog()
         self._given_up: set[str] = set()
         self._may_repeat = resumed
         self._interrupts = interrupts
@@ -187,6 +194,16 @@ class MemoryContext:
 
     def record_usage(self, calls: int | None) -> None:
         self.calls = calls
+
+    async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
+        self.rules.check_task("a line of the log")
+        line = self._log.add(message, level, data)
+        is_kept = self._position < self._run.kept  # the line of a call that a fork kept
+        if line is not None and line[0] not in self._run.logged and not is_kept:
+            self._run.logged.add(line[0])
+            with suppress(TooLargeError):
+                self._run.size.add("a line of the log", line[1])
+                self._emit("log", "", line[1])
 
     async def step(
         self,

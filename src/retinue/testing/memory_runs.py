@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import orjson
 
+from retinue.approvals.records import MemoryApprovals
 from retinue.core.errors import RetinueError, RunConflictError, UnknownRunError, UnknownStepError
 from retinue.core.json_values import copy_json
 from retinue.testing.memory_context import EventLog, MemoryContext, Run, Services
@@ -78,6 +79,7 @@ class MemoryRuns:
     ) -> None:
         self._body = body
         self._hosted = tuple(hosted)
+        self._approvals = MemoryApprovals(clock)
         self._interrupts = interrupts
         self._kept = kept
         self._run_bytes = run_bytes
@@ -179,6 +181,9 @@ class MemoryRuns:
 
     async def list_hosted(self) -> tuple[HostedWorkflow, ...]:
         return self._hosted
+
+    async def open_approvals(self) -> MemoryApprovals:
+        return self._approvals
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         return tuple(_iterate_records(self._find(run_id)))

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from retinue.client.hub_choice import HubChoice, choose_known
 from retinue.client.hub_dispatch import HubDispatch
 from retinue.client.mesh_client import MeshClient
@@ -230,8 +232,12 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
     Without ``whole`` the line of a failure omits its message.
     """
     kind = event.get("kind")
+    if event["event"] == "log":
+        return f"  {describe_log_line(event)}"
     if kind == "wait" and event["event"] == "step_started":
         asked = event.get("message") or f"waits for {event['topic']}"
+        if "approval" in event:
+            return f"  {event['step']:<18} {asked} — answer: retinue approvals approve {event['approval']}"
         form = describe_value(event.get("schema"))
         return f"  {event['step']:<18} {asked} — answer: retinue signal {run} {event['topic']} VALUE{form}"
     if kind == "timer" and event["event"] == "step_started":
@@ -245,6 +251,13 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
         called = f"{event.get('skill') or '-':<16} {event.get('agent') or '-':<14}"
         return f"  {event['step']:<18} {called} {end}{warned}"
     return None
+
+
+def describe_log_line(event: Mapping[str, Any]) -> str:
+    """A line of the log of a run, with its level unless it is ``info``, and its data."""
+    level = "" if event.get("level") == "info" else f"{event.get('level')}: "
+    data = f"  {orjson.dumps(event['data']).decode()}" if event.get("data") else ""
+    return f"log: {level}{''.join(c if c.isprintable() else ' ' for c in str(event.get('message')))}{data}"
 
 
 def describe_value(schema: Mapping[str, Any] | None) -> str:

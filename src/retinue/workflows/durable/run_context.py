@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple
@@ -14,14 +14,17 @@ import orjson
 
 from retinue.core.errors import StateError, TooLargeError, UnknownRunError
 from retinue.core.json_values import copy_json
+from retinue.mesh.channel import LogLevel
 from retinue.workflows.durable.dbos_engine import (
     RUN,
+    RecordedCalls,
     ReplayError,
     Reservation,
     RunLetGoError,
     RunPassedOnError,
     reserve_step,
     run_step,
+    take_child,
     taken_over,
 )
 from retinue.workflows.durable.events import EventSink
@@ -44,6 +47,7 @@ from retinue.workflows.runs.records import (
 from retinue.workflows.runs.replay_rules import (
     Contest,
     ReplayRules,
+    RunLog,
     RunSize,
     nobody_answered,
     run_all,
@@ -125,7 +129,8 @@ class DurableContext:
     ``places`` is None where steps occupy none. ``owner`` is the token of the execution, ``epoch`` the one of
     the lease that it began in. ``resumed`` = the run stopped before, possibly in the middle of a call.
     ``calls`` is what the body reported, ``outcomes`` the values of its steps by path, ``waits`` what
-    its waits gave by the call's name. ``size`` is that of the outermost run.
+    its waits gave by the call's name. ``size`` is that of the outermost run. ``recorded`` are the calls of
+    a run that is taken up.
     """
 
     def __init__(
@@ -140,6 +145,7 @@ class DurableContext:
         size: RunSize,
         *,
         resumed: bool = False,
+        recorded: RecordedCalls | None = None,
     ) -> None:
         self.calls: int | None = None
         self.outcomes: dict[str, Any] = {}
@@ -158,6 +164,8 @@ class DurableContext:
         self._size = size
         self._given_up: set[str] = set()
         self._may_repeat = resumed
+        self._recorded = recorded
+        self._log = RunLog()
 
     @property
     def run_id(self) -> str:
@@ -190,6 +198,18 @@ class DurableContext:
 
     def record_usage(self, calls: int | None) -> None:
         self.calls = calls
+
+    async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
+        self.rules.check_task("a line of the log")
+        line = self._log.add(message, level, data)
+        if line is None or line[0] in self._events.emitted.once:
+            return
+        if not self._events.repairs and self._recorded is not None and await self._recorded.has_more():
+            return  # the line of a call that a fork kept
+        once, facts = line
+        with suppress(TooLargeError):
+            self._size.add("a line of the log", facts)
+            self._events.emit("log", "", facts, once)
 
     async def step(
         self,
@@ -234,20 +254,24 @@ class DurableContext:
 
     async def child(self, path: str, request: RunRequest) -> ChildRun:
         with self.rules.take(path):
-            child_id = f"{self._run_id}/{path}"
-            request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {child_id}"))
-            # A child that an earlier execution started is among what the run has stored.
-            if not self._may_repeat or not await self._services.is_stored(child_id):
-                self._size.add(f"the input of {path}", request.to_json())
-            await self._await_lease()
             try:
-                given = await self._services.start_child(child_id, request, self._root)
+                given = None if self._recorded is None else await take_child(self._recorded)
+                given = given or await self._start_child(path, request)
             except ReplayError as error:
                 raise self._refuse_replay(f"child {path}", error) from None
             if not given.endswith(f"/{path}"):
                 raise self.rules.refuse_replay(f"child {path!r}", repr(given))
             self.open_children.add(given)
             return ChildRun(given, path)
+
+    async def _start_child(self, path: str, request: RunRequest) -> str:
+        child_id = f"{self._run_id}/{path}"
+        request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {child_id}"))
+        # A child that an earlier execution started is among what the run has stored.
+        if not self._may_repeat or not await self._services.is_stored(child_id):
+            self._size.add(f"the input of {path}", request.to_json())
+        await self._await_lease()
+        return await self._services.start_child(child_id, request, self._root)
 
     async def wait(
         self, path: str, children: Sequence[ChildRun], mode: WaitMode = "all"
@@ -416,7 +440,7 @@ class DurableContext:
                 self._may_repeat = False
 
         try:
-            return await run_step(name, do_again if self._may_repeat else act, reserved)
+            return await run_step(name, do_again if self._may_repeat else act, reserved, self._recorded)
         except ReplayError as error:
             recorded = None
             if mark is not None and error.recorded is not None:

@@ -13,6 +13,7 @@ from hashlib import sha256
 from math import inf
 from typing import Any
 
+from retinue.approvals.records import ApprovalStore
 from retinue.core.call import MAX_KEY_LENGTH
 from retinue.core.errors import CallTimedOutError, ExpressionError, RetinueError, StepFailedError
 from retinue.workflows.caller import Cache, Caller, Choice, MemoryCache
@@ -44,6 +45,7 @@ class Tools:
     caller: Caller
     cache: Cache = field(default_factory=MemoryCache)
     clock: Callable[[], float] = field(default_factory=_steady_clock)
+    open_approvals: Callable[[], Awaitable[ApprovalStore]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, Protocol
 
+from retinue.approvals.records import ApprovalStore
+from retinue.mesh.channel import LogLevel
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.records import (
     ChildOutcome,
@@ -119,6 +121,12 @@ class RunContext(Protocol):
 
     def record_usage(self, calls: int | None) -> None:
         """Set `RunRecord.calls`; the last call before the end of the body counts."""
+
+    async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
+        """Add a line to the events of the run; a body that is begun again adds each line once.
+
+        It is no durable call. Raises DurableRuleError in another task than the body's.
+        """
 
     async def step(
         self,
@@ -260,6 +268,9 @@ class Runs(Protocol):
 
         Nodes may have the same workflow with equal or different code.
         """
+
+    async def open_approvals(self) -> ApprovalStore:
+        """The approvals, which are kept with the runs; raises StateError."""
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         """The recorded outcomes of a run and its child runs, those of a child after its parent's.

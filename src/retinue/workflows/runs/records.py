@@ -34,7 +34,7 @@ from retinue.core.errors import (
 from retinue.core.remote_faults import rebuild_error
 
 RunStatus = Literal["running", "done", "failed", "cancelled"]
-EventKind = Literal["run_started", "step_started", "step_finished", "run_resumed", "run_finished"]
+EventKind = Literal["run_started", "step_started", "step_finished", "run_resumed", "run_finished", "log"]
 _T = TypeVar("_T")
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,99}")
@@ -374,6 +374,7 @@ class RunEvent:
     such as ``each.left/draft``, "" for the run itself. ``facts`` of a step are those given by the body
     (kind, agent, skill, attempt, input …). ``step_started`` alone has ``input``; ``step_finished`` adds
     ``duration_ms`` and, for a failure, ``error`` (a fault). Values of steps are in `Runs.list_steps`.
+    ``log`` is a line that the body of the run wrote, with ``level``, ``message`` and perhaps ``data``.
     """
 
     seq: int

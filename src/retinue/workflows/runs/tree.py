@@ -178,6 +178,8 @@ class _Tree:
         self._nodes: dict[str, StepNode] = {}
 
     def take(self, event: RunEvent) -> None:
+        if event.kind == "log":
+            return
         facts, kind = event.facts, str(event.facts.get("kind", ""))
         step = event.step.removesuffix(str(facts.get("below", "")))
         is_of_run = event.kind in _RUN_EVENTS
