@@ -75,7 +75,7 @@ class ThinkingAgent(Agent):
         request = {"workflow": self._workflow, "input": {"prompt": self.definition.write_prompt(arguments)}}
         if run is not None:
             request["run"] = run
-        outcome = await current_context().relay(RUN_WORKFLOW, request, agent=HUB_NAME)
+        outcome = await current_context().ask_as_caller(RUN_WORKFLOW, request, agent=HUB_NAME)
         if outcome.error is not None:
             raise _read_failure(outcome.error)
         return Answer(outcome.value["output"], usage=outcome.usage)

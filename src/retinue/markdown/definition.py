@@ -105,7 +105,9 @@ def parse_agent(text: str, source: str, *, name: str = "") -> MarkdownAgent:
     # the line of the fence is kept, so that lines count from the begin of the file
     document = read_text("\n" + _DESCRIPTION.sub(_quote, match[1]), source)
     if not isinstance(document.value, Mapping):
-        raise document.fault((), f"the front matter is {name_shape(document.value)}", "write keys, as in name: x")
+        raise document.fault(
+            (), f"the front matter is {name_shape(document.value)}", "write keys, as in name: x"
+        )
     body = text.removeprefix("\ufeff")[match.end() :].strip()
     return _Reader(document, sha256(text.encode("utf-8", "surrogatepass")).hexdigest()).read(body, name)
 
@@ -172,7 +174,10 @@ class _Reader:
                 paths[key] = (OWN_KEY, key)
         if denied := self._list_skills("disallowedTools"):
             own = options.get("deny", [])
-            options["deny"] = [*denied, *([own] if isinstance(own, str) else own if isinstance(own, list) else [])]
+            options["deny"] = [
+                *denied,
+                *([own] if isinstance(own, str) else own if isinstance(own, list) else []),
+            ]
         self._set_turns(options, paths)
         try:
             return Think.model_validate(options)
@@ -240,7 +245,9 @@ class _Reader:
         if examples is None:
             return ()
         if not isinstance(examples, list) or not all(isinstance(example, str) for example in examples):
-            raise self._fault((OWN_KEY, "examples"), f"it is {name_shape(examples)}", "write a list of sentences")
+            raise self._fault(
+                (OWN_KEY, "examples"), f"it is {name_shape(examples)}", "write a list of sentences"
+            )
         return tuple(examples)
 
     def _flag(self, key: str) -> bool:

@@ -57,6 +57,7 @@ async def open_agent(kind: Kind, target: Target, hub_url: str | None, start: Sta
         shown = OwnAgent(agent, dispatcher.access, start.url)
         process = start.make_process(kind, agent, dispatcher, shown, mesh.peers, mesh.lookup)
         process.add(AgentCalls, AgentCalls(allowed))
+        process.add(JoinedMesh, mesh)
         process.add(StateArtifacts, own)
         yield process
 

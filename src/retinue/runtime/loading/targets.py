@@ -56,6 +56,8 @@ class Target:
     """The ``agent.json`` with the exposure lists; None without one."""
     model: str | None = None
     """The model that answers the actions of a character without functions."""
+    has_runs: bool = False
+    """Whether a call of the agent is a run, which the process executes itself while no hub runs."""
 
 
 def load_target(text: str, *, folder: Path | None = None) -> Target:
@@ -217,7 +219,7 @@ def _load_markdown(path: Path) -> Target:
     definition = parse_agent(_read_utf8(path), path.name, name=name)
     for warning in definition.warnings:
         _log.warning(warning)
-    return Target(ThinkingAgent(definition, path.name), (path,))
+    return Target(ThinkingAgent(definition, path.name), (path,), has_runs=True)
 
 
 def read_lists(path: Path) -> ExposureLists | None:
