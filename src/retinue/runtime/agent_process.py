@@ -65,7 +65,7 @@ async def serve_agent(
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """
     agent = target.agent
-    attach_model(target, settings, state)
+    attach_model(target, settings, state, echo)
     if options.weight is not None:
         agent.amend(weight=options.weight)
 

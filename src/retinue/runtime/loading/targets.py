@@ -63,7 +63,8 @@ class Target:
 def load_target(text: str, *, folder: Path | None = None) -> Target:
     """Load ``file.py[:attr]``, ``module:attr``, ``agent.json``, a character or an agent in Markdown.
 
-    Raises InvalidSettingError, and DefinitionError for Markdown. A skill without a description, which no search finds, is logged as a warning.
+    Raises InvalidSettingError, and DefinitionError for Markdown. A skill without a description, which no
+    search finds, is logged as a warning.
     """
     target = _load(text, folder or Path.cwd())
     silent = [

@@ -1,4 +1,4 @@
-"""The hub's skills in the process of an agent in Markdown, as a part: its runs need them where no hub runs."""
+"""The hub's skills in the process of an agent in Markdown, as a part: runs need them while no hub runs."""
 
 from __future__ import annotations
 

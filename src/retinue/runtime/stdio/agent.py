@@ -43,7 +43,7 @@ async def serve_on_stdio(
 ) -> int:
     """Serve until the client closes its end or a signal arrives; returns the exit code."""
     state.prepare()
-    attach_model(target, settings, state)
+    attach_model(target, settings, state, echo)
     stop = Stop()
     stop.on_signals()
     async with AsyncExitStack() as stack:
