@@ -22,6 +22,7 @@ ELSEWHERE = (
     "retinue demo textwrap",
     "retinue koi demo",
     """retinue signal trip approve '{"ok": true}'""",
+    "retinue approvals",
     "retinue approvals approve 462cb944d963",
     'retinue approvals deny 462cb944d963 --reason "not on a Sunday"',
     "retinue mcp",

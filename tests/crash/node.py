@@ -25,7 +25,7 @@ from retinue.workflows.durable.runs import DurableOptions, DurableRuns
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.hosting import RunCode
-from retinue.workflows.runs.ports import Count, Effect, Mark, RunContext, StepCall, WaitMode
+from retinue.workflows.runs.ports import Effect, Mark, RunContext, StepCall, StepCount, WaitMode
 from retinue.workflows.runs.records import (
     MESH_SCOPES,
     ChildOutcome,
@@ -173,8 +173,8 @@ class Watched:
     async def list_extensions(self) -> Sequence[Extension]:
         return await self._context.list_extensions()
 
-    def record_usage(self, calls: int | None) -> None:
-        self._context.record_usage(calls)
+    def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
+        self._context.record_usage(calls, usage)
 
     async def step(
         self,
@@ -183,7 +183,7 @@ class Watched:
         *,
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
-        count: Count | None = None,
+        count: StepCount | None = None,
         mark: Mark | None = None,
     ) -> StepOutcome:
         self._points.reach()

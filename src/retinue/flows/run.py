@@ -233,7 +233,7 @@ class Run:
         works = [partial(step.perform, frame) for step, frame in zip(steps, frames, strict=True)]
         results = await rounds.run(works, tolerated=tolerated)
         for frame in frames:
-            self._budget.settle_share(origin, frame.budget.used)
+            self._budget.settle_share(origin, frame.budget.used, frame.budget.usage)
         return results
 
     async def sleep(

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from retinue.core.call import Outcome
+from retinue.core.call import Answer, Outcome
 from retinue.core.errors import (
     AgentUnreachableError,
     ExecutionFailedError,
@@ -245,13 +245,15 @@ class MemoryCaller:
             error = failed
         except Exception as failed:  # noqa: BLE001  # whatever a skill raises is the outcome of its call
             error = ExecutionFailedError.from_exception(failed)
+        answer = value if isinstance(value, Answer) else Answer(value)
         return Outcome(
             call_id=idempotency_key,
             skill=skill,
             status="done" if error is None else "failed",
             agent=choice.agent,
-            value=value,
+            value=answer.value,
             duration_ms=(time.perf_counter() - began) * 1000,
+            usage=answer.usage,
             error=error,
             calls_used=0,
         )

@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Self
@@ -298,7 +298,7 @@ class MemoryRuns:
         if status == "cancelled":
             self._close(run, status)
         else:
-            self._close(run, status, value if status == "done" else None, fault, context.calls)
+            self._close(run, status, value if status == "done" else None, fault, context.calls, context.usage)
 
     def _close(
         self,
@@ -307,10 +307,17 @@ class MemoryRuns:
         value: Any = None,
         fault: Fault | None = None,
         calls: int | None = None,
+        usage: Mapping[str, Any] | None = None,
     ) -> None:
         now = self._services.clock()
         run.record = replace(
-            run.record, status=status, value=value, fault=fault, finished_at=now, calls=calls
+            run.record,
+            status=status,
+            value=value,
+            fault=fault,
+            finished_at=now,
+            calls=calls,
+            usage=usage,
         )
         run.ended.set()
         facts = {"status": status} | ({} if fault is None else {"error": as_json(fault)})

@@ -37,6 +37,7 @@ from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.ports import Body, RunContext
 from retinue.workflows.runs.records import Origin, RunRequest
+from tests.workflows.runs.effects import counting
 
 ASKED = RunRequest(name="test", definition={}, input=None)
 
@@ -401,9 +402,9 @@ async def test_what_a_run_used_is_known_wherever_it_was_executed(tmp_path: Path)
     """Half of it by a process that let it go, half by another; asked by one that executes nothing."""
 
     async def use(context: RunContext, request: RunRequest) -> Any:
-        first = await context.step("a", do, timeout_s=5, count=lambda: 4)
+        first = await context.step("a", do, timeout_s=5, count=counting(4))
         await context.receive("approval", "approved", 30)
-        second = await context.step("b", do, timeout_s=5, count=lambda: 5)
+        second = await context.step("b", do, timeout_s=5, count=counting(5))
         context.record_usage((first.calls or 0) + (second.calls or 0))
 
     async def do() -> None:

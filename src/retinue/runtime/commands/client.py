@@ -21,6 +21,7 @@ from retinue.settings import Settings
 from retinue.storage.state import State, find_hub_url
 
 if TYPE_CHECKING:
+    from retinue.core.budget import CallLimits
     from retinue.runtime.commands.file_places import FilePlaces
     from retinue.workflows.definitions.loading import Loaded
 
@@ -86,13 +87,14 @@ class RunFollower:
         given: Any,
         run_id: str | None = None,
         overrides: Mapping[str, Any] | None = None,
+        budget: CallLimits | None = None,
     ) -> Any:
         """Start a run and return its output; StepFailedError has the step, its agent and the cause."""
         # the id is chosen here, so that the run can be cancelled even if the start gets no response
         run = uuid.uuid4().hex if run_id is None else run_id
         asked = {"workflow": workflow, "input": given, "run": run}
         asked |= _given(overrides=overrides, progress=self._shows_reports)
-        return await self._own(run, self._client.get("start_run", asked))
+        return await self._own(run, self._client.get("start_run", asked, **_given(budget=budget)))
 
     async def run_file(
         self,
@@ -100,12 +102,13 @@ class RunFollower:
         given: Any,
         run_id: str | None = None,
         overrides: Mapping[str, Any] | None = None,
+        budget: CallLimits | None = None,
     ) -> Any:
         """As `run`, of a definition in a file, which errors and warnings name with the line."""
         from retinue.runtime.commands.file_places import FilePlaces
 
         self._places = FilePlaces.of(loaded)
-        return await self.run(loaded.definition.to_json(), given, run_id, overrides)
+        return await self.run(loaded.definition.to_json(), given, run_id, overrides, budget)
 
     async def resume(self, run: str) -> Any:
         """Resume a cancelled run and return its output, as `run`."""

@@ -385,8 +385,8 @@ class Executions:
         # All events of the run are stored before its end is.
         await self._events.flush()
         if fault is not None:
-            raise stored_failure(fault, context.calls)
-        return stored_output(value, parts, context.calls)
+            raise stored_failure(fault, context.calls, context.usage)
+        return stored_output(value, parts, context.calls, context.usage)
 
     async def _settle(self, execution: Execution, events: EventSink, engine: asyncio.Task[Any]) -> None:
         """Wait until the end of a run is recorded, and emit it; not where the run is another execution's.

@@ -169,8 +169,8 @@ class Frame:
         return self.request.origin.caller
 
     def record_usage(self) -> None:
-        """Report the calls that the body used, at its end."""
-        self.context.record_usage(self.budget.used)
+        """Report what the body used of its budgets, at its end."""
+        self.context.record_usage(self.budget.used, self.budget.usage)
 
     def name(self, path: str) -> str:
         """A path of this body, unique among all runs."""

@@ -138,7 +138,7 @@ class CallTurn:
         ]
         made = await rounds.run(works, tolerated=None)
         for own in frames:
-            frame.budget.settle_share(origin, own.budget.used)
+            frame.budget.settle_share(origin, own.budget.used, own.budget.usage)
         results: dict[str, ToolResult] = {}
         durations: list[float | None] = []
         for one, ended in zip(planned, made, strict=True):

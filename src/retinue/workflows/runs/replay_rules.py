@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import orjson
@@ -22,7 +21,7 @@ from retinue.core.errors import (
 from retinue.core.json_values import copy_json
 from retinue.mesh.channel import LogLevel
 from retinue.mesh.time_limit import TimeLimit
-from retinue.workflows.runs.ports import Count, DurableRuleError, Effect, Mark, StepCall
+from retinue.workflows.runs.ports import DurableRuleError, Effect, Mark, StepCall, StepCount
 from retinue.workflows.runs.records import Fault, StepOutcome
 
 MAX_RUN_BYTES = 64 * 1024 * 1024
@@ -80,7 +79,7 @@ class RunSize:
         try:
             self.add(f"the result of step {path}", outcome.to_json())
         except TooLargeError as error:
-            return StepOutcome(fault=Fault.from_error(error), calls=outcome.calls)
+            return StepOutcome(fault=Fault.from_error(error), calls=outcome.calls, usage=outcome.spent)
         return outcome
 
 
@@ -271,10 +270,12 @@ class Contest:
         return value
 
 
-async def run_effect(path: str, effect: Effect, timeout_s: float, count: Count | None = None) -> StepOutcome:
+async def run_effect(
+    path: str, effect: Effect, timeout_s: float, count: StepCount | None = None
+) -> StepOutcome:
     """Run an effect and return its outcome; raises only if the task that runs it is cancelled."""
     outcome = await _try_effect(path, effect, timeout_s)
-    return outcome if count is None else replace(outcome, calls=count())
+    return outcome if count is None else count.record(outcome)
 
 
 async def _try_effect(path: str, effect: Effect, timeout_s: float) -> StepOutcome:
