@@ -90,12 +90,16 @@ def _make_dispatcher(
     )
 
 
+HUB_VARIABLE = "RETINUE_HUB"
+"""Set for agents that a hub starts: they get no key of a model, so they cannot tell which ones it has."""
+
+
 def attach_model(target: Target, settings: Settings, state: State, echo: Echo) -> None:
     """Open the model that answers for a character, and say what an agent in Markdown lacks.
 
     Nothing for other agents. Raises InvalidSettingError.
     """
-    if target.has_runs:
+    if target.has_runs and HUB_VARIABLE not in environment():
         # imported here, because other agents need nothing of it
         from retinue.runtime.models import explain_no_tools
 
