@@ -32,7 +32,7 @@ from retinue.runtime.loading.targets import Target
 from retinue.runtime.observing.telemetry import span_opener
 from retinue.settings import Settings, environment
 from retinue.storage.outcome_store import OutcomeStore
-from retinue.storage.state import State
+from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.http_client import HttpClient
 
 
@@ -90,17 +90,13 @@ def _make_dispatcher(
     )
 
 
-HUB_VARIABLE = "RETINUE_HUB"
-"""Set for agents that a hub starts: they get no key of a model, so they cannot tell which ones it has."""
-
-
 def attach_model(target: Target, settings: Settings, state: State, echo: Echo) -> None:
     """Open the model that answers for a character, and say what an agent in Markdown lacks.
 
     Nothing for other agents. Raises InvalidSettingError.
     """
     if target.has_runs and HUB_VARIABLE not in environment():
-        # imported here, because other agents need nothing of it
+        # an agent that a hub starts gets no key, so it cannot tell which models the hub has
         from retinue.runtime.models import explain_no_tools
 
         if lines := explain_no_tools(settings, state, environment()):
