@@ -32,7 +32,7 @@ from retinue.runtime.loading.targets import Target
 from retinue.runtime.observing.telemetry import span_opener
 from retinue.settings import Settings, environment
 from retinue.storage.outcome_store import OutcomeStore
-from retinue.storage.state import State
+from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.http_client import HttpClient
 
 
@@ -95,8 +95,8 @@ def attach_model(target: Target, settings: Settings, state: State, echo: Echo) -
 
     Nothing for other agents. Raises InvalidSettingError.
     """
-    if target.has_runs:
-        # imported here, because other agents need nothing of it
+    if target.has_runs and HUB_VARIABLE not in environment():
+        # an agent that a hub starts gets no key, so it cannot tell which models the hub has
         from retinue.runtime.models import explain_no_tools
 
         if lines := explain_no_tools(settings, state, environment()):
