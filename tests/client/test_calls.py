@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from pydantic import BaseModel
 import retinue
 from retinue import Agent, Context, Part
 from retinue.client.received_parts import ReceivedPart
+from retinue.client.sync_connection import LoopThread
 from retinue.core.errors import (
     AgentUnreachableError,
     BudgetSpentError,
@@ -506,6 +509,28 @@ async def test_a_cancelled_task_cancels_its_call() -> None:
             await calling
         async with asyncio.timeout(WAIT_S):
             await hub.cancelled.wait()
+
+
+def test_ctrl_c_cancels_the_call_of_a_program() -> None:
+    hub = ScriptedHub(work=lambda params: interrupt())
+
+    async def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(WAIT_S)
+
+    async def program(url: str) -> None:
+        async with retinue.connect(url) as mesh:
+            await mesh.call("work")
+
+    thread, serving = LoopThread(), serve_app(hub)
+    url = thread.run(serving.__aenter__())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(program(url))
+        thread.run(asyncio.wait_for(hub.cancelled.wait(), WAIT_S))
+    finally:
+        thread.run(serving.__aexit__(None, None, None))
+        thread.close()
 
 
 async def test_an_old_hub_that_lacks_a_skill_is_named() -> None:

@@ -16,7 +16,7 @@ from retinue.client.found_skills import FoundSkills
 from retinue.client.hub_skills import HubSkills, read_agents
 from retinue.client.mesh_client import CallOptions, MeshClient
 from retinue.client.received_parts import receive, value_with_parts
-from retinue.client.run_handle import RunHandle
+from retinue.client.run_handle import RunHandle, lacks_parameter
 from retinue.client.updates import CallerChannel, CallUpdate, QuestionHandler
 from retinue.core.call import Outcome
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
@@ -354,22 +354,30 @@ class MeshConnection:
         agents: Mapping[str, str] | None = None,
         timeouts: Mapping[str, Any] | None = None,
         budget: CallLimits | None = None,
+        progress: bool = False,
     ) -> RunHandle:
         """Start a run of a stored workflow, by its name, or of a definition; returns once it is stored.
 
         The same ``id`` with the same input is the same run, also of another program; without one the run gets
         a random id. ``agents`` and ``timeouts`` (such as ``5m``) replace those of steps, by step id;
-        ``budget`` is as of `call`. Raises DefinitionError for what would surely fail, and RunConflictError
-        for an id of another run.
+        ``budget`` is as of `call`. With ``progress`` the events of the run include what its steps report and
+        write. Raises DefinitionError for what would surely fail, and RunConflictError for an id of another
+        run.
         """
         run = uuid.uuid4().hex if id is None else id
         asked: dict[str, Any] = {"workflow": workflow, "input": as_links(input), "run": run}
         overrides = {
             kind: dict(steps) for kind, steps in (("agents", agents), ("timeouts", timeouts)) if steps
         }
-        # the id makes a repetition safe
-        await self._hub.start_run(asked | ({"overrides": overrides} if overrides else {}), budget)
-        return RunHandle(run, self._hub)
+        asked |= {"overrides": overrides} if overrides else {}
+        try:
+            # the id makes a repetition safe
+            await self._hub.start_run(asked | ({"progress": True} if progress else {}), budget)
+        except InvalidParametersError as error:
+            if not progress or not lacks_parameter(error, "progress"):
+                raise
+            await self._hub.start_run(asked, budget)
+        return RunHandle(run, self._hub, progress)
 
     def run(self, id: str) -> RunHandle:  # noqa: A002 - as of start
         """The run of this id, which another program may have started; sends nothing."""

@@ -179,9 +179,9 @@ class SyncRunHandle:
         """The id of the run."""
         return self._run.id
 
-    def events(self, *, after: int = 0) -> Iterator[RunUpdate]:
+    def events(self, *, after: int = 0, progress: bool | None = None) -> Iterator[RunUpdate]:
         """As `RunHandle.events`."""
-        return self._thread.iterate(self._run.events(after=after))
+        return self._thread.iterate(self._run.events(after=after, progress=progress))
 
     @overload
     def result(self, *, timeout_s: float | None = None) -> Any: ...
@@ -202,6 +202,7 @@ class SyncRunHandle:
     signal = _waiting_run(RunHandle.signal)
     cancel = _waiting_run(RunHandle.cancel)
     resume = _waiting_run(RunHandle.resume)
+    extend = _waiting_run(RunHandle.extend)
 
 
 class SyncMeshConnection:
@@ -324,9 +325,12 @@ class SyncMeshConnection:
         agents: Mapping[str, str] | None = None,
         timeouts: Mapping[str, Any] | None = None,
         budget: CallLimits | None = None,
+        progress: bool = False,
     ) -> SyncRunHandle:
         """As `MeshConnection.start`."""
-        starting = self._mesh.start(workflow, input, id=id, agents=agents, timeouts=timeouts, budget=budget)
+        starting = self._mesh.start(
+            workflow, input, id=id, agents=agents, timeouts=timeouts, budget=budget, progress=progress
+        )
         return SyncRunHandle(self._thread.run(starting), self._thread)
 
     def run(self, id: str) -> SyncRunHandle:  # noqa: A002 - as of start

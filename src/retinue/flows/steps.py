@@ -216,12 +216,15 @@ def _convert(path: str, value: Any, into: Any) -> Any:
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """The adapter of a type, made once: a body makes the same step many times."""
     try:
-        return _remembered_adapter(kind)
+        # unions of other orders are equal, but the first member that fits counts
+        return _remembered_adapter(kind, repr(kind))
     except TypeError:  # a type that is not hashable, such as Annotated with a list
         return TypeAdapter(kind)
 
 
-_remembered_adapter = lru_cache(maxsize=128)(TypeAdapter)
+@lru_cache(maxsize=128)
+def _remembered_adapter(kind: Any, text: str) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def find_error(failed: StepFailedError) -> RetinueError:

@@ -18,7 +18,16 @@ from retinue.client.stubs.source_text import (
 )
 
 RESERVED = frozenset(
-    ("Any", "Literal", "MeshConnection", "Never", "NotRequired", "SyncMeshConnection", "TYPE_CHECKING")
+    (
+        "Any",
+        "CallLimits",
+        "Literal",
+        "MeshConnection",
+        "Never",
+        "NotRequired",
+        "SyncMeshConnection",
+        "TYPE_CHECKING",
+    )
 ) | {"TypeAlias", "TypedDict", "Unpack", "annotations", "bool", "cast", "dict", "float", "int", "list", "str"}
 """Names that a generated module uses itself."""
 

@@ -77,10 +77,13 @@ class ApprovalTable:
 
     async def list_all(self, *, state: ApprovalState | None = None) -> list[Approval]:
         """As `ApprovalStore.list_all`; at most `MAX_LISTED`."""
-        query = sa.text(f"SELECT record FROM {self._database.approvals}")  # noqa: S608
-        await self._database.prepare()
-        records = await self._database.read(lambda c: c.execute(query).scalars().all())
         now = self._clock()
+        # pages ask for the open ones again and again: no other record is read for them
+        where = " WHERE state = :state AND expires > :now" if state in ("open", "approved") else ""
+        query = sa.text(f"SELECT record FROM {self._database.approvals}{where}")  # noqa: S608
+        names = {"state": state, "now": now} if where else {}
+        await self._database.prepare()
+        records = await self._database.read(lambda c: c.execute(query, names).scalars().all())
         approvals = sorted(
             (_read(record).seen_at(now) for record in records), key=lambda each: each.asked_at, reverse=True
         )

@@ -27,7 +27,7 @@ _RUN_EVENTS = ("run_started", "run_finished", "run_resumed")
 _SERVING = ("choose", "clock", "random", "fail", "settle")
 _LEVEL = re.compile(r"(?=[./#])")
 _CALL_FACTS = ("skill", "agent", "role", "warning")
-_FACTS = ("topic", "until", "message", "schema", "when", "branch", "value", "role", "cached")
+_FACTS = ("topic", "until", "message", "schema", "when", "branch", "value", "role", "cached", "approval")
 
 
 @dataclass(slots=True)
