@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.cards.signatures import CardSigner, CardVerifier
 from retinue.core.allowance import Allowance
@@ -18,12 +18,23 @@ from retinue.oci.codec.auth import RegistryCredentials
 from retinue.oci.registry import CopyableRegistry, Registry, open_registry
 from retinue.oci.source import RegistrySource
 from retinue.settings import Settings, environment
-from retinue.settings_tables import LimitTable, RegistryTable, SignatureTable, TimeoutTable, TraceTable
+from retinue.settings_tables import (
+    ArtifactTable,
+    LimitTable,
+    RegistryTable,
+    SignatureTable,
+    TimeoutTable,
+    TraceTable,
+)
+from retinue.storage.artifacts.state_artifacts import StateArtifacts
 from retinue.storage.card_keys import CardKeys
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State
 from retinue.web.connection_gate import HttpLimits
 from retinue.web.http_client import HttpClient
+
+if TYPE_CHECKING:
+    from retinue.storage.artifacts.store import FindHeld, StoredArtifacts
 
 HOME_SOURCE = "home"
 """Source name of the registry in the state folder."""
@@ -164,6 +175,22 @@ def http_limits(limits: LimitTable) -> HttpLimits:
         connections=limits.connections,
         held_bytes=max(limits.held_bytes, limits.body_bytes),
     )
+
+
+def state_artifacts(table: ArtifactTable, state: State, http: HttpClient) -> StateArtifacts:
+    """The artifacts of a state folder, which are opened at their first use."""
+
+    def make(find_held: FindHeld) -> StoredArtifacts:
+        # imported here, because most processes save no file
+        from retinue.oci.layout.saved_files import LayoutFiles
+        from retinue.storage.artifacts.index import ArtifactIndex
+        from retinue.storage.artifacts.store import ArtifactLimits, StoredArtifacts
+
+        limits = ArtifactLimits(table.max_bytes, table.quota_bytes, table.caller_bytes, table.keep_days)
+        blobs = LayoutFiles(state.registry)
+        return StoredArtifacts(ArtifactIndex(state.artifacts), blobs, limits, find_held=find_held)
+
+    return StateArtifacts(make, state.artifacts.exists)
 
 
 def timeout_settings(timeouts: TimeoutTable) -> TimeoutSettings:

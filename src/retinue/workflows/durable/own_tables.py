@@ -49,6 +49,11 @@ CREATE TABLE IF NOT EXISTS {deliveries} (
 CREATE TABLE IF NOT EXISTS {hosted} (
     executor TEXT NOT NULL, name TEXT NOT NULL, workflow TEXT NOT NULL, PRIMARY KEY (executor, name))
 """,
+    """
+CREATE TABLE IF NOT EXISTS {artifacts} (
+    root TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (root, digest));
+CREATE INDEX IF NOT EXISTS retinue_artifacts_digest ON {artifacts} (digest)
+""",
 )
 """One script for each version. Append new ones; never change a released one.
 
@@ -90,6 +95,7 @@ class OwnTables:
         self.used_ids = f"{own}used_ids"
         self.schedules = f"{own}schedules"
         self.triggers, self.deliveries = f"{own}triggers", f"{own}deliveries"
+        self.artifacts = f"{own}artifacts"
         self.hosted = f"{own}hosted_workflows"
         self._versions = f"{own}schema_version"
 
@@ -120,6 +126,7 @@ class OwnTables:
                 "schedules": self.schedules,
                 "triggers": self.triggers,
                 "deliveries": self.deliveries,
+                "artifacts": self.artifacts,
                 "hosted": self.hosted,
                 "serial": serial,
             }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -72,6 +72,8 @@ class RunServices(Protocol):
     ) -> list[RunRecord]: ...
 
     async def is_stored(self, run_id: str) -> bool: ...
+
+    async def hold_artifacts(self, root: str, digests: Collection[str]) -> None: ...
 
     async def stop(self, ids: Sequence[str]) -> None: ...
 
@@ -230,6 +232,7 @@ class DurableContext:
             # A child that an earlier execution started is among what the run has stored.
             if not self._may_repeat or not await self._services.is_stored(child_id):
                 self._size.add(f"the input of {path}", request.to_json())
+                await self._hold_artifacts()
             await self._await_lease()
             try:
                 given = await self._services.start_child(child_id, request, self._root)
@@ -373,6 +376,8 @@ class DurableContext:
                 else:
                     self._events.emit("step_started", path, facts)
                     outcome = self._size.add_outcome(path, await act())
+                # before the outcome is recorded, so that no link of a run leads nowhere
+                await self._hold_artifacts()
             if may_repeat:
                 outcome = replace(outcome, calls=None, is_repeated=True)
             outcome = replace(outcome, ms=round((time.perf_counter() - began) * 1000, 3))
@@ -413,6 +418,13 @@ class DurableContext:
             if mark is not None and error.recorded is not None:
                 recorded = await self._services.find_mark(self._run_id, error.recorded)
             raise self._refuse_replay(name, error, mark, recorded) from None
+
+    async def _hold_artifacts(self) -> None:
+        if digests := self._size.take_links():
+            try:
+                await self._services.hold_artifacts(self._root, digests)
+            except StateError as error:
+                raise RunLetGoError(error.message) from error
 
     async def _await_lease(self) -> None:
         """Wait for the lease of this node; if it was lost, check that the run is still this execution's."""
