@@ -51,7 +51,7 @@ async def open_agent(kind: Kind, target: Target, hub_url: str | None, start: Sta
         allowed = mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send, mesh)
         stored = OutcomeStore(state, agent.name)
         stack.callback(stored.close)
-        own = state_artifacts(settings.artifacts, state, http)
+        own = state_artifacts(settings, state, http)
         stack.callback(own.close)
         artifacts = JoinedArtifacts(own, state, hub_url, http)
         dispatcher = _make_dispatcher(agent, start, allowed, mesh.peers.signer, rule, stored, artifacts)

@@ -143,7 +143,8 @@ class LazyRuns:
         """Those of the digests that stored runs hold."""
         return await (await self._open()).find_held_artifacts(digests) if self.store.exists() else ()
 
-    async def _tell_deleted(self, runs: Sequence[str], digests: Sequence[str]) -> None:
+    async def tell_deleted(self, runs: Sequence[str], digests: Sequence[str]) -> None:
+        """Tell `on_deleted` of deleted runs."""
         if self.on_deleted is not None:
             await self.on_deleted(runs, digests)
 
@@ -178,7 +179,7 @@ class LazyRuns:
                 keep_days=self._options.keep_days,
                 keep_ids_days=self._options.keep_ids_days,
             ),
-            on_deleted=self._tell_deleted,
+            on_deleted=self.tell_deleted,
             hosted=self._hosted,
         )
         # what the import made lives as long as the process; each full collection would take 0.1 s

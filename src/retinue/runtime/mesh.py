@@ -173,7 +173,7 @@ async def open_mesh(
         progress = RunProgress()
         caller = _make_caller(dispatcher, lookup, directory, search, track, progress)
         step_cache = MemoryCache()
-        artifacts = state_artifacts(settings.artifacts, state, http)
+        artifacts = state_artifacts(settings, state, http)
         stack.callback(artifacts.close)
         hosted = load_hosted(settings.workflows.modules)
         tools = Tools(caller, step_cache, artifacts=artifacts)
