@@ -24,17 +24,19 @@ FIRST_S = 60.0
 
 EVERY_S = 3_600.0
 
+_SERVING = frozenset({"hub", "agent"})
+
 _log = structlog.get_logger("retinue.artifacts")
 
 
 class ArtifactsPart(Part):
-    """Serves the artifacts of the state folder at ``/artifacts``; a worker serves none.
+    """Serves the artifacts of the state folder at ``/artifacts`` of a hub or an agent.
 
     Deleted runs release what they held. A hub deletes each hour what nothing has held for long enough.
     """
 
     name = "artifacts"
-    kinds = frozenset({"hub", "agent", "worker"})
+    kinds = frozenset({"hub", "agent", "worker", "command"})
     needs = (StateArtifacts,)
     rank = 85
     is_required = True
@@ -59,7 +61,7 @@ class ArtifactsPart(Part):
                 await end_task(collecting)
 
         yield Opened(
-            routes=() if process.kind == "worker" else _make_routes(artifacts),
+            routes=_make_routes(artifacts) if process.kind in _SERVING else (),
             any_media_type=(PATH,),
             running=running if process.kind == "hub" else None,
         )
