@@ -32,6 +32,7 @@ MAX_REFUSED = 1000
 """How many durable calls of a body are refused after a broken rule, before the body is cancelled."""
 
 _ALWAYS_KEPT_BYTES = 4 * 1024
+_IN_LINKS = b"sha256:"
 _STEP_LAYER = "workflow step"
 
 _T = TypeVar("_T")
@@ -53,7 +54,8 @@ class RunSize:
         """That of a run which has stored its request alone."""
         encoded = orjson.dumps(request)
         size = cls(limit, len(encoded))
-        size._links.update(find_digests(encoded))
+        if _IN_LINKS in encoded:
+            size._links.update(find_digests(encoded))
         return size
 
     def take_links(self) -> frozenset[str]:
@@ -70,7 +72,8 @@ class RunSize:
         """
         encoded = orjson.dumps(value)
         size = len(encoded)
-        self._links |= find_digests(encoded)
+        if _IN_LINKS in encoded:
+            self._links |= find_digests(encoded)
         if size > _ALWAYS_KEPT_BYTES and self.stored + size > self._limit:
             raise TooLargeError(
                 f"{what}, {size:,} bytes after {self.stored:,} that the run has stored,",
