@@ -182,6 +182,9 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
                 ("from_file", "requests", "list_results", "find_rewritten"),
                 module="retinue.testing.scripted_model",
             ),
+            Name(
+                "RecordedModel", ("recorded", "replayed", "aclose"), module="retinue.testing.recorded_model"
+            ),
             Name("ModelTurn", module="retinue.testing.model_script"),
             Name("connect_agents", module="retinue.testing.memory_mesh"),
             Name("MemoryCaller", ("offer",), module="retinue.testing.memory_caller"),

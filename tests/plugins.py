@@ -10,7 +10,7 @@ import pytest
 
 from retinue.parts.installed import load_part
 from retinue.plugins import list_plugins
-from retinue.workflows.definitions.loading import list_installed_sources, load_builtin
+from retinue.workflows.definitions.loading import list_installed_sources, load_builtin, read_builtin
 
 WORDS = {
     "__init__.py": "",
@@ -59,7 +59,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget_installed() -> None:
-    for read in (list_plugins, load_part, list_installed_sources, load_builtin):
+    for read in (list_plugins, load_part, list_installed_sources, load_builtin, read_builtin):
         read.cache_clear()
 
 

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from retinue import Agent
 from retinue.cli.program import TABLE
-from retinue.core.errors import InvalidSettingError, UnknownWorkflowError
+from retinue.core.errors import DefinitionError, InvalidSettingError, UnknownWorkflowError
 from retinue.hub.resources import WorkflowPrompts
 from retinue.plugins import AGENTS, COMMANDS, WORKFLOWS, find_plugin, list_plugins
 from retinue.runtime.parts.children import child_specs
@@ -103,6 +103,21 @@ async def test_a_workflow_that_two_have_is_listed_with_its_problem_and_the_other
         await library.get("direct")
     assert caught.value.remedy == "uninstall word-games"
     assert (await library.get("word-count")).definition.name == "word-count"
+
+
+async def test_a_workflow_with_a_broken_expression_has_a_prompt_and_is_refused_when_it_starts(
+    site: Path,
+) -> None:
+    """Prompts come from definitions whose expressions are not compiled, to spare a hub the engine."""
+    files = {"workflows/loss.yaml": "name: loss\nsteps:\n  - id: a\n    skill: b\n    when: input.x ==\n"}
+    install(site, "word-loss", {WORKFLOWS: {"loss": "word_loss.workflows"}}, files)
+    agent, library = Agent("hub", version="1.0.0", description="A hub."), Library()
+    await WorkflowPrompts(agent, library).refresh()
+    assert {"direct", "loss"} <= {prompt.name for prompt in agent.record().prompts}
+    (problem,) = [stored.problem for stored in await library.list_all() if stored.name == "loss"]
+    with pytest.raises(DefinitionError, match=r"loss\.yaml:5") as refused:
+        await library.get("loss")
+    assert str(refused.value) == str(problem)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from retinue.authoring.context import Context
 from retinue.authoring.results import encode_result
 from retinue.authoring.signatures import read_signature
+from retinue.core.call import Part
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, OutputInvalidError
 from tests.requirements import requirement
 
@@ -445,6 +446,22 @@ def test_a_value_that_is_no_json_is_named_with_its_path(annotation: Any, value: 
     assert caught.value.message == f"the result of skill is not a JSON value {told}"
     assert "schema" not in caught.value.message
     assert "pydantic" in caught.value.remedy
+
+
+@pytest.mark.parametrize("annotation", [list, list[Any], str])
+def test_parts_that_an_annotation_does_not_announce_are_refused_with_the_annotation_to_write(
+    annotation: Any,
+) -> None:
+    with pytest.raises(OutputInvalidError) as caught:
+        typed_result(annotation, ["a map:", Part.image(b"png")])
+    assert str(caught.value) == "the result of skill has content parts that its annotation does not announce"
+    assert "-> list[Part | str]" in caught.value.remedy
+
+
+@pytest.mark.parametrize("annotation", [list[Part | str], Any, object, Part | None])
+def test_parts_are_a_result_of_each_annotation_that_has_room_for_them(annotation: Any) -> None:
+    parts = ["a map:", Part.image(b"png")]
+    assert typed_result(annotation, parts) is parts
 
 
 def test_a_result_with_null_beside_finite_numbers_is_fine() -> None:

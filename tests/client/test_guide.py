@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from retinue import Agent, Context, Part
+from retinue import Agent
 from retinue.cli.program import program
 from retinue.client.sync_connection import LoopThread
-from retinue.core.call import Answer
 from retinue.storage.state import State
 from tests.docs.pages import README, ROOT
 from tests.docs.test_docs import SYBIL
@@ -33,32 +32,31 @@ def make_agent() -> Agent:
         return {"plan": requirements, "steps": ["one"]}
 
     @agent.skill
-    def draw_chart(title: str) -> Any:
-        """Draws a chart."""
-        return Answer(parts=(Part.image(b"png"),))
-
-    @agent.skill
     def greet(name: str) -> str:
         """Greets a person."""
         return f"Hello, {name}!"
-
-    @agent.skill
-    async def review_code(code: str, ctx: Context) -> str:
-        """Reviews code."""
-        await ctx.progress(0.5, "reading")
-        return f"good, says {await ctx.elicit('Who are you?', str)}"
 
     return agent
 
 
 @pytest.fixture
-def hub(retinue_home: Path) -> Iterator[None]:
-    """A hub with an agent, in a loop of another thread."""
+def names() -> dict[str, Any]:
+    """What the examples of the guide define."""
+    document = SYBIL.parse(PAGE)
+    for example in document.examples():
+        example.evaluate()
+    return dict(document.namespace)
+
+
+@pytest.fixture
+def hub(retinue_home: Path, names: dict[str, Any]) -> Iterator[None]:
+    """A hub with an agent and that of the guide, in a loop of another thread."""
 
     @asynccontextmanager
     async def running() -> Any:
         async with open_system(State(retinue_home)) as system:
             await system.start_agent(make_agent())
+            await system.start_agent(names["agent"])
             await system.start_hub()
             yield
 
@@ -73,30 +71,29 @@ def hub(retinue_home: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("hub")
 def test_the_functions_of_the_guide_do_what_it_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    names: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    document = SYBIL.parse(PAGE)
-    for example in document.examples():
-        example.evaluate()
-    names = document.namespace
     asyncio.run(names["main"]())
     assert "create_plan of plan-agent" in capsys.readouterr().out
-    assert asyncio.run(names["make_plan"]()).plan == "keywords"
-    assert asyncio.run(names["draw"](tmp_path)) == 3
-    assert (tmp_path / "sales.png").read_bytes() == b"png"
+    assert asyncio.run(names["make_plan"]()).plan == "write tests for json"
+    assert asyncio.run(names["draw"](tmp_path)) == 4
+    assert (tmp_path / "sales.png").read_bytes() == b"\x89PNG"
     assert asyncio.run(names["plan_or_explain"]("tests")) == "done"
     assert asyncio.run(names["plan_or_explain"](7)) == "wrong: requirements"
-    assert asyncio.run(names["watch"]()) == ["reading", "good, says Ada"]
+    assert asyncio.run(names["watch"]()) == ["drawing sales", "published by Ada"]
     assert asyncio.run(names["run_flow"]()) is True
     assert asyncio.run(names["look_around"]()) == "plan-agent"
-    assert names["count_agents"]() == 1
+    assert names["count_agents"]() == 2
 
     made = CliRunner().invoke(program, ["stubs", str(tmp_path / "mesh_stubs.py")])
     assert made.exit_code == 0
     assert made.stdout.endswith(f"{tmp_path}/mesh_stubs.py: 4 skills\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "mesh_stubs", raising=False)
-    assert asyncio.run(names["plan_with_types"]()) == "tests"
+    assert asyncio.run(names["plan_with_types"]()) == "write tests for textwrap"
 
 
 @pytest.mark.usefixtures("hub")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import traceback
 from collections import Counter
 from typing import Any
 
@@ -185,3 +186,11 @@ def test_a_chain_that_is_too_deep_carries_trace_depth_and_drawn_path() -> None:
 )
 def test_a_remote_error_is_classified_by_its_own_type_where_it_has_one(data: Any, remote_type: str) -> None:
     assert RemoteFaultError("plan-agent", -32603, "no", data).remote_type == remote_type
+
+
+def test_a_traceback_ends_with_the_remedy_also_after_it_was_changed() -> None:
+    error = UnknownSkillError("gret", near=["greet"])
+    assert traceback.format_exception_only(error)[-1] == "remedy: did you mean greet?\n"
+    error.remedy = "serve it"
+    assert traceback.format_exception_only(error)[-1] == "remedy: serve it\n"
+    assert traceback.format_exception_only(RetinueError("lost"))[-1].endswith("RetinueError: lost\n")

@@ -103,7 +103,9 @@ async def test_the_directory_tools_answer_with_the_view_of_who_asks(system: Syst
         for name in ("inner", "inexistent"):
             refused = await client.call_tool("call_skill", {"skill": name})
             assert refused.is_error
-            assert texts(refused) == [f"Unknown skill: {name} — list the skills: retinue find"]
+            assert texts(refused) == [
+                f"Unknown skill: {name} — search with find_skills, or with: retinue find"
+            ]
         found = await client.call_tool("find_skills", {"query": "says"})
         assert [row["skill"] for row in orjson.loads(texts(found)[0])["skills"]] == ["say"]
         (row,) = orjson.loads(texts(await client.call_tool("list_agents", {"detailed": True}))[0])["agents"]

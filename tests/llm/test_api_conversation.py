@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from base64 import b64encode
 from collections.abc import AsyncIterator
@@ -9,9 +10,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from retinue.core.call import Part
-from retinue.core.errors import BusyError, InvalidParametersError, ModelError
+from retinue.core.errors import BusyError, InvalidParametersError, ModelError, RetinueError
 from retinue.llm.api_model import ApiModel
 from retinue.llm.completion import ModelPrompt, ModelReply, Usage, ignore_text
 from retinue.llm.spec import ModelSpec
@@ -40,6 +42,7 @@ from tests.llm.vendors import (
     VendorServer,
     vendor,
 )
+from tests.thinking.conversations import requests
 
 KEY = "sk-very-secret-0123456789abcdef"
 MODELS = {"anthropic": "claude-sonnet-5-5", "openai": "gpt-5.6-terra", "google": "gemini-3.8-flash"}
@@ -423,3 +426,22 @@ async def test_prompts_are_cached_where_the_provider_has_to_be_told() -> None:
     async with talk_to("openai", Say("ok")) as talk:
         await talk.reply(ask())
     assert "cache" not in json.dumps(talk.server.requests[0])
+
+
+@pytest.mark.parametrize("kind", VENDORS)
+@given(request=requests)
+@settings(max_examples=8, deadline=None)
+def test_any_conversation_is_sent_or_refused_with_a_typed_error(
+    kind: Vendor, request: CompletionRequest
+) -> None:
+    async def send() -> None:
+        async with talk_to(kind, Say("ok")) as talk:
+            try:
+                sent = await talk.send(request)
+            except RetinueError:
+                assert talk.server.requests == []
+                return
+            assert sent.text == "ok"
+            assert len(talk.server.requests) == 1
+
+    asyncio.run(send())

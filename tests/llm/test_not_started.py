@@ -7,8 +7,9 @@ import pytest
 from retinue.core.call import ANONYMOUS, Call
 from retinue.core.errors import AgentUnreachableError
 from retinue.core.record import AgentRecord, Endpoint, Listing, Skill
+from retinue.llm.model_agent import describe_model
 from retinue.llm.not_started import ModelsNotStarted
-from retinue.llm.spec import Unavailable
+from retinue.llm.spec import SEED_MODELS, ModelSpec, Unavailable
 from retinue.mesh.channel import NullChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
@@ -16,6 +17,7 @@ from retinue.mesh.directory.routing import make_strategy
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import new_trace
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.thinking.completion import COMPLETE
 from tests.support.memory_source import MemorySource
 
 EXPOSED = frozenset({"exposed", "mesh"})
@@ -82,3 +84,20 @@ async def test_an_agent_of_the_same_name_takes_its_place_and_gives_it_back(is_th
     entry = directory.find_named("claude")
     assert entry is not None
     assert entry.last_error == "no ANTHROPIC_API_KEY; set ANTHROPIC_API_KEY"
+
+
+async def test_a_conversation_with_tools_for_such_a_model_fails_with_the_reason_and_the_remedy() -> None:
+    models = ModelsNotStarted({"claude": (describe_model(SEED_MODELS["claude"], "1.0.0"), MISSING)})
+    directory = Directory(MemoryListings(), [models])
+    strategy = make_strategy("best", AgentStatsTable())
+    dispatcher = Dispatcher("retinue", directory, lambda listing: models, strategy=strategy)
+    message = {"role": "user", "content": [{"type": "text", "text": "x"}]}
+    call = Call("1", COMPLETE, {"messages": [message]}, ANONYMOUS, "execute", new_trace(), agent="claude")
+    outcome = await dispatcher.dispatch(call, NullChannel())
+    assert isinstance(outcome.error, AgentUnreachableError)
+    assert outcome.error.remedy == "set ANTHROPIC_API_KEY, and restart the hub"
+
+
+def test_a_command_line_agent_that_is_not_started_offers_no_conversations() -> None:
+    record = describe_model(ModelSpec("codex", command="codex", backend="command"), "1.0.0")
+    assert COMPLETE not in [skill.id for skill in record.skills]

@@ -63,6 +63,10 @@ async def test_an_answer_that_does_not_fit_the_question_is_refused(system: Syste
     served = await system.start_agent(asking_agent())
     async with connect(served, mode, elicitation_callback=answer_wrongly) as client:
         assert texts(await client.call_tool("greet"))[0].startswith("refused: the answer does not fit")
+    hub = await system.start_hub()
+    async with connect(f"{hub.url}/mcp", mode, elicitation_callback=answer_wrongly) as client:
+        text = texts(await client.call_tool("asking-agent__greet"))[0]
+        assert text.startswith("refused: the answer does not fit"), text
 
 
 async def test_log_lines_reach_a_client_from_the_level_that_it_set(system: System) -> None:

@@ -77,6 +77,27 @@ async def test_a_hub_starts_the_models_that_this_machine_can_run_and_lists_the_o
     await asyncio.to_thread(_check_no_key, retinue_home)
 
 
+async def test_a_served_model_takes_conversations_larger_than_other_requests(
+    tmp_path: Path, retinue_home: Path, path: str
+) -> None:
+    async with vendor("anthropic", Say("two pictures")) as server:
+        await asyncio.to_thread(_check_large_conversation, tmp_path, path, server)
+        assert len(server.requests) == 1
+        assert len(json.dumps(server.requests[0])) > 6_000_000
+
+
+def _check_large_conversation(tmp_path: Path, path: str, server: VendorServer) -> None:
+    (tmp_path / "retinue.toml").write_text(SETTINGS.format(url=server.base_url, limit=1_000_000))
+    environment = {"PATH": path, "MY_KEY": KEY, "HOME": str(tmp_path)}
+    picture = {"type": "image", "data": "iVBO" * 800_000, "mime_type": "image/png"}
+    with program("serve", "--llm", "mine", "--no-publish", cwd=tmp_path, environment=environment) as served:
+        url = served.url_in("mine")
+        message = {"role": "user", "content": [picture, picture]}
+        assert execute(url, "complete", {"messages": [message]})["result"]["text"] == "two pictures"
+        refused = execute(url, "complete", {"messages": [{"role": "user", "content": [picture] * 11}]})
+        assert refused["error"]["data"]["type"] == "too_large"
+
+
 def _fail_run(url: str, home: Path) -> None:
     """A run that fails with the error of the provider, so that it is in the journal."""
     token = (home / "keys" / "local.token").read_text().strip()

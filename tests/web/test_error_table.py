@@ -45,6 +45,11 @@ SAMPLES: dict[str, Any] = {
     "circle": [SimpleNamespace(name="a"), SimpleNamespace(name="b")],
     "offered": ["1.0"],
     "now_s": 1_800_000_000.0,
+    "value": 5.0,
+    "spent": {"turns": 5},
+    "used": 900,
+    "size": 200,
+    "quota": 1_000,
 }
 MISSING = Problem("requirements", "missing required field 'requirements'")
 CLASSES = list_error_classes()

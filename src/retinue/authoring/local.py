@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -70,14 +70,14 @@ class LocalInvoker:
         self._mesh = mesh
         self._timeouts = timeouts
 
-    async def invoke(
+    def invoke(
         self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
-    ) -> Answer:
+    ) -> Coroutine[Any, Any, Answer]:
         agent = self._agents[listing.record.name]
         admitted.set_agent(agent.name)
         if skill is QUERY_SKILL or call.idempotency_key is None:
-            return await self._run(agent, skill, call, admitted, channel)
-        return await self._outcomes.run_once(
+            return self._run(agent, skill, call, admitted, channel)
+        return self._outcomes.run_once(
             agent.name, call, lambda: self._run_within(agent, skill, call, admitted, channel)
         )
 

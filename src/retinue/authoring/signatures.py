@@ -25,10 +25,12 @@ from retinue.authoring.forms import PlainSchema
 from retinue.authoring.json_bytes import with_base64
 from retinue.authoring.results import encode_result, gives_parts, has_parts
 from retinue.core.artifact_links import FORMAT
+from retinue.core.call import Answer
 from retinue.core.errors import (
     ExecutionFailedError,
     InvalidParametersError,
     InvalidSettingError,
+    OutputInvalidError,
     Problem,
 )
 from retinue.core.record import Schema
@@ -98,6 +100,10 @@ class Signature:
     def encode(self, value: Any) -> Any:
         """The result as a JSON value; content parts are unchanged. Raises OutputInvalidError."""
         if has_parts(value):
+            if self.output_schema is not None and not isinstance(value, Answer):
+                check = compile_schema(self.output_schema, f"output of {self.where}")
+                if not check.is_valid(None):
+                    raise OutputInvalidError.not_announced(self.where)
             return value
         return encode_result(self.where, value, self.result)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -16,8 +16,6 @@ from retinue.core.errors import (
     RetinueError,
     StepFailedError,
 )
-from retinue.flows.run import Run
-from retinue.flows.workflow import CodeWorkflow
 from retinue.workflows.definitions.loading import Loaded
 from retinue.workflows.interpreter.frame import Frame, Tools
 from retinue.workflows.interpreter.saga import compensate, finish_undoing
@@ -25,6 +23,10 @@ from retinue.workflows.library import Library
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.ports import DurableRuleError, RunContext
 from retinue.workflows.runs.records import Fault, RunRequest, as_json
+
+if TYPE_CHECKING:
+    from retinue.flows.run import Run
+    from retinue.flows.workflow import CodeWorkflow
 
 _log = structlog.get_logger("retinue.runs")
 
@@ -85,6 +87,9 @@ class CodeBody:
         if workflow is None:
             _log.warning("run waits for its code", run=context.run_id, code=code.describe())
             await context.pass_on(code)
+        # its code has loaded this module; a hub without workflows in Python never does
+        from retinue.flows.run import Run
+
         run = Run(context, request, self._tools, self._library)
         return await _execute(workflow, context, request, run)
 

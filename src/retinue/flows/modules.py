@@ -10,14 +10,17 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import structlog
 
 from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.flows.body import HostedWorkflows
-from retinue.flows.workflow import CodeWorkflow
 from retinue.plugins import WORKFLOWS, list_plugins
 from retinue.workflows.definitions.loading import list_builtins
+
+if TYPE_CHECKING:
+    from retinue.flows.workflow import CodeWorkflow
 
 _log = structlog.get_logger("retinue.workflows")
 
@@ -42,6 +45,8 @@ def load_hosted(modules: Sequence[str]) -> HostedWorkflows:
             continue  # a package with files in YAML
         try:
             with _import_errors(f"{WORKFLOWS}: {plugin.name}", plugin.target):
+                from retinue.flows.workflow import CodeWorkflow
+
                 installed = plugin.load(WORKFLOWS)
                 if not isinstance(installed, CodeWorkflow):
                     raise InvalidSettingError(
@@ -57,6 +62,9 @@ def load_hosted(modules: Sequence[str]) -> HostedWorkflows:
 
 def load_workflows(module: str) -> Sequence[CodeWorkflow]:
     """The workflows of a file or a module; raises InvalidSettingError, also where it has none."""
+    # a hub without workflows in Python does not need it
+    from retinue.flows.workflow import CodeWorkflow
+
     with _import_errors(SETTING, module):
         imported = _import_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
     workflows = [value for value in vars(imported).values() if isinstance(value, CodeWorkflow)]

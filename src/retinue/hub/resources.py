@@ -80,7 +80,7 @@ class WorkflowPrompts:
                 _log.warning("workflows cannot be read", distribution=distribution, reason=error.message)
         stored = {
             workflow.name: workflow
-            for workflow in await self._library.list_all()
+            for workflow in await self._library.list_all(checks_builtins=False)
             if workflow.definition is not None
         }
         for name in [held for held, was in self._held.items() if stored.get(held) != was]:

@@ -60,6 +60,8 @@ class ProcessLimits:
 
     def __init__(self, settings: LimitSettings | None = None, clock: Clock = time.monotonic) -> None:
         self._settings = settings or LimitSettings()
+        self.is_rated = self._settings.rate_per_s is not None
+        """Whether `take` limits the rate of callers."""
         self._clock = clock
         self._in_flight = 0
         self.steps_in_flight = 0
@@ -72,6 +74,7 @@ class ProcessLimits:
         """Apply other limits to the next calls; the count of each caller's rate restarts."""
         if settings != self._settings:
             self._settings = settings
+            self.is_rated = settings.rate_per_s is not None
             self._buckets = LRUCache(settings.max_callers)
 
     @property
@@ -83,7 +86,8 @@ class ProcessLimits:
         settings = self._settings
         if self._in_flight >= settings.max_in_flight:
             raise BusyError(f"{settings.max_in_flight} calls in flight", 1.0)
-        self.take(caller)
+        if self.is_rated:
+            self.take(caller)
         self._in_flight += 1
 
     def take(self, caller: str) -> None:

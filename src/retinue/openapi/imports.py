@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 import structlog
@@ -24,12 +24,12 @@ from retinue.mesh.channel import Channel
 from retinue.mesh.directory.sources import LiveMember, LiveSource, OnChange
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.pins import Pins, Tool
-from retinue.openapi.client import ApiClient
-from retinue.openapi.codec.api import Api, parse_api
-from retinue.openapi.codec.operations import Operation
-from retinue.openapi.codec.reader import read_document
-from retinue.openapi.codec.responses import documented_only
 from retinue.web.transport import HttpRequester
+
+if TYPE_CHECKING:
+    from retinue.openapi.client import ApiClient
+    from retinue.openapi.codec.api import Api
+    from retinue.openapi.codec.operations import Operation
 
 APIS = "apis"
 """The name of the source."""
@@ -140,10 +140,16 @@ class ImportedApi(LiveMember):
         self._on_change(self.listing, "unreachable", reason)
 
     def _offer(self, skill: Skill) -> Skill:
+        from retinue.openapi.codec.responses import documented_only
+
         output_schema = skill.output_schema if self.spec.strict else documented_only(skill.output_schema)
         return replace(skill, visibility=self.spec.visibility, output_schema=output_schema)
 
     def _parse(self, content: bytes) -> Api:
+        # loaded with the first document: a hub without imported APIs does not need the reader
+        from retinue.openapi.codec.api import parse_api
+        from retinue.openapi.codec.reader import read_document
+
         spec = self.spec
         document = read_document(content, spec.place)
         return parse_api(document, spec.name, source=spec.place, url=spec.url, server=spec.server)
@@ -199,6 +205,8 @@ class ImportedApis(LiveSource[ImportedApi]):
 
         def load(name: str) -> ImportedApi:
             def make_client(api: Api) -> ApiClient:
+                from retinue.openapi.client import ApiClient
+
                 spec = specs[name]
                 return ApiClient(
                     http, api, self._environment, strict=spec.strict, key_origins=spec.key_origins

@@ -66,6 +66,7 @@ MAX_AT_ONCE = 16
 _CALLS_USED = CALLS_USED_KEY.lower().encode()
 _WARNINGS = WARNINGS_KEY.lower().encode()
 _USAGE = USAGE_KEY.lower().encode()
+_EVENT_STREAM = EVENT_STREAM.encode()
 
 _NO_TRACE = TraceContext(id="")
 """The trace of a request without one; the guard gives it an id."""
@@ -121,7 +122,7 @@ class ExecuteEndpoint:
         agent = self._agent or scope.get("path_params", {}).get("agent")
         used = _CallsUsed()
         with CancelOnDisconnect(receive, self._watch_after_s):
-            if EVENT_STREAM not in visitor.headers.get(b"accept", b"").decode("latin-1"):
+            if _EVENT_STREAM not in visitor.headers.get(b"accept", b""):
                 await _send(send, await self._answer(body, visitor, agent, used), used)
                 return
             stream = ReplyStream(send)

@@ -19,7 +19,7 @@ from retinue.core.text import suggest
 from retinue.llm.command_model import TELL_COST, CommandModel
 from retinue.llm.completion import Model
 from retinue.llm.model_agent import describe_model, model_agent
-from retinue.llm.model_calls import ALLOWANCE_S, ModelCalls, OpenModel
+from retinue.llm.model_calls import ALLOWANCE_S, MAX_CONVERSATION_BYTES, ModelCalls, OpenModel
 from retinue.llm.not_started import ModelsNotStarted
 from retinue.llm.prompts import write_task
 from retinue.llm.spec import (
@@ -184,6 +184,17 @@ def open_model_agent(settings: Settings, state: State, name: str) -> Agent:
     Raises InvalidSettingError for an unknown model, and for one that this machine cannot run.
     """
     return model_agent(*_open(settings, state, name), version=version("retinue"))
+
+
+def accept_conversations(settings: Settings) -> Settings:
+    """The settings of a model agent: it takes requests as large as a conversation with images may be.
+
+    A configured ``limits.body_bytes`` stays.
+    """
+    if "body_bytes" in settings.limits.model_fields_set:
+        return settings
+    limits = settings.limits.model_copy(update={"body_bytes": MAX_CONVERSATION_BYTES + 1024**2})
+    return settings.model_copy(update={"limits": limits})
 
 
 def _open(settings: Settings, state: State, name: str) -> tuple[ModelSpec, OpenModel, Ledger]:

@@ -106,7 +106,7 @@ def make_checks(process: Process, parts: OpenParts, host: str) -> SecurityMiddle
         exceptions=parts.list_path_exceptions(),
         tokens=parts.list_tokens(),
     )
-    checks.limit_reads(process.dispatcher.admission.limits.take)
+    checks.limit_reads(process.dispatcher.admission.limits)
     parts.give_checks(checks)
     return checks
 

@@ -3,7 +3,8 @@
 For an agent, ``await agent.call(skill_id, arguments)`` is a call with all its checks.
 `scripted_caller.ScriptedCaller` is a caller with a person and a model that answer as scripted,
 `scripted_peer.scripted_peer` another agent; ``fixtures`` makes both in pytest.
-`scripted_model.ScriptedModel` is a model agent that replies by a script, with calls of tools.
+`scripted_model.ScriptedModel` is a model agent that replies by a script, with calls of tools;
+`recorded_model.RecordedModel` plays back the replies of a real model.
 
 For a program, `connect_agents` is the client that `retinue.connect` makes, over agents in memory.
 
@@ -19,6 +20,7 @@ from retinue.testing.memory_caller import MemoryCaller
 from retinue.testing.memory_mesh import connect_agents
 from retinue.testing.memory_runs import MemoryRuns
 from retinue.testing.model_script import ModelScript, ModelTurn
+from retinue.testing.recorded_model import RecordedModel
 from retinue.testing.scripted_caller import DECLINED, ScriptedCaller
 from retinue.testing.scripted_model import ScriptedModel
 from retinue.testing.scripted_peer import ScriptedPeer, in_turn, scripted_peer
@@ -31,6 +33,7 @@ __all__ = [
     "MemoryRuns",
     "ModelScript",
     "ModelTurn",
+    "RecordedModel",
     "ScriptedCaller",
     "ScriptedModel",
     "ScriptedPeer",

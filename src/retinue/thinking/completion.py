@@ -91,8 +91,9 @@ class ToolCall:
 class CompletionReply:
     """A reply of a model.
 
-    ``output`` is the value that fits ``output_schema``; None without one. A reply that ended at the limit of
-    tokens may hold calls; none of them may run. ``history`` is for the same provider and model only.
+    ``output`` is the value for ``output_schema``; None without one. Calls may run only where ``finish`` is
+    "calls": a reply that was cut or refused may hold some too. ``history`` is for the same provider and model
+    only.
     """
 
     text: str

@@ -15,7 +15,7 @@ import hmac
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -54,6 +54,9 @@ from retinue.web.rejections import (
     is_registry_path,
     is_upload_path,
 )
+
+if TYPE_CHECKING:
+    from retinue.mesh.admission import ProcessLimits
 
 Headers = Mapping[bytes, bytes]
 
@@ -206,7 +209,7 @@ class SecurityMiddleware:
         self._tokens = tokens or Tokens()
         self._readers = tuple(readers)
         self._registry_tokens: RegistryTokens | None = None
-        self._take: Callable[[str], None] | None = None
+        self._limits: ProcessLimits | None = None
         self._note: Callable[[str, str, str | None, RetinueError | None], None] | None = None
         self._front: ASGIApp | None = None
         self._front_paths: frozenset[str] = frozenset()
@@ -249,9 +252,9 @@ class SecurityMiddleware:
         """Accept these tokens at paths of the registry, and name their endpoint in its challenges."""
         self._registry_tokens = tokens
 
-    def limit_reads(self, take: Callable[[str], None]) -> None:
-        """Call ``take`` with the caller of each request that reads and runs no skill; it raises BusyError."""
-        self._take = take
+    def limit_reads(self, limits: ProcessLimits) -> None:
+        """Count each request that reads and runs no skill in the rate of its caller."""
+        self._limits = limits
 
     def put_in_front(self, app: ASGIApp, paths: Collection[str], prefixes: Sequence[str]) -> None:
         """Route the requests of these paths to ``app``, which calls `check` itself."""
@@ -282,8 +285,9 @@ class SecurityMiddleware:
             else:
                 principal = await self.authenticate(headers, scope["path"], scope.get("server"))
             self._check_body(scope, headers)
-            if self._take is not None and is_read_path(scope["path"]):
-                self._take(principal.id)
+            limits = self._limits
+            if limits is not None and limits.is_rated and is_read_path(scope["path"]):
+                limits.take(principal.id)
         except RetinueError as error:
             if isinstance(error, NotAuthenticatedError) and b"authorization" in headers:
                 self.note_access(scope, scope["path"], None, error)

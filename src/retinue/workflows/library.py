@@ -25,6 +25,7 @@ from retinue.workflows.definitions.loading import (
     load,
     load_announced,
     load_builtin,
+    read_builtin,
 )
 from retinue.workflows.definitions.run_forms import Bundled, BundledWorkflow
 from retinue.workflows.definitions.step_checks import iterate_places
@@ -120,9 +121,12 @@ class Library:
             reference, near=suggest(name, [known_name for known_name in known if known_name != reference])
         )
 
-    async def list_all(self) -> list[StoredWorkflow]:
-        """Every stored workflow; an unreadable workflow is listed with its problem."""
-        workflows = [self._read_builtin(name) for name in list_builtins()]
+    async def list_all(self, *, checks_builtins: bool = True) -> list[StoredWorkflow]:
+        """Every stored workflow; an unreadable workflow is listed with its problem.
+
+        Without ``checks_builtins`` the steps of built-in workflows are not checked: see `read_builtin`.
+        """
+        workflows = [self._read_builtin(name, checks=checks_builtins) for name in list_builtins()]
         workflows += [StoredWorkflow(f"({name})", "built-in", None, error) for name, error in list_broken()]
         workflows += await self._list_code()
         seen = {workflow.name for workflow in workflows}
@@ -168,9 +172,10 @@ class Library:
         return {workflow.code.name: workflow for workflow in ranked}
 
     @staticmethod
-    def _read_builtin(name: str) -> StoredWorkflow:
+    def _read_builtin(name: str, *, checks: bool) -> StoredWorkflow:
         try:
-            return StoredWorkflow(name, "built-in", load_builtin(name).definition)
+            definition = load_builtin(name).definition if checks else read_builtin(name)
+            return StoredWorkflow(name, "built-in", definition)
         except RetinueError as error:
             return StoredWorkflow(name, "built-in", None, error)
 

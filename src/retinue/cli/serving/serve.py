@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -26,6 +28,22 @@ from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
     from retinue.storage.state import HubAddress
+
+
+@contextmanager
+def _loading_program() -> Iterator[None]:
+    """Import the modules of a long-running process without garbage collections.
+
+    Collections during the imports find almost nothing and take a tenth of the start. What the imports made
+    lives as long as the process, so later collections leave it out.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @click.command(cls=CommandOfParts, kind="agent")
@@ -76,13 +94,14 @@ def serve(
     it is ready and forgotten when it stops (Ctrl-C). To join the hub of another machine, set RETINUE_JOIN to
     the token that "retinue token new --join" prints there, and pass the hub's URL with --join.
     """
-    from retinue.runtime.access import check_advertised
-    from retinue.runtime.agent_process import ServeOptions, serve_agent
-    from retinue.runtime.commands.publishing import check_location
-    from retinue.runtime.launch import Address
-    from retinue.runtime.loading.reloading import serve_reloading
-    from retinue.runtime.loading.targets import Target, load_target
-    from retinue.runtime.serving import FIRST_AGENT_PORT, run_loop
+    with _loading_program():
+        from retinue.runtime.access import check_advertised
+        from retinue.runtime.agent_process import ServeOptions, serve_agent
+        from retinue.runtime.commands.publishing import check_location
+        from retinue.runtime.launch import Address
+        from retinue.runtime.loading.reloading import serve_reloading
+        from retinue.runtime.loading.targets import Target, load_target
+        from retinue.runtime.serving import FIRST_AGENT_PORT, run_loop
 
     if (target is None) == (model is None):
         raise click.UsageError(
@@ -93,13 +112,18 @@ def serve(
     if model is not None and reloads:
         raise click.UsageError("--llm cannot be combined with --reload")
     session = open_session(part_flags, log_level="info", with_parts=not stdio)
+    settings, reread = session.settings, session.reread
+    if model is not None:
+        # imported here, because other agents need nothing of it
+        from retinue.runtime.models import accept_conversations
+
+        settings, reread = accept_conversations(settings), lambda: accept_conversations(session.reread())
     if hub_url is not None:
         accept_join(session.state, hub_url)
 
     def load() -> Target:
         if model is None:
             return load_target(target or "")
-        # imported here, because other agents need nothing of it
         from retinue.runtime.models import open_model_agent
 
         return Target(open_model_agent(session.settings, session.state, model), ())
@@ -130,7 +154,7 @@ def serve(
 
     def serve_once(loaded: Target, leave: Callable[[int], None] = os._exit) -> int:
         return run_loop(
-            lambda: serve_agent(loaded, options, session.settings, session.state, click.echo, session.reread),
+            lambda: serve_agent(loaded, options, settings, session.state, click.echo, reread),
             leave=leave,
         )
 
@@ -176,11 +200,12 @@ def hub(
     Settings come from retinue.toml; options override them. To add another hub to a mesh, set RETINUE_JOIN
     once to the token that "retinue token new --join" prints at the first hub, and pass its URL with --join.
     """
-    from retinue.runtime.access import check_advertised
-    from retinue.runtime.commands.publishing import check_location
-    from retinue.runtime.hub_process import HubOptions, run_hub
-    from retinue.runtime.launch import Address
-    from retinue.runtime.serving import run_loop
+    with _loading_program():
+        from retinue.runtime.access import check_advertised
+        from retinue.runtime.commands.publishing import check_location
+        from retinue.runtime.hub_process import HubOptions, run_hub
+        from retinue.runtime.launch import Address
+        from retinue.runtime.serving import run_loop
 
     if detach:
         arguments = click.get_current_context().params
@@ -284,10 +309,11 @@ def worker(
     failed ones. On another machine than the hub, set RETINUE_JOIN once to the token that
     "retinue token new --join" prints there, and pass the hub's URL with --join.
     """
-    from retinue.runtime.access import check_advertised
-    from retinue.runtime.launch import Address
-    from retinue.runtime.serving import run_loop
-    from retinue.runtime.worker_process import run_worker
+    with _loading_program():
+        from retinue.runtime.access import check_advertised
+        from retinue.runtime.launch import Address
+        from retinue.runtime.serving import run_loop
+        from retinue.runtime.worker_process import run_worker
 
     session = open_session({"database": database} if database else {}, log_level="info", joins=hub_url)
     settings = session.settings

@@ -68,6 +68,16 @@ class RetinueError(Exception):
         self.remedy = remedy
 
     @property
+    def remedy(self) -> str:
+        """What to do about the failure; a note of the exception too, so that a traceback shows it."""
+        return self._remedy
+
+    @remedy.setter
+    def remedy(self, remedy: str) -> None:
+        self._remedy = remedy
+        self.__notes__ = [f"remedy: {remedy}"] if remedy else []
+
+    @property
     def data(self) -> dict[str, Any]:
         """Facts that are sent with the message; JSON values only."""
         return {}

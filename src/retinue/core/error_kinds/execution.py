@@ -102,6 +102,15 @@ class OutputInvalidError(ExecutionError):
         error.remedy = "return JSON values, dataclasses, pydantic models, or types that pydantic encodes"
         return error
 
+    @classmethod
+    def not_announced(cls, skill: str) -> OutputInvalidError:
+        """The error of content parts where the annotation of the function announces another value."""
+        error = cls(skill, [Problem("", "content parts that its annotation does not announce")])
+        error.message = f"the result of {skill} has {error.problems[0].message}"
+        error.args = (error.message,)
+        error.remedy = "annotate the function: -> Part, -> list[Part | str], or -> Answer"
+        return error
+
     @property
     def data(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"errors": [p.as_json() for p in self.problems]}
@@ -426,9 +435,16 @@ class CannotAskError(InputRequiredError):
 
 
 class InputRefusedError(InputRequiredError):
-    """The person declined, closed the question, or gave an answer that does not fit the requested schema."""
+    """The person declined, closed the question, or gave an answer that does not fit the requested schema.
+
+    ``answer`` is an answer that does not fit, which is passed on to the agent that asked; else None.
+    """
 
     type = "input_refused"
+
+    def __init__(self, message: str, *, remedy: str = "", answer: Any = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.answer = answer
 
 
 class ExpressionError(ExecutionError):

@@ -34,7 +34,9 @@ class UnknownSkillError(LookupFailedError):
         near: Sequence[str] = (),
         unasked: Sequence[str] = (),
     ) -> None:
-        remedy = f"did you mean {', '.join(near)}?" if near else "list the skills: retinue find"
+        remedy = (
+            f"did you mean {', '.join(near)}?" if near else "search with find_skills, or with: retinue find"
+        )
         super().__init__(f"Unknown skill: {skill}", remedy=remedy + _name_unasked(unasked))
         self.skill = skill
         self.near = tuple(near)
@@ -64,7 +66,11 @@ class UnknownAgentError(LookupFailedError):
     type = "unknown_agent"
 
     def __init__(self, name: str, *, near: Sequence[str] = (), unasked: Sequence[str] = ()) -> None:
-        remedy = f"did you mean {', '.join(near)}?" if near else "list them: retinue agents"
+        remedy = (
+            f"did you mean {', '.join(near)}?"
+            if near
+            else "list them with list_agents, or with: retinue agents"
+        )
         super().__init__(f"Unknown agent: {name}", remedy=remedy + _name_unasked(unasked))
         self.name = name
         self.near = tuple(near)

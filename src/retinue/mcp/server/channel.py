@@ -214,7 +214,8 @@ class McpChannel:
             raise InputRefusedError(f"the question was answered with {result.action}: {message}")
         content = result.content or {}
         if problems := compile_schema(asked, "question").problems(content):
-            raise InputRefusedError(f"the answer does not fit the question: {problems[0].message}")
+            problem = f"the answer does not fit the question: {problems[0].message}"
+            raise InputRefusedError(problem, answer=content)
         return content if is_form else content[_ANSWER]
 
     async def sample(self, prompt: str, *, max_tokens: int = 1024, key: str | None = None) -> str:

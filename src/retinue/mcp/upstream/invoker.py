@@ -222,8 +222,10 @@ async def answer_question(
         message, schema = str(params.get("message", "")), params.get("requestedSchema") or {"type": "object"}
         try:
             return {"action": "accept", "content": await channel.elicit(message, schema, key=key)}
-        except InputRefusedError:
-            return {"action": "decline"}
+        except InputRefusedError as error:
+            # the agent checks the answer too, and knows then that it was not declined
+            is_declined = error.answer is None
+            return {"action": "decline"} if is_declined else {"action": "accept", "content": error.answer}
     if method == "sampling/createMessage":
         limit = params.get("maxTokens")
         text = await channel.sample(

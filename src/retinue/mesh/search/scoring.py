@@ -12,9 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from rapidfuzz import process
-from rapidfuzz.distance import OSA
-
 from retinue.mesh.search.skill_texts import AGENT_FIELD, FIELD_WEIGHTS, SkillText
 from retinue.mesh.search.text_index import Corpus, Term, TextIndex
 from retinue.mesh.search.words import stem_words
@@ -190,6 +187,10 @@ def _correct(word: str, index: TextIndex) -> list[Term]:
     """
     if len(word) < _MIN_CORRECTED_CHARS or not word.isalpha():
         return []
+    # loaded at the first unknown word: most processes never search
+    from rapidfuzz import process
+    from rapidfuzz.distance import OSA
+
     errors = 2 if len(word) >= _TWO_ERRORS_FROM_CHARS else 1
     near: list[tuple[float, int, str, Term]] = []
     for letter in dict.fromkeys(word[:2]):

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
-import stamina
-import stamina.instrumentation
 import structlog
 
 from retinue.core.durations import render_duration
@@ -45,9 +43,6 @@ WAIT_JITTER_S = 0.1
 T = TypeVar("T")
 
 _log = structlog.get_logger("retinue.registry")
-
-# stamina logs each retry as a warning without naming the registry and the request.
-stamina.instrumentation.set_on_retry_hooks(())
 
 
 class CredentialSource(Protocol):
@@ -285,6 +280,11 @@ class RegistryServer:
             self._retries = True
             return answer
         # Setting up retries costs as much as a request, so it happens only after a failure.
+        import stamina
+        import stamina.instrumentation
+
+        # stamina logs each retry as a warning without naming the registry and the request.
+        stamina.instrumentation.set_on_retry_hooks(())
         attempts = stamina.retry_context(
             on=may_retry,
             attempts=ATTEMPTS if self._retries else 1,

@@ -16,10 +16,7 @@ from retinue.a2a.client.imports import DEFAULT_LIMITS, AgentSpec, ImportedAgents
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError, RetinueError
 from retinue.core.record import Candidate, Health, Listing
 from retinue.hub.imports import ImportState
-from retinue.mcp.client_configs.servers import is_own_hub
-from retinue.mcp.stdio.server_program import ServerProgram
 from retinue.mcp.upstream.flood import FloodMeter
-from retinue.mcp.upstream.http_transport import HttpTransport
 from retinue.mcp.upstream.imports.server import ImportSpec
 from retinue.mcp.upstream.imports.servers import ImportedServers
 from retinue.mcp.upstream.transport import Transport
@@ -27,7 +24,6 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Invoker
 from retinue.mesh.health.agent_stats import HealthSink
-from retinue.openapi.codec.reader import MAX_DOCUMENT_BYTES
 from retinue.openapi.imports import ApiSpec, ImportedApis
 from retinue.processes.environment import fill_variables, find_missing, with_home
 from retinue.runtime.factories import card_verifier
@@ -77,6 +73,11 @@ def _spec_of(
     own_url: str | None,
     new_meter: Callable[[], FloodMeter],
 ) -> ImportSpec:
+    # loaded with the first import: a hub without imports needs neither of these modules
+    from retinue.mcp.client_configs.servers import is_own_hub
+    from retinue.mcp.stdio.server_program import ServerProgram
+    from retinue.mcp.upstream.http_transport import HttpTransport
+
     headers, environ = fill_variables(table.headers, own), fill_variables(table.env, own)
     command = (table.command, *table.args) if table.command else ()
 
@@ -267,6 +268,8 @@ def _agent_of(name: str, table: ImportTable, own: Mapping[str, str]) -> AgentSpe
 
 def _read_document(path: Path) -> bytes:
     """The document in a file. Raises OSError for a pipe, which might never end, and for a larger file."""
+    from retinue.openapi.codec.reader import MAX_DOCUMENT_BYTES
+
     status = path.stat()
     if not S_ISREG(status.st_mode):
         raise OSError(EINVAL, "it is not a file")

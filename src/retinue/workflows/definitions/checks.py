@@ -78,13 +78,25 @@ def check_document(document: Document) -> Definition:
 
 def inspect_document(document: Document) -> tuple[Definition | None, list[DefinitionError]]:
     """The definition, None where the grammar is violated, and the faults in the order of the text."""
+    definition, faults = _apply_grammar(document)
+    return definition, faults if definition is None else StepChecks(document, definition).list_faults()
+
+
+def read_definition(document: Document) -> Definition:
+    """As `check_document`, without the checks of the relations between steps."""
+    definition, faults = _apply_grammar(document)
+    if definition is None:
+        raise faults[0]
+    return definition
+
+
+def _apply_grammar(document: Document) -> tuple[Definition | None, list[DefinitionError]]:
     if not isinstance(document.value, dict):
         return None, [document.fault((), "no workflow", "write an object with name and steps")]
     try:
-        definition = Definition.from_json(document.value)
+        return Definition.from_json(document.value), []
     except ValidationError as error:
         return None, _list_faults(document, error)
-    return definition, StepChecks(document, definition).list_faults()
 
 
 def suggest(word: str, known: Iterable[str]) -> str | None:

@@ -17,7 +17,12 @@ from pydantic import ValidationError
 from retinue.core.errors import DefinitionError, InvalidSettingError, UnknownWorkflowError
 from retinue.mesh.directory.routing import CAPABILITIES
 from retinue.plugins import WORKFLOWS, Plugin, conflict, list_plugins
-from retinue.workflows.definitions.checks import check_document, inspect_document, suggest
+from retinue.workflows.definitions.checks import (
+    check_document,
+    inspect_document,
+    read_definition,
+    suggest,
+)
 from retinue.workflows.definitions.definition import DEFAULT_ROLE, CodeDefinition, Definition
 from retinue.workflows.definitions.documents import Document, document_of, read_text
 from retinue.workflows.definitions.spelling_001 import read_seed_001
@@ -165,8 +170,24 @@ def load_announced(workflow: HostedWorkflow) -> Loaded:
 def load_builtin(name: str) -> Loaded:
     """The installed workflow of this name.
 
-    Raises UnknownWorkflowError, and InvalidSettingError when two distributions have one of this name.
+    Raises UnknownWorkflowError, DefinitionError, and InvalidSettingError when two distributions have one of
+    this name.
     """
+    document = _read_builtin(name)
+    return Loaded(check_document(document), document)
+
+
+@cache
+def read_builtin(name: str) -> Definition:
+    """The installed workflow of this name without the checks of its steps; raises as `load_builtin`.
+
+    The checks compile the expressions, and the expression engine takes 8 MB. A hub that starts no workflow
+    reads the definitions for its prompts only.
+    """
+    return read_definition(_read_builtin(name))
+
+
+def _read_builtin(name: str) -> Document:
     sources = list_installed_sources().files.get(name)
     if sources is None:
         near = suggest(name, list_builtins())
@@ -174,7 +195,7 @@ def load_builtin(name: str) -> Loaded:
     if len(sources) > 1:
         raise conflict(WORKFLOWS, name, list(sources))
     (file,) = sources.values()
-    return load(file.read_text(encoding="utf-8"), source=file.name)
+    return _to_canonical(read_text(file.read_text(encoding="utf-8"), file.name))
 
 
 def list_builtins() -> tuple[str, ...]:

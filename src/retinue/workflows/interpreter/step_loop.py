@@ -50,11 +50,18 @@ from retinue.workflows.interpreter.control_steps import (
 from retinue.workflows.interpreter.frame import Frame, StepResult, Tools, add_note, record_failure
 from retinue.workflows.interpreter.parallel_steps import run_parallel
 from retinue.workflows.interpreter.saga import compensate, finish_undoing, record_trials, record_undo
-from retinue.workflows.interpreter.think_steps import run_think
 from retinue.workflows.runs.ports import Body, RunContext
 from retinue.workflows.runs.records import RunRequest, read_json
 
 RunStep = Callable[[Frame, Step, str], Awaitable[StepResult | None]]
+
+
+async def _run_think(frame: Frame, step: Step, path: str) -> StepResult:
+    # loaded with the first such step: most hubs run none
+    from retinue.workflows.interpreter.think_steps import run_think
+
+    return await run_think(frame, step, path)
+
 
 _KINDS: Mapping[StepKind, RunStep] = {
     "skill": run_call,
@@ -64,7 +71,7 @@ _KINDS: Mapping[StepKind, RunStep] = {
     "foreach": run_foreach,
     "switch": run_switch,
     "workflow": run_workflow,
-    "think": run_think,
+    "think": _run_think,
     "wait_for": run_wait_for,
     "wait": run_timer,
 }
