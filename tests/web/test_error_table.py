@@ -28,9 +28,6 @@ from tests.requirements import requirement
 SAMPLES: dict[str, Any] = {
     "problems": [Problem("a.b", "missing required field 'a.b'")],
     "limit": 10,
-    "used": 2,
-    "size": 3,
-    "quota": 4,
     "timeout_s": 3.0,
     "retry_after_s": 2.6,
     "depth": 6,

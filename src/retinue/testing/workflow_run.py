@@ -37,7 +37,9 @@ from retinue.core.record import Skill
 from retinue.core.text import suggest
 from retinue.flows.body import CodeBody, HostedWorkflows
 from retinue.flows.workflow import CodeWorkflow
+from retinue.mesh.artifacts import ArtifactStore
 from retinue.mesh.directory.routing import CAPABILITIES, find_role_skill
+from retinue.testing.memory_artifacts import MemoryArtifacts
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.testing.memory_runs import MemoryRuns
 from retinue.testing.scripted_peer import InTurn, ScriptedPeer
@@ -90,6 +92,7 @@ async def run_workflow(
     signals: Mapping[str, Any] | None = None,
     workflows: Mapping[str, str] | None = None,
     crash_at_every_step: bool = False,
+    artifacts: ArtifactStore | None = None,
 ) -> WorkflowRun:
     """Run a workflow to its end; time that it sleeps passes at once.
 
@@ -99,7 +102,8 @@ async def run_workflow(
     takes them. ``signals`` hold the value for each topic that a step waits for, or ``in_turn(…)`` for several
     waits; ``workflows`` the texts of workflows that it runs, by name. With ``crash_at_every_step`` the run is
     interrupted after each step and resumed, as if its process had died: a function that does not repeat
-    its steps then fails with a NondeterminismError.
+    its steps then fails with a NondeterminismError. ``artifacts`` holds the files that agents and steps save;
+    by default it is a `MemoryArtifacts` of this run.
 
     Raises DefinitionError for a faulty definition and for what `retinue run` would refuse,
     InvalidParametersError where the input does not fit, and InvalidSettingError where a step waits for a
@@ -108,8 +112,9 @@ async def run_workflow(
     loaded = _load(definition)
     mesh = [*agents, ScriptedPeer(SCRIPTED, skills)] if skills else list(agents)
     caller = MemoryCaller()
+    artifacts = artifacts or MemoryArtifacts()
     for agent in mesh:
-        _offer(caller, agent, mesh)
+        _offer(caller, agent, mesh, artifacts)
     bundled = await bundle(Library([_Texts(workflows or {})]), loaded)
     for finding in await inspect_with_mesh(loaded, bundled.texts, _finder(mesh), given=input):
         if finding.blocks:
@@ -123,7 +128,7 @@ async def run_workflow(
     def clock() -> float:
         return time.time() + sum(slept_s)
 
-    tools = Tools(caller, clock=clock)
+    tools = Tools(caller, clock=clock, artifacts=artifacts)
     hosted = HostedWorkflows([definition] if isinstance(definition, CodeWorkflow) else [])
     library = Library([_Texts(workflows or {})], code=hosted.list_loaded())
     body = Interpreter(tools, code=CodeBody(hosted, tools, library).run).run
@@ -162,7 +167,7 @@ def _load(definition: str | Path | Mapping[str, Any] | Definition | CodeWorkflow
     return load(definition)
 
 
-def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent]) -> None:
+def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent], artifacts: ArtifactStore) -> None:
     """Offer each skill of an agent that others may see; its further calls reach the whole mesh."""
     record = agent.record()
     peers = [other for other in mesh if other is not agent]
@@ -173,7 +178,7 @@ def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent]) -> None:
         scores = record.scores or {}
         caller.offer(
             skill.id,
-            _call_with(agent, skill, peers),
+            _call_with(agent, skill, peers, artifacts),
             agent=agent.name,
             input_schema=skill.input_schema,
             output_schema=skill.output_schema,
@@ -183,9 +188,11 @@ def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent]) -> None:
         )
 
 
-def _call_with(agent: Agent, skill: Skill, peers: Sequence[Agent]) -> Callable[[Any], Awaitable[Any]]:
+def _call_with(
+    agent: Agent, skill: Skill, peers: Sequence[Agent], artifacts: ArtifactStore
+) -> Callable[[Any], Awaitable[Any]]:
     async def call(arguments: Any) -> Any:
-        return await agent.call(skill.id, arguments, peers=peers)
+        return await agent.call(skill.id, arguments, peers=peers, artifacts=artifacts)
 
     return call
 
