@@ -186,4 +186,30 @@ REQUIREMENTS: dict[str, Requirement] = {
     "S-15": Requirement("A to B to C to A is bounded and named"),
     "S-16": Requirement("MCP is adopted and extended: standard clients work"),
     "S-17": Requirement("agent.ask, hub registration, health states, replay window, allow-lists"),
+    # Steps that think
+    "T-01": Requirement(
+        "the calls of a turn take their numbers in order; a resumed run repeats only those that had not ended"
+    ),
+    "T-02": Requirement(
+        "calls carry keys of the run; one that must not be made twice is unknown after an interruption"
+    ),
+    "T-03": Requirement(
+        "a finished request is never made again; one that was cut off counts by its reservation too"
+    ),
+    "T-04": Requirement("nothing of a reply that was cut is done"),
+    "T-05": Requirement(
+        "an error of the provider after calls repeats only the request, after the wait that it asks for"
+    ),
+    "T-06": Requirement("limits reserve before they are reached; then a last answer, and going on with more"),
+    "T-07": Requirement(
+        "a run grows with its turns: each reply and each result is stored once, large ones cut"
+    ),
+    "T-08": Requirement("the plan is recorded first; no change of a file or of the mesh changes a run"),
+    "T-09": Requirement("tokens and keys reach neither the journal nor the model"),
+    "T-10": Requirement(
+        "text of others is data, never in the system message; a search finds trusted agents only"
+    ),
+    "T-11": Requirement("the third equal call is told, the fifth ends the loop; unknown tools count too"),
+    "T-12": Requirement("calls count against depth and budget of their chain; a spent chain ends the run"),
+    "T-13": Requirement("a cancelled run goes on with one result for each call"),
 }

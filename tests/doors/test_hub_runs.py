@@ -139,7 +139,13 @@ async def test_a_run_is_repeated_from_a_step_on(office: Office) -> None:
 
 @pytest.mark.parametrize(
     ("skill", "more"),
-    [("show_run", {}), ("resume_run", {}), ("rerun_run", {"from_step": "a"}), ("signal_run", {"topic": "t"})],
+    [
+        ("show_run", {}),
+        ("resume_run", {}),
+        ("extend_run", {"limits": {"turns": 30}}),
+        ("rerun_run", {"from_step": "a"}),
+        ("signal_run", {"topic": "t"}),
+    ],
 )
 async def test_an_unknown_run_is_said_to_be_unknown(office: Office, skill: str, more: Any) -> None:
     reply = await office.ask(skill, {"run": "never", **more})

@@ -20,6 +20,7 @@ SKILLS: dict[str, dict[str, Any]] = {
     "follow_run": {},
     "cancel_run": {},
     "resume_run": {},
+    "extend_run": {"limits": {"turns": 30}},
     "rerun_run": {"from_step": "plan"},
     "signal_run": {"topic": "go", "value": True},
 }

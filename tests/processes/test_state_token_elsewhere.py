@@ -45,6 +45,7 @@ AT_HUB: dict[str, tuple[str, ...]] = {
     "signal": ("x", "go"),
     "schedules": (),
     "artifacts": (),
+    "approvals": (),
     "forget": ("agents/one",),
     "serve": ("one_agent_1_0_0.py",),
 }

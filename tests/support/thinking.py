@@ -46,10 +46,12 @@ class ScriptedModel:
         name: str = "thinker",
         tokens: tuple[int, int] = (100, 10),
         cost_usd: float | None = None,
+        last: CompletionReply | None = None,
     ) -> None:
         self.requests: list[CompletionRequest] = []
         self.agent = Agent(name, version="1.0.0", scores={"execution": 0.9}, labels={"kind": "model"})
         self._script = script
+        self._last = last or say("as far as I came")
         self._usage: dict[str, Any] = {
             "model": "scripted",
             "input_tokens": tokens[0],
@@ -87,7 +89,7 @@ class ScriptedModel:
 
     def _reply(self, request: CompletionRequest) -> CompletionReply:
         if request.tool_choice == "none":
-            return say("as far as I came")
+            return self._last
         place = sum(isinstance(message, AssistantMessage) for message in request.messages)
         reply = self._script[place] if place < len(self._script) else say("end")
         if not isinstance(reply, CompletionReply | Exception):

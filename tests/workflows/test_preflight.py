@@ -193,3 +193,50 @@ async def test_a_run_looks_for_keys_in_its_own_input() -> None:
     assert found == [("steps[0].with.x: the input has no input.whom.name", True)]
     guarded = '{id: a, skill: away, when: has(input.x), with: {x: "${{ input.x }}"}}'
     assert await inspect_step(guarded, given={}) == [("steps[0].with.x: the input has no input.x", False)]
+
+
+THINK = "{id: a, think: {prompt: go, tools: %s}}"
+
+
+@pytest.mark.parametrize(
+    ("tools", "unknown", "blocks"),
+    [
+        ("[create_plan]", 0, False),
+        ("[create_plan, creat_plan]", 1, False),
+        ("[creat_plan, search]", 1, False),
+        ("[creat_plan, other]", 2, True),
+        ("[away]", 0, False),
+        ("[]", 0, False),
+        ("search", 0, False),
+        ('"x/*"', 0, False),
+    ],
+)
+async def test_unknown_tools_are_findings_and_refuse_a_run_only_where_none_is_left(
+    tools: str, unknown: int, blocks: bool
+) -> None:
+    findings = await inspect_step(THINK % tools)
+    assert len(findings) == unknown
+    assert all(problem.startswith("steps[0].think.tools[") for problem, _ in findings)
+    assert [is_blocking for _, is_blocking in findings] == [blocks] * unknown
+
+
+async def test_a_glob_that_names_no_skill_is_a_finding() -> None:
+    async def matches_any(pattern: str) -> bool:
+        return pattern == "files/*"
+
+    text = 'name: w\nsteps:\n  - {id: a, think: {prompt: go, tools: ["files/*", "fils/*"]}}\n'
+    (finding,) = await inspect_with_mesh(load(text), {}, find_skill, matches_any=matches_any)
+    assert finding.fault.problem == "steps[0].think.tools[1]: no skill is named by fils/*"
+    assert not finding.blocks
+
+
+async def test_a_model_that_takes_no_tools_is_a_finding() -> None:
+    findings = await inspect_step("{id: a, think: {prompt: go, model: codex}}")
+    assert findings == [("steps[0].think.model: agent codex takes no tools, or is unknown", False)]
+    assert await inspect_step("{id: a, think: {prompt: go, model: execute}}") == []
+
+
+async def test_keys_that_a_prompt_reads_are_checked() -> None:
+    rest = "input: {type: object, properties: {question: {}}, additionalProperties: false}"
+    findings = await inspect_step("{id: a, think: {prompt: '${{ input.quest }}'}}", rest=rest)
+    assert [problem for problem, _ in findings] == ["steps[0].think.prompt: input declares no input.quest"]

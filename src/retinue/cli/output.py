@@ -23,6 +23,7 @@ STATUS_STYLES = {
     "ok": "green",
     "unknown": "dim",
     "disabled": "dim",
+    "limited": "yellow",
     "warn": "yellow",
     "unavailable": "red",
     "failed": "red",

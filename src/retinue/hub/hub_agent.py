@@ -83,11 +83,15 @@ SKILLS = (
     "follow_run",
     "cancel_run",
     "resume_run",
+    "extend_run",
     "rerun_run",
     "signal_run",
     "list_schedules",
     "add_schedule",
     "change_schedule",
+    "list_approvals",
+    "show_approval",
+    "answer_approval",
     "send_message",
 )
 """The order of the skills on cards and in lists; skills of other distributions follow."""
@@ -173,7 +177,7 @@ def hub_agent(
     add_agent_skills(agent, directory, access, stats_of)
     run_access = RunAccess(orchestrator.runs, access)
     roster = Roster(directory, track, access)
-    known_skills = KnownSkills(mesh.lookup, access)
+    known_skills = KnownSkills(mesh.lookup, access, mesh.caller)
     starter = RunStarter(orchestrator, library, run_access, known_skills, workflows.progress)
     cache = AnswerCache()
     orchestration = Orchestration(

@@ -9,16 +9,18 @@ from retinue.core.call import Principal
 from retinue.core.errors import LookupFailedError, RetinueError, UnknownSkillError, VersionConflictError
 from retinue.mesh.dispatch import Lookup
 from retinue.mesh.permissions import Access
+from retinue.workflows.caller import Caller
 from retinue.workflows.definitions.loading import Loaded
 from retinue.workflows.library import WorkflowBundle
 from retinue.workflows.preflight import MAX_READ, Finding, FindSkill, KnownSkill, inspect_with_mesh
-from retinue.workflows.runs.records import MESH_SCOPES
+from retinue.workflows.runs.records import MESH_SCOPES, Origin
 
 
 class KnownSkills:
     """Looks skills up as the steps of a caller's run would."""
 
-    def __init__(self, lookup: Lookup, access: Access) -> None:
+    def __init__(self, lookup: Lookup, access: Access, caller: Caller | None = None) -> None:
+        self._caller = caller
         self._lookup = lookup
         self._access = access
 
@@ -35,8 +37,18 @@ class KnownSkills:
         if any(one.as_mesh for one in bundled.nested.values()):
             # the mark counts for all workflows that the marked one runs; which these are shows in the run
             find_nested = self._find_skill_for(principal, scopes | MESH_SCOPES)
+        caller, origin = self._caller, Origin(scopes, principal.id)
+
+        async def matches_any(pattern: str) -> bool:
+            return caller is None or bool(await caller.list_offers([pattern], origin, 1))
+
         return await inspect_with_mesh(
-            loaded, bundled.texts, find_skill, find_nested_skill=find_nested, **given
+            loaded,
+            bundled.texts,
+            find_skill,
+            find_nested_skill=find_nested,
+            matches_any=matches_any,
+            **given,
         )
 
     def _find_skill_for(self, principal: Principal, scopes: frozenset[str]) -> FindSkill:

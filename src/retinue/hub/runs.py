@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from retinue.approvals.records import TOPIC
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.errors import (
@@ -29,10 +30,11 @@ from retinue.hub.step_reports import LOOK_S, passed_on, render_report
 from retinue.mesh.schema.checks import compile_schema
 from retinue.workflows.definitions.definition import Step
 from retinue.workflows.definitions.run_forms import CodeRun, parse_form
+from retinue.workflows.definitions.think import read_extension
 from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.hosting import RunCode, explain_missing
 from retinue.workflows.runs.ports import Runs
-from retinue.workflows.runs.records import RunEvent, RunRecord, as_json, check_run_id
+from retinue.workflows.runs.records import Extension, RunEvent, RunRecord, as_json, check_run_id
 from retinue.workflows.runs.tree import draw_tree, list_effects
 
 Json = dict[str, Any]
@@ -41,6 +43,9 @@ _LONGEST_WAIT_S = 25.0
 _LISTED = 50
 _READ_FOR_WAITS = 20
 """Running runs of one list whose events are read for open waits; the newest ones."""
+
+_LOG_LINES = 200
+"""Lines of its log that one look at a run shows; the newest ones."""
 
 _CHILD_RUN_KINDS = ("parallel", "foreach", "workflow")
 """Kinds of steps whose bodies are runs of their own."""
@@ -106,6 +111,8 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
         steps = draw_tree(events, recorded, ended=ended)
         if usage := sum_usage(recorded):
             shown["usage"] = usage
+        if lines := [_render_event(event) for event in events if event.kind == "log"]:
+            shown["log"] = lines[-_LOG_LINES:]
         plan = list_plan(record.request.definition)
         return shown | {"steps": steps, "plan": plan, "effects": list_effects(events)}
 
@@ -147,7 +154,7 @@ def _add_follow(agent: Agent, runs: Runs, access: RunAccess, progress: RunProgre
             "events": [_render_event(event) for event in events],
             "next": last.seq if last else after,
             "done": done,
-            "status": record.status,
+            "status": record.shown_status,
         }
         if shows_reports:
             reports = progress.list_after(stored, progress_after)
@@ -178,7 +185,33 @@ def _add_run_changes(agent: Agent, runs: Runs, access: RunAccess) -> None:
         stored = (await access.get(run, ctx.principal)).id
         seen = await runs.list_events(stored)
         record = await runs.resume(stored)
-        return {"run": run, "status": record.status, "after": seen[-1].seq if seen else 0}
+        return {"run": run, "status": record.shown_status, "after": seen[-1].seq if seen else 0}
+
+    # not in the lists of tools, whose descriptions share 12 kB
+    @agent.skill(listed=False)
+    async def extend_run(
+        run: str,
+        ctx: Context,
+        limits: Annotated[dict[str, Any], Field(description="Such as turns, calls, tokens, dollars, time")],
+    ) -> Json:
+        """Continues a run that reached a limit of a step think, with higher limits."""
+        record = await access.get(run, ctx.principal)
+        limited = record.limited
+        if limited is None or record.fault is None:
+            raise InvalidRequestError(
+                f"Run {run} has not ended at a limit: {record.status}", remedy="resume it without limits"
+            )
+        if not record.is_extendable:
+            step = record.fault.data["step"].partition("/")[0]
+            raise InvalidRequestError(
+                f"Run {run} cannot go on: step {step} has runs of its own, or steps were undone",
+                remedy=f"raise the limits and run again: retinue rerun {run} --from {step}",
+            )
+        values = read_extension(limited, limits)
+        seen = await runs.list_events(record.id)
+        extension = Extension(record.fault.data["step"], values)
+        record = await runs.extend(record.id, extension)
+        return {"run": run, "status": record.shown_status, "after": seen[-1].seq if seen else 0}
 
     @agent.skill
     async def rerun_run(
@@ -214,6 +247,11 @@ def _add_signals(agent: Agent, runs: Runs, access: RunAccess) -> None:
         record = await access.get(run, ctx.principal)
         if record.status != "running":
             raise InvalidRequestError(f"Run {run} has ended: {record.status}", remedy="see retinue runs ID")
+        if topic.startswith(TOPIC):
+            remedy = f"answer it: retinue approvals approve {topic.removeprefix(TOPIC)}, or deny"
+            raise InvalidRequestError(
+                f"{topic[:80]} is a question about a call, and no signal", remedy=remedy
+            )
         waits = _list_waits(await runs.list_events(record.id))
         waiting = [wait for wait in waits if wait.facts["topic"] == topic and step in (None, wait.step)]
         if len(waiting) > 1:
@@ -273,7 +311,7 @@ def _render_run(record: RunRecord, shown_id: Callable[[str], str]) -> Json:
     row: Json = {
         "run": shown_id(record.id),
         "workflow": record.request.name,
-        "status": record.status,
+        "status": record.shown_status,
         "started_at": record.started_at,
     }
     if record.finished_at is not None:

@@ -14,7 +14,7 @@ from importlib.metadata import version
 
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import HUB_NAME
-from retinue.flows.body import CodeBody
+from retinue.flows.body import CodeBody, HostedWorkflows
 from retinue.flows.modules import load_hosted
 from retinue.hub.agents import find_relayed
 from retinue.hub.hub_agent import HubAgent, MeshView, Workflows, hub_agent
@@ -83,6 +83,7 @@ class Mesh:
     registries: Registries
     figures: CallFigures
     peers: Peers
+    hosted: HostedWorkflows
     artifacts: StateArtifacts
 
     @property
@@ -116,6 +117,7 @@ class Mesh:
             self.hub.text_skills,
             self.figures,
             self.peers.mcp_client,
+            self.hosted,
             self.artifacts,
         ):
             process.products[type(product)] = product
@@ -175,8 +177,10 @@ async def open_mesh(
         step_cache = MemoryCache()
         artifacts = state_artifacts(settings, state, http)
         stack.callback(artifacts.close)
-        hosted = load_hosted(settings.workflows.modules)
-        tools = Tools(caller, step_cache, artifacts=artifacts)
+        hosted, tools = (
+            load_hosted(settings.workflows.modules),
+            Tools(caller, step_cache, artifacts=artifacts, open_approvals=lambda: runs.open_approvals()),
+        )
         shelves = open_shelves(settings, state, named, own=HOME_SOURCE)
         library = Library(shelves, code=hosted.list_loaded(), list_hosted=lambda: runs.list_hosted())
         interpreter = Interpreter(tools, code=CodeBody(hosted, tools, library).run)
@@ -217,7 +221,7 @@ async def open_mesh(
         )
         lookup.add(LocalLookup({agent.name: agent}, url), local)
         registries = Registries(home, named, notifications)
-        yield Mesh(hub, dispatcher, lookup, directory, search, registries, figures, peers, artifacts)
+        yield Mesh(hub, dispatcher, lookup, directory, search, registries, figures, peers, hosted, artifacts)
 
 
 def _make_search(directory: Directory, texts: TextIndex | None) -> SkillSearch:

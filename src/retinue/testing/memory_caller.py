@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from retinue.core.call import Outcome
+from retinue.core.call import Answer, Outcome
 from retinue.core.errors import (
     AgentUnreachableError,
     ExecutionFailedError,
@@ -86,13 +86,16 @@ class MemoryCaller:
         roles: Sequence[str] = (),
         score: float | None = None,
         described: Skill | None = None,
+        keeps_keys: bool = True,
     ) -> None:
         """Offer ``function`` as a skill of ``agent``; replaces an offer of the same agent and skill.
 
-        ``function`` gets the arguments as one JSON value and returns a JSON value; what it raises fails the
-        call. The schemas are JSON Schemas: ``input_schema`` decides what a step without ``with`` is sent.
+        ``function`` gets the arguments as one JSON value and returns a JSON value, or an Outcome; what it
+        raises fails the call. The schemas are JSON Schemas: ``input_schema`` decides what a step without
+        ``with`` is sent.
         The agent has each of ``roles``; with a higher ``score`` it is chosen first. ``described`` is what
-        searches and globs know of the skill; without it they know its id.
+        searches and globs know of the skill; without it they know its id. ``keeps_keys`` = a repeated call
+        with a key is known to give the first outcome.
         """
         described = described or Skill(skill, input_schema=input_schema, output_schema=output_schema)
         self._described.setdefault(agent, {})[skill] = described
@@ -102,6 +105,7 @@ class MemoryCaller:
             input_schema=input_schema,
             output_schema=output_schema,
             url=f"memory://{agent}",
+            keeps_keys=keeps_keys,
             is_repeatable=is_repeatable(described),
         )
         self._offers.setdefault(skill, {})[agent] = (choice, function)
@@ -235,17 +239,21 @@ class MemoryCaller:
                 self._found_out.add(choice.agent)
                 raise AgentUnreachableError(choice.agent, choice.url or "", "connection refused")
             value = await self._offers[skill][choice.agent][1](arguments)
+            if isinstance(value, Outcome):
+                return replace(value, call_id=idempotency_key, agent=choice.agent)
         except RetinueError as failed:
             error = failed
         except Exception as failed:  # noqa: BLE001  # whatever a skill raises is the outcome of its call
             error = ExecutionFailedError.from_exception(failed)
+        answer = value if isinstance(value, Answer) else Answer(value)
         return Outcome(
             call_id=idempotency_key,
             skill=skill,
             status="done" if error is None else "failed",
             agent=choice.agent,
-            value=value,
+            value=answer.value,
             duration_ms=(time.perf_counter() - began) * 1000,
+            usage=answer.usage,
             error=error,
             calls_used=0,
         )

@@ -10,19 +10,21 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Self
 
 import orjson
 
+from retinue.approvals.records import MemoryApprovals
 from retinue.core.errors import RetinueError, RunConflictError, UnknownRunError, UnknownStepError
 from retinue.core.json_values import copy_json
 from retinue.testing.memory_context import EventLog, MemoryContext, Run, Services
 from retinue.workflows.runs.hosting import HostedWorkflow
 from retinue.workflows.runs.ports import Accept, Body
 from retinue.workflows.runs.records import (
+    Extension,
     Fault,
     RunEvent,
     RunRecord,
@@ -77,6 +79,7 @@ class MemoryRuns:
     ) -> None:
         self._body = body
         self._hosted = tuple(hosted)
+        self._approvals = MemoryApprovals(clock)
         self._interrupts = interrupts
         self._kept = kept
         self._run_bytes = run_bytes
@@ -132,6 +135,13 @@ class MemoryRuns:
         self._resume(run)
         return run.record
 
+    async def extend(self, run_id: str, extension: Extension) -> RunRecord:
+        run = self._find(run_id)
+        if run.record.is_extendable:
+            run.extensions.append(extension)
+            self._reopen(run)
+        return run.record
+
     async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:
         old = self._find(run_id)
         entries = [(n, entry) for n, entry in enumerate(old.journal) if entry is not None]
@@ -157,6 +167,7 @@ class MemoryRuns:
             journal=list(old.journal[:kept]),
             size_limit=self._run_bytes,
         )
+        new.extensions = list(old.extensions)
         new.size.stored = sum(len(entry.outcome) for entry in new.journal if entry is not None)
         self._runs[new_run_id] = new
         self._launch(new, "run_started")
@@ -170,6 +181,9 @@ class MemoryRuns:
 
     async def list_hosted(self) -> tuple[HostedWorkflow, ...]:
         return self._hosted
+
+    async def open_approvals(self) -> MemoryApprovals:
+        return self._approvals
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         return tuple(_iterate_records(self._find(run_id)))
@@ -243,6 +257,9 @@ class MemoryRuns:
             run.undo_requests += 1
         elif run.record.status != "cancelled":
             return
+        self._reopen(run)
+
+    def _reopen(self, run: Run) -> None:
         run.record = replace(run.record, status="running", finished_at=None, fault=None)
         run.ended.clear()
         run.stopping = False
@@ -281,7 +298,7 @@ class MemoryRuns:
         if status == "cancelled":
             self._close(run, status)
         else:
-            self._close(run, status, value if status == "done" else None, fault, context.calls)
+            self._close(run, status, value if status == "done" else None, fault, context.calls, context.usage)
 
     def _close(
         self,
@@ -290,10 +307,17 @@ class MemoryRuns:
         value: Any = None,
         fault: Fault | None = None,
         calls: int | None = None,
+        usage: Mapping[str, Any] | None = None,
     ) -> None:
         now = self._services.clock()
         run.record = replace(
-            run.record, status=status, value=value, fault=fault, finished_at=now, calls=calls
+            run.record,
+            status=status,
+            value=value,
+            fault=fault,
+            finished_at=now,
+            calls=calls,
+            usage=usage,
         )
         run.ended.set()
         facts = {"status": status} | ({} if fault is None else {"error": as_json(fault)})

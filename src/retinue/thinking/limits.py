@@ -16,11 +16,24 @@ import orjson
 LimitName = Literal["turns", "calls", "tokens", "dollars", "time", "repeats"]
 """What may end a loop; ``repeats`` = the model made one call again and again."""
 
+FIELDS: Mapping[LimitName, str] = {
+    "turns": "turns",
+    "calls": "calls",
+    "tokens": "tokens",
+    "dollars": "dollars",
+    "time": "time_s",
+    "repeats": "repeats",
+}
+"""The field of `Limits` for each limit; ``repeats`` has none."""
+
 MIN_ANSWER_TOKENS = 256
 """A request with less room for its answer is not worth making."""
 
 ANSWER_TOKENS = 4_096
 """The room for an answer that a request reserves."""
+
+LAST_ANSWER_TOKENS = 1_024
+"""The room that each request leaves for the last answer, beside its prompt."""
 
 _BYTES_A_TOKEN = 3
 """A careful estimate: most texts have four."""
@@ -52,19 +65,24 @@ class Spent:
     tokens: int = 0
     dollars: float = 0.0
     time_s: float = 0.0
+    dollars_a_token: float = 0.0
 
-    def with_request(self, usage: Mapping[str, Any] | None, reserved: Reserve, *, lost: int = 0) -> Spent:
-        """After a request with this usage; None = unknown, so that its reservation counts.
+    def with_request(self, usage: Mapping[str, Any] | None, reserved: Reserve, *, unknown: int = 0) -> Spent:
+        """After a request that was sent once with this usage, and ``unknown`` times without an answer.
 
-        ``lost`` = how many equal requests before it were sent without an answer that came here.
+        The reservation counts for each of these.
         """
         usage = usage or {}
-        tokens = reserved.tokens * lost
-        is_known = "input_tokens" in usage or "output_tokens" in usage
-        tokens += _count(usage) if is_known else reserved.tokens
+        used = _count(usage)
         cost = float(usage.get("cost_usd") or 0.0)
+        rate = max(self.dollars_a_token, cost / used if used else 0.0)
+        lost = reserved.tokens * unknown
         return replace(
-            self, turns=self.turns + 1, tokens=self.tokens + tokens, dollars=self.dollars + cost * (1 + lost)
+            self,
+            turns=self.turns + 1,
+            tokens=self.tokens + used + lost,
+            dollars=self.dollars + cost + rate * lost,
+            dollars_a_token=rate,
         )
 
     def with_calls(self, calls: int) -> Spent:
@@ -80,11 +98,27 @@ class Spent:
         """
         if self.turns >= limits.turns:
             return "turns"
-        if self.tokens + reserved.prompt + MIN_ANSWER_TOKENS > limits.tokens:
+        if self.room_for_answer(limits, reserved) < MIN_ANSWER_TOKENS:
             return "tokens"
-        if limits.dollars is not None and self.dollars >= limits.dollars:
+        if limits.dollars is not None and self.dollars + self._cost_of_both(reserved) >= limits.dollars:
             return "dollars"
         return "time" if self.time_s >= limits.time_s else None
+
+    def room_for_answer(self, limits: Limits, reserved: Reserve, *, is_last: bool = False) -> int:
+        """How many tokens the next answer may have, so that the last one fits as well."""
+        left = limits.tokens - self.tokens - reserved.prompt
+        return left if is_last else left - reserved.prompt - LAST_ANSWER_TOKENS
+
+    def may_answer(self, limits: Limits, reserved: Reserve) -> bool:
+        """Whether there is room for a last answer."""
+        if limits.dollars is not None and self.dollars >= limits.dollars:
+            return False
+        return self.room_for_answer(limits, reserved, is_last=True) >= MIN_ANSWER_TOKENS
+
+    def _cost_of_both(self, reserved: Reserve) -> float:
+        """What the next request and the last one may cost, at the price of those before."""
+        tokens = 2 * reserved.prompt + MIN_ANSWER_TOKENS + LAST_ANSWER_TOKENS
+        return tokens * self.dollars_a_token
 
     def room_for_calls(self, limits: Limits) -> int:
         """How many further calls may be made."""

@@ -17,9 +17,11 @@ LOOP_VERSION = 1
 class ThinkPlan:
     """The recorded plan.
 
-    ``agent`` is the model agent and ``choice`` how a run calls it. ``tools`` are the skills that are listed
-    from the start; ``patterns`` and ``deny`` decide about those that are found later. ``unlisted`` = how many
-    named skills are left for the search.
+    ``agent`` is the model agent and ``choice`` how a run calls it. ``role`` is the role for which it was
+    chosen, so that another one may take its place; None for one that was named. ``tools`` are the skills that
+    are listed from the start; ``patterns`` and ``deny`` decide about those that are found later. ``unlisted``
+    = how many named skills are left for the search. ``approve`` names the skills before
+    whose calls a person is asked.
     """
 
     version: int
@@ -33,7 +35,9 @@ class ThinkPlan:
     limits: Limits
     output: Mapping[str, Any] | None
     parallel: int
+    role: str | None = None
     unlisted: int = 0
+    approve: tuple[str, ...] = ()
 
     @property
     def searches(self) -> bool:

@@ -293,6 +293,9 @@ class DispatchCaller:
             calls_left=calls_left,
             seconds_left=timeout_s,
         )
+        if origin.allowance is not None or trace.extension is not None:
+            # an answer about capabilities needs no model
+            trace = trace.with_allowance(None if origin.allowance is None else origin.allowance.portion(0, 1))
         principal = _principal(origin.caller, origin.scopes)
         deadline = asyncio.get_running_loop().time() + timeout_s
         call = Call(
@@ -326,6 +329,8 @@ class DispatchCaller:
             calls_left=origin.calls_left,
             seconds_left=timeout_s,
         )
+        if origin.allowance is not None or outgoing.extension is not None:
+            outgoing = outgoing.with_allowance(origin.allowance)
         principal = _principal(origin.caller, origin.scopes)
         listing = self._find_here(choice)
         call = Call(

@@ -14,10 +14,14 @@ from typing import Any
 from retinue.core.errors import DefinitionError, LookupFailedError
 from retinue.core.record import Schema
 from retinue.core.text import suggest
+from retinue.mesh.directory.routing import CAPABILITIES
+from retinue.thinking.completion import COMPLETE
+from retinue.thinking.toolbox import SEARCH, is_glob, split_pattern
 from retinue.workflows.argument_checks import find_argument_faults
 from retinue.workflows.definitions.definition import AUTO, Compensation, Definition, Step
 from retinue.workflows.definitions.documents import Path
 from retinue.workflows.definitions.loading import Loaded
+from retinue.workflows.definitions.think import Think
 from retinue.workflows.expressions.expression import Expression
 from retinue.workflows.expressions.lexer import ExpressionReference, iterate_tokens
 from retinue.workflows.expressions.templates import iterate_templates, parse_condition, parse_template
@@ -43,6 +47,9 @@ class KnownSkill:
 FindSkill = Callable[[str, str | None, str | None], Awaitable[KnownSkill]]
 """The skill of an id, an agent (None = any) and a range of versions."""
 
+MatchesAny = Callable[[str], Awaitable[bool]]
+"""Whether a glob names a skill."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -62,18 +69,19 @@ async def inspect_with_mesh(
     *,
     given: Any = _UNKNOWN_INPUT,
     find_nested_skill: FindSkill | None = None,
+    matches_any: MatchesAny | None = None,
 ) -> list[Finding]:
     """The findings of a definition and of the workflows ``nested`` in it, in the order of the text.
 
     With ``given``, the input of a run, keys of the input are looked for there; else in the input's schema.
-    ``find_nested_skill`` finds the skills of nested workflows where they run with other rights.
+    ``find_nested_skill`` finds the skills of nested workflows where they run with other rights. Without
+    ``matches_any`` globs of tools are not looked up.
     """
     find_nested = find_nested_skill or find_skill
-    findings = await _Inspection(loaded, nested, find_skill, given).inspect(blocks=True)
+    findings = await _Inspection(loaded, nested, find_skill, given, matches_any).inspect(blocks=True)
     for name, blocks in _list_nested(loaded.definition, nested):
-        findings += await _Inspection(nested[name], nested, find_nested, _UNKNOWN_INPUT).inspect(
-            blocks=blocks
-        )
+        inspection = _Inspection(nested[name], nested, find_nested, _UNKNOWN_INPUT, matches_any)
+        findings += await inspection.inspect(blocks=blocks)
     return findings
 
 
@@ -88,13 +96,19 @@ class _Inspection:
     """One pass over one definition."""
 
     def __init__(
-        self, loaded: Loaded, nested: Mapping[str, Loaded], find_skill: FindSkill, given: Any
+        self,
+        loaded: Loaded,
+        nested: Mapping[str, Loaded],
+        find_skill: FindSkill,
+        given: Any,
+        matches_any: MatchesAny | None = None,
     ) -> None:
         self._document = loaded.document
         self._definition = loaded.definition
         self._nested = nested
         self._find_skill = find_skill
         self._given = given
+        self._matches_any = matches_any
         self._outputs: dict[str, tuple[Schema | None, ...]] = {}
         self._findings: list[Finding] = []
 
@@ -125,6 +139,8 @@ class _Inspection:
         if step.skill is not None and "${{" not in step.skill:
             known = await self._inspect_skill(step.skill, step, here, blocks)
             self._outputs[step.id] = known.outputs
+        if step.think is not None:
+            await self._inspect_tools(step.think, (*here, "think"), blocks)
         if step.workflow is not None and step.workflow in self._nested:
             schema = self._nested[step.workflow].definition.input
             self._inspect_arguments(step.workflow, step.with_, (schema,), (*here, "with"), blocks)
@@ -140,6 +156,34 @@ class _Inspection:
             self._note((*here, "skill"), known.error.message, known.error.remedy, blocks)
         self._inspect_arguments(skill, call.with_, known.inputs, (*here, "with"), blocks)
         return known
+
+    async def _inspect_tools(self, think: Think, here: Path, blocks: bool) -> None:
+        """Note tools that name no skill; that blocks a run only if none of them does, and none is found."""
+        named = [(place, pattern) for place, pattern in enumerate(think.tools) if pattern != SEARCH]
+        unknown = {
+            place: problem
+            for place, pattern in named
+            if (problem := await self._find_missing_tool(pattern)) is not None
+        }
+        has_none = len(unknown) == len(named) and SEARCH not in think.tools
+        for place, problem in unknown.items():
+            self._note((*here, "tools", place), *problem, blocks and has_none)
+        model = think.model
+        if model is not None and "${{" not in model and model not in (*CAPABILITIES, AUTO):
+            known = await self._find_skill(COMPLETE, model, None)
+            if known.error is not None:
+                remedy = "name a model agent with an API: retinue agents --role execute"
+                self._note((*here, "model"), f"agent {model} takes no tools, or is unknown", remedy, False)
+
+    async def _find_missing_tool(self, pattern: str) -> tuple[str, str] | None:
+        """The problem and the remedy of a pattern that names no skill; None for others."""
+        if is_glob(pattern):
+            if self._matches_any is None or await self._matches_any(pattern):
+                return None
+            return f"no skill is named by {pattern}", "see the skills: retinue find"
+        agent, skill = split_pattern(pattern)
+        error = (await self._find_skill(skill, agent, None)).error
+        return None if error is None else (error.message, error.remedy)
 
     def _inspect_arguments(
         self, skill: str, given: Any, schemas: Sequence[Schema | None], path: Path, blocks: bool
@@ -158,7 +202,7 @@ class _Inspection:
                 )
 
     def _inspect_reads(self, step: Step, here: Path, blocks: bool) -> None:
-        for key in ("with", "agent", "role", "prompt", "foreach", "wait_for", "parallel"):
+        for key in ("with", "agent", "role", "prompt", "foreach", "wait_for", "parallel", "think"):
             value: Any = getattr(step, "with_" if key == "with" else key)
             if key == "foreach" and step.foreach is not None:
                 value = step.foreach.items
@@ -166,6 +210,8 @@ class _Inspection:
                 value = step.wait_for.message
             elif key == "parallel" and step.parallel is not None:
                 value = [step.parallel.agents, step.parallel.role, step.parallel.prompt]
+            elif key == "think" and step.think is not None:
+                value = {key: getattr(step.think, key) for key in ("model", "instructions", "prompt")}
             self._inspect_value(value, (*here, key), blocks)
         if step.wait is not None:
             self._inspect_value(step.wait.until, (*here, "wait"), blocks)
@@ -189,6 +235,8 @@ class _Inspection:
         """Remember what is known of a step's output."""
         if step.transform is not None:
             self._outputs[step.id] = (literal_shape(step.transform),)
+        elif step.think is not None:
+            self._outputs[step.id] = (step.think.output or {"type": "string"},)
         elif step.wait_for is not None:
             self._outputs[step.id] = (step.wait_for.schema_,)
         elif step.workflow is not None and step.workflow in self._nested:

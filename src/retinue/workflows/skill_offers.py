@@ -147,4 +147,7 @@ class SkillOffers:
 
 def list_once(offers: Sequence[SkillOffer]) -> list[SkillOffer]:
     """The offers without those that an earlier one repeats."""
-    return list({(offer.choice.agent, offer.skill): offer for offer in reversed(offers)}.values())[::-1]
+    known: dict[tuple[str, str], SkillOffer] = {}
+    for offer in offers:
+        known.setdefault((offer.choice.agent, offer.skill), offer)
+    return list(known.values())

@@ -172,7 +172,7 @@ def _families(text: str) -> str:
 async def shown(retinue_home: Path, monkeypatch: pytest.MonkeyPatch, wire: Wire) -> AsyncIterator[Shown]:
     """An agent, a hub that lists it and a worker, each ready; on the agent one call was made."""
 
-    async def launch(runs: LazyRuns, echo: Echo, *, refuse_full: bool = False) -> None:
+    async def launch(runs: LazyRuns, echo: Echo, **options: bool) -> None:
         """The database answers at once."""
 
     monkeypatch.setattr(LazyRuns, "launch", launch)

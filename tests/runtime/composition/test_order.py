@@ -183,7 +183,7 @@ async def test_the_order_of_an_agent(
 async def test_the_order_of_a_worker(
     recorder: Recorder, retinue_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def launch(runs: LazyRuns, echo: Echo, *, refuse_full: bool = False) -> None:
+    async def launch(runs: LazyRuns, echo: Echo, **options: bool) -> None:
         """The database answers at once; what runs do with it is the subject of other tests."""
 
     monkeypatch.setattr(LazyRuns, "launch", launch)

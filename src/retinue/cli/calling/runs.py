@@ -64,16 +64,36 @@ def runs(
 
 @click.command()
 @click.argument("run", metavar="ID")
+@click.option(
+    "--limit", "limits", metavar="NAME=N,…", help="Higher limits for a run that reached one of its limits."
+)
 @hub_option
 @json_option
-def resume(run: str, hub: str | None, as_json: bool) -> None:
+def resume(run: str, limits: str | None, hub: str | None, as_json: bool) -> None:
     """Resume a run.
 
     Continues a run that was cancelled or whose process died. Completed steps do not run again. Of a run that
-    failed with steps still to be undone, it undoes these. Prints the steps and the output as "retinue run"
-    does.
+    failed with steps still to be undone, it undoes these. A run with the status limited goes on with --limit,
+    such as --limit turns=20,dollars=1; the names are turns, calls, tokens, dollars and time. Prints the steps
+    and the output as "retinue run" does.
     """
-    print_json(run_command(_follow(lambda follower: follower.resume(run), hub)), compact=as_json)
+    if limits is None:
+        value = run_command(_follow(lambda follower: follower.resume(run), hub))
+    else:
+        raised = _read_limits(limits)
+        value = run_command(_follow(lambda follower: follower.extend(run, raised), hub))
+    print_json(value, compact=as_json)
+
+
+def _read_limits(text: str) -> dict[str, Any]:
+    """The limits of an option, as ``turns=20,time=30m``."""
+    limits: dict[str, Any] = {}
+    for part in text.split(","):
+        name, mark, value = part.strip().partition("=")
+        if not (name and mark and value):
+            raise click.BadParameter(f"{part!r} is no limit: write turns=20", param_hint="--limit")
+        limits[name] = value if name == "time" else _read_value(value)
+    return limits
 
 
 @click.command()
@@ -193,11 +213,19 @@ def _draw(shown: Mapping[str, Any]) -> Iterator[str]:
         yield f"  waits for its code, {clean(shown['missing_code'])}"
     for node in shown["steps"]:
         yield from _draw_step(node, 1)
+    if "log" in shown:
+        from retinue.runtime.commands.client import describe_log_line
+    for line in shown.get("log", ()):
+        yield f"  {describe_log_line(line)}"
     if "error" in shown:
         yield f"error: {clean(shown['error']['message'])}"
         for one in shown["error"].get("data", {}).get("compensated", ()):
             ended = "undone" if one["ok"] else f"not undone: {clean(one['error'].get('message'))}"
             yield f"  {one['step']}  {ended}"
+        if shown["status"] == "limited":
+            limited = shown["error"]["data"]["cause"]
+            yield f"  last answer: {_shorten(limited['data'].get('answer'))}"
+            yield f"  {clean(limited['remedy'])}"
         if "undo" in shown:
             yield f"  finish the undoing: retinue resume {shown['run']}"
     if "usage" in shown:

@@ -300,9 +300,13 @@ or it takes no tools.
 
 
 class ModelError(ExecutionError):
-    """A language model gave no usable answer; ``reason`` says why."""
+    """A language model gave no usable answer; ``reason`` says why.
+
+    ``is_lost`` = the connection ended after the request was sent, so that its usage is unknown.
+    """
 
     type = "model_error"
+    is_lost = False
 
     def __init__(
         self,
@@ -361,8 +365,8 @@ class LimitedError(ExecutionError):
     """A model that calls skills reached one of its limits before its work was done.
 
     ``limit`` is turns, calls, tokens, dollars, time or repeats, and ``value`` what it was set to. ``answer``
-    is the last answer of the model, ``spent`` what was used of each limit. ``run`` is the id of the run, once
-    it has ended: the remedy names the command that goes on.
+    is the last answer of the model, ``spent`` what was used of each limit. ``run`` is the id of the run,
+    unless it is part of another one. The remedy names the command that goes on.
     """
 
     type = "limited"
@@ -399,7 +403,9 @@ class LimitedError(ExecutionError):
     def _way_on(self) -> str:
         if self.limit == "repeats":
             return "say in the instructions what to do when a call does not help"
-        return f"raise limits.{self.limit}"
+        if self.run is None:
+            return f"raise limits.{self.limit}"
+        return f"go on with more: retinue resume {self.run} --limit {self.limit}=N"
 
 
 def is_callers_time(error: RetinueError | None) -> bool:

@@ -8,16 +8,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from retinue.client.hub_choice import HubChoice, choose_known
 from retinue.client.hub_dispatch import HubDispatch
 from retinue.client.mesh_client import MeshClient
 from retinue.client.run_handle import FOLLOW_WAIT_S, result_of
 from retinue.core.durations import render_elapsed
 from retinue.core.errors import AgentUnreachableError, RetinueError, StoppingError
+from retinue.core.json_values import text_of
 from retinue.settings import Settings
 from retinue.storage.state import State, find_hub_url
 
 if TYPE_CHECKING:
+    from retinue.core.budget import CallLimits
     from retinue.runtime.commands.file_places import FilePlaces
     from retinue.workflows.definitions.loading import Loaded
 
@@ -83,13 +87,14 @@ class RunFollower:
         given: Any,
         run_id: str | None = None,
         overrides: Mapping[str, Any] | None = None,
+        budget: CallLimits | None = None,
     ) -> Any:
         """Start a run and return its output; StepFailedError has the step, its agent and the cause."""
         # the id is chosen here, so that the run can be cancelled even if the start gets no response
         run = uuid.uuid4().hex if run_id is None else run_id
         asked = {"workflow": workflow, "input": given, "run": run}
         asked |= _given(overrides=overrides, progress=self._shows_reports)
-        return await self._own(run, self._client.get("start_run", asked))
+        return await self._own(run, self._client.get("start_run", asked, **_given(budget=budget)))
 
     async def run_file(
         self,
@@ -97,16 +102,21 @@ class RunFollower:
         given: Any,
         run_id: str | None = None,
         overrides: Mapping[str, Any] | None = None,
+        budget: CallLimits | None = None,
     ) -> Any:
         """As `run`, of a definition in a file, which errors and warnings name with the line."""
         from retinue.runtime.commands.file_places import FilePlaces
 
         self._places = FilePlaces.of(loaded)
-        return await self.run(loaded.definition.to_json(), given, run_id, overrides)
+        return await self.run(loaded.definition.to_json(), given, run_id, overrides, budget)
 
     async def resume(self, run: str) -> Any:
         """Resume a cancelled run and return its output, as `run`."""
         return await self._own(run, self._client.get("resume_run", {"run": run}))
+
+    async def extend(self, run: str, limits: Mapping[str, Any]) -> Any:
+        """Continue a run that a limit ended, with higher limits, and return its output, as `run`."""
+        return await self._own(run, self._client.get("extend_run", {"run": run, "limits": limits}))
 
     async def rerun(self, run: str, from_step: str) -> Any:
         """Run again from a step, as a new run, and return its output, as `run`."""
@@ -139,7 +149,8 @@ class RunFollower:
                 self._show_report(report)
             after, reported = reply["next"], reply.get("next_progress", 0)
             if reply["done"]:
-                self._echo_failure(run, whole=reply["status"] != "failed")
+                self._echo_failure(run, whole=reply["status"] not in ("failed", "limited"))
+                self._echo_last_answer(reply)
                 for line in describe_effects(reply.get("effects")):
                     self._echo(line)
                 return result_of(run, reply)
@@ -170,6 +181,13 @@ class RunFollower:
         if self._failed is not None and (line := describe(self._failed, run, whole=whole)):
             self._echo(line)
         self._failed = None
+
+    def _echo_last_answer(self, reply: Mapping[str, Any]) -> None:
+        """Print the last answer of a model that reached a limit."""
+        if reply["status"] == "limited":
+            answer = reply["error"]["data"]["cause"]["data"].get("answer")
+            if answer:
+                self._echo(f"  last answer: {text_of(answer)}")
 
     async def _own(self, run: str, start: Awaitable[Mapping[str, Any]]) -> Any:
         try:
@@ -217,8 +235,12 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
     Without ``whole`` the line of a failure omits its message.
     """
     kind = event.get("kind")
+    if event["event"] == "log":
+        return f"  {describe_log_line(event)}"
     if kind == "wait" and event["event"] == "step_started":
         asked = event.get("message") or f"waits for {event['topic']}"
+        if "approval" in event:
+            return f"  {event['step']:<18} {asked} — answer: retinue approvals approve {event['approval']}"
         form = describe_value(event.get("schema"))
         return f"  {event['step']:<18} {asked} — answer: retinue signal {run} {event['topic']} VALUE{form}"
     if kind == "timer" and event["event"] == "step_started":
@@ -232,6 +254,13 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
         called = f"{event.get('skill') or '-':<16} {event.get('agent') or '-':<14}"
         return f"  {event['step']:<18} {called} {end}{warned}"
     return None
+
+
+def describe_log_line(event: Mapping[str, Any]) -> str:
+    """A line of the log of a run, with its level unless it is ``info``, and its data."""
+    level = "" if event.get("level") == "info" else f"{event.get('level')}: "
+    data = f"  {orjson.dumps(event['data']).decode()}" if event.get("data") else ""
+    return f"log: {level}{''.join(c if c.isprintable() else ' ' for c in str(event.get('message')))}{data}"
 
 
 def describe_value(schema: Mapping[str, Any] | None) -> str:

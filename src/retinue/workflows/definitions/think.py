@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
 
+from retinue.core.errors import InvalidParametersError, LimitedError, Problem
 from retinue.thinking.toolbox import SEARCH
 from retinue.workflows.definitions.values import Duration, Name, StrictModel, parse_duration
 
@@ -46,6 +48,32 @@ class ThinkLimits(StrictModel):
         return parse_duration(self.time)
 
 
+def read_extension(limited: LimitedError, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Other limits for a step that ended with this error, by the fields of `thinking.limits.Limits`.
+
+    ``given`` has the keys of `ThinkLimits`. Each must be more than what is spent. Raises
+    InvalidParametersError.
+    """
+    try:
+        limits = ThinkLimits.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = str(first["loc"][0]) if first["loc"] else "limits"
+        known = ", ".join(ThinkLimits.model_fields)
+        problem = f"known are {known}" if first["type"] == "extra_forbidden" else first["msg"]
+        raise InvalidParametersError([Problem(f"limits.{name}", f"limits.{name}: {problem}")]) from error
+    if limited.limit not in given:
+        problem = f"the run ended at the limit of {limited.limit}: give limits.{limited.limit}"
+        raise InvalidParametersError([Problem("limits", problem)])
+    values = limits.model_dump(include=set(given)) | ({"time_s": limits.time_s} if "time" in given else {})
+    values.pop("time", None)
+    low = [name for name, value in values.items() if value <= limited.spent.get(name, 0)]
+    if low:
+        problem = f"limits.{low[0]} must be more than {limited.spent[low[0]]:,}, which is spent"
+        raise InvalidParametersError([Problem(f"limits.{low[0]}", problem)])
+    return values
+
+
 class Think(StrictModel):
     """Let a language model work on a prompt, with skills of the mesh as its tools.
 
@@ -59,6 +87,7 @@ class Think(StrictModel):
     model: Name | None = None
     tools: Patterns = (SEARCH,)
     deny: Patterns = ()
+    approve: Patterns = ()
     output: dict[str, Any] | None = None
     limits: ThinkLimits = ThinkLimits()
     parallel: int = Field(default=DEFAULT_PARALLEL, ge=1, le=MAX_PARALLEL)

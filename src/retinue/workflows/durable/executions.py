@@ -19,6 +19,7 @@ from retinue.workflows.durable.dbos_engine import (
     Engine,
     EngineStart,
     Invocation,
+    RecordedCalls,
     RunLetGoError,
     RunPassedOnError,
     TakenOverError,
@@ -43,7 +44,7 @@ from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.durable.stored_once import SHARED_BYTES, Reference
 from retinue.workflows.runs.hosting import RunCode
 from retinue.workflows.runs.ports import Body, Mark, WaitMode
-from retinue.workflows.runs.records import Fault, RunRecord, RunRequest, as_json
+from retinue.workflows.runs.records import Extension, Fault, RunRecord, RunRequest, as_json
 from retinue.workflows.runs.replay_rules import MAX_RUN_BYTES, RunSize
 
 _log = structlog.get_logger("retinue.runs")
@@ -69,6 +70,9 @@ UNDO_REQUEST = "/undo"
 """The topic of the signal that asks a failed run to undo its remaining steps. Not one that a step can wait
 for.
 """
+
+EXTENSION = "/limits"
+"""The topic of the signals that raise the limits of a step. Not one that a step can wait for."""
 
 WATCH_S = 0.5
 """How often the runs here are looked at for cancellation by other processes, all at once."""
@@ -156,7 +160,9 @@ class Executions:
         self._tasks.add(task)
         try:
             await self._open(execution, events, request["name"], is_new)
-            return await self._drive(execution, events, invocation.owner, RunRequest.from_json(request))
+            recorded = None if is_new else self._open_recorded(run_id)
+            stored = RunRequest.from_json(request)
+            return await self._drive(execution, events, invocation.owner, stored, recorded)
         except RunPassedOnError as error:
             execution.is_released = True
             _log.info("run passed on", run=run_id, node=error.executor)
@@ -262,6 +268,10 @@ class Executions:
         """How often a run was resumed to undo its remaining steps."""
         return await self.signals.count_all(run_id, UNDO_REQUEST)
 
+    async def list_extensions(self, run_id: str) -> Sequence[Extension]:
+        """How the limits of steps of a run were raised, in order."""
+        return [Extension.from_json(value) for value in await self.signals.list_all(run_id, EXTENSION)]
+
     async def await_host(self, code: RunCode) -> str:
         """The idlest other node that has this code, as soon as one lives."""
         while not (able := self.lease.list_able(code)):
@@ -317,8 +327,17 @@ class Executions:
         events.emitted = EmittedEvents(emitted.once, emitted.resumed + 1)
         events.emit("run_resumed", "", {"name": name, "node": self.lease.executor})
 
+    def _open_recorded(self, run_id: str) -> RecordedCalls:
+        read = self._database.client.list_recorded
+        return RecordedCalls(lambda after, limit: self._database.ask(read, run_id, after, limit))
+
     async def _drive(
-        self, execution: Execution, events: EventSink, owner: str | None, request: RunRequest
+        self,
+        execution: Execution,
+        events: EventSink,
+        owner: str | None,
+        request: RunRequest,
+        recorded: RecordedCalls | None,
     ) -> dict[str, Any]:
         """Run the body to its end, and stop the effects that it left running."""
         run_id, epoch, size = execution.run_id, self.lease.epoch, await self._size_of(execution.root)
@@ -330,7 +349,16 @@ class Executions:
         # A step whose agent waits for a run of its own must not hold the place which that run needs.
         places = None if request.origin.is_agents else self._places
         context = DurableContext(
-            run_id, execution.root, owner, epoch, events, self, places, size, resumed=resumed
+            run_id,
+            execution.root,
+            owner,
+            epoch,
+            events,
+            self,
+            places,
+            size,
+            resumed=resumed,
+            recorded=recorded,
         )
         execution.task = asyncio.create_task(self._body(context, request), name=f"run {run_id}")
         context.rules.task = execution.task
@@ -365,8 +393,8 @@ class Executions:
         await self.hold_artifacts(execution.root, size.take_links())
         await self._events.flush()
         if fault is not None:
-            raise stored_failure(fault, context.calls)
-        return stored_output(value, parts, context.calls)
+            raise stored_failure(fault, context.calls, context.usage)
+        return stored_output(value, parts, context.calls, context.usage)
 
     async def _settle(self, execution: Execution, events: EventSink, engine: asyncio.Task[Any]) -> None:
         """Wait until the end of a run is recorded, and emit it; not where the run is another execution's.

@@ -50,6 +50,12 @@ CREATE TABLE IF NOT EXISTS {hosted} (
     executor TEXT NOT NULL, name TEXT NOT NULL, workflow TEXT NOT NULL, PRIMARY KEY (executor, name))
 """,
     """
+CREATE TABLE IF NOT EXISTS {approvals} (
+    id TEXT PRIMARY KEY, digest TEXT NOT NULL, caller TEXT NOT NULL, state TEXT NOT NULL,
+    expires DOUBLE PRECISION NOT NULL, record TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS retinue_approvals_digest ON {approvals} (digest)
+""",
+    """
 CREATE TABLE IF NOT EXISTS {artifacts} (
     root TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (root, digest));
 CREATE INDEX IF NOT EXISTS retinue_artifacts_digest ON {artifacts} (digest)
@@ -97,6 +103,7 @@ class OwnTables:
         self.triggers, self.deliveries = f"{own}triggers", f"{own}deliveries"
         self.artifacts = f"{own}artifacts"
         self.hosted = f"{own}hosted_workflows"
+        self.approvals = f"{own}approvals"
         self._versions = f"{own}schema_version"
 
     def check(self) -> None:
@@ -128,6 +135,7 @@ class OwnTables:
                 "deliveries": self.deliveries,
                 "artifacts": self.artifacts,
                 "hosted": self.hosted,
+                "approvals": self.approvals,
                 "serial": serial,
             }
             for script in self._scripts[stored.version :]:

@@ -18,11 +18,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from retinue.core.errors import RunConflictError, StateError
 from retinue.core.json_values import copy_json
+from retinue.workflows.durable.approval_table import ApprovalTable
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.database_watch import DatabaseWatch, RunFigures
 from retinue.workflows.durable.dbos_engine import Engine, EngineError
 from retinue.workflows.durable.events import EventTable
-from retinue.workflows.durable.executions import UNDO_REQUEST, Executions, end_of
+from retinue.workflows.durable.executions import EXTENSION, UNDO_REQUEST, Executions, end_of
 from retinue.workflows.durable.held_artifacts import HeldArtifacts
 from retinue.workflows.durable.hosted_table import HostedTable
 from retinue.workflows.durable.nodes import Lease, Node, take_slot
@@ -39,6 +40,7 @@ from retinue.workflows.durable.trigger_table import TriggerTable
 from retinue.workflows.runs.hosting import CODE, HostedWorkflow, RunCode
 from retinue.workflows.runs.ports import Accept, Body
 from retinue.workflows.runs.records import (
+    Extension,
     RunEvent,
     RunRecord,
     RunRequest,
@@ -111,6 +113,7 @@ class DurableRuns:
         self._hosted = HostedTable(self._database, self._own_workflows)
         self.schedules = ScheduleTable(self._database, nodes)
         self.triggers = TriggerTable(self._database, nodes)
+        self._approvals = ApprovalTable(self._database, self._signals)
         self._retention = Retention(
             self._database,
             self._rows,
@@ -272,6 +275,14 @@ class DurableRuns:
             await self._database.write(self._request_undo, run_id, executor)
         return await self.get(run_id)
 
+    async def extend(self, run_id: str, extension: Extension) -> RunRecord:
+        row = await self._get(run_id)
+        if row.record.is_extendable:
+            row.check_journal()
+            executor = (await self.launch()).lease.executor
+            await self._database.write(self._extend, run_id, executor, extension)
+        return await self.get(run_id)
+
     async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:
         old = await self._get(run_id)
         old.check_journal()
@@ -280,6 +291,9 @@ class DurableRuns:
         if new_run_id in await self._rows.find([new_run_id]):
             raise RunConflictError(new_run_id)
         await self._retention.refuse_used(new_run_id)
+        # the calls that the fork keeps may have been made with them
+        for value in await self._signals.list_all(run_id, EXTENSION):
+            await self._signals.put(new_run_id, EXTENSION, value)
         fork = self._database.client.fork
         if not await self._database.ask(fork, run_id, first, new_run_id, executor):
             raise RunConflictError(new_run_id)
@@ -301,6 +315,9 @@ class DurableRuns:
             hosts = await self._database.read(self._hosted.read_living)
         living = (workflow for workflows in hosts.values() for workflow in workflows)
         return tuple(sorted(living, key=lambda workflow: (workflow.code.name, workflow.code.digest)))
+
+    async def open_approvals(self) -> ApprovalTable:
+        return self._approvals
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         if is_outermost(run_id):
@@ -367,6 +384,11 @@ class DurableRuns:
         """Queue a failed run, and count the request; nothing if another process has just done so."""
         if self._database.client.reopen(connection, run_id, executor):
             self._signals.insert(connection, run_id, UNDO_REQUEST, None)
+
+    def _extend(self, connection: sa.Connection, run_id: str, executor: str, extension: Extension) -> None:
+        """Queue a run that a limit ended, with its new limits; nothing if another process has done so."""
+        if self._database.client.reopen(connection, run_id, executor):
+            self._signals.insert(connection, run_id, EXTENSION, extension.to_json())
 
     def _give_up_undo(self, connection: sa.Connection, run_id: str) -> None:
         """Cancel a half-undone run; should it be resumed, it undoes its remaining steps."""

@@ -54,6 +54,16 @@ class SignalTable:
         names = {"run_id": run_id, "topic": topic}
         return int(await self._database.read(lambda c: c.execute(query, names).scalar()) or 0)
 
+    async def list_all(self, run_id: str, topic: str) -> list[Any]:
+        """The values of a topic, taken or not, in the order in which they came."""
+        query = sa.text(
+            f"SELECT value FROM {self._database.signals} "  # noqa: S608
+            "WHERE run_id = :run_id AND topic = :topic ORDER BY id"
+        )
+        names = {"run_id": run_id, "topic": topic}
+        values = await self._database.read(lambda c: c.execute(query, names).scalars().all())
+        return [orjson.loads(value) for value in values]
+
     async def count_open(self, run_id: str, topic: str) -> int:
         """The number of values of a topic that no receive has taken."""
         query = sa.text(

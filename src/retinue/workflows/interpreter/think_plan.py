@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from retinue.thinking.toolbox import (
     name_function,
 )
 from retinue.workflows.caller import Caller, Choice, SkillOffer
-from retinue.workflows.definitions.definition import DEFAULT_ROLE
+from retinue.workflows.definitions.definition import AUTO, DEFAULT_ROLE
 from retinue.workflows.definitions.think import Think
 from retinue.workflows.interpreter.frame import Frame
 from retinue.workflows.runs.records import Origin, as_json, read_json
@@ -57,7 +57,11 @@ async def record_plan(frame: Frame, asked: Think, path: str) -> ThinkPlan:
 
 async def make_plan(caller: Caller, origin: Origin, asked: Think) -> ThinkPlan:
     """The plan for a caller with this origin, by what the mesh offers now."""
-    model = await choose_model(caller, origin, asked.model)
+    role = read_role(asked.model)
+    if role is None:
+        model = await find_model(caller, origin, asked.model)
+    else:
+        model = await choose_model(caller, origin, role)
     named = [pattern for pattern in asked.tools if pattern != SEARCH]
     offers = await caller.list_offers(named, origin, _NAMED) if named else ()
     offers = [offer for offer in offers if is_permitted(offer.agent, offer.skill, asked.tools, asked.deny)]
@@ -74,41 +78,47 @@ async def make_plan(caller: Caller, origin: Origin, asked: Think) -> ThinkPlan:
         limits=Limits(limits.turns, limits.calls, limits.tokens, limits.dollars, limits.time_s),
         output=asked.output,
         parallel=asked.parallel,
+        approve=asked.approve,
+        role=role,
         unlisted=max(0, len(offers) - MAX_LISTED),
     )
 
 
-async def choose_model(caller: Caller, origin: Origin, name: str | None) -> Choice:
-    """The model agent with this name or role, by default the best one for tasks, that takes tools.
+def read_role(model: str | None) -> str | None:
+    """The role that a model is chosen for; None for the name of an agent."""
+    if model in (None, "", AUTO):
+        return DEFAULT_ROLE
+    return model if model in CAPABILITIES else None
 
-    Raises NoModelError, and for a named agent UnknownAgentError and UnknownSkillError.
-    """
+
+async def find_model(caller: Caller, origin: Origin, name: str | None) -> Choice:
+    """The model agent of this name; raises UnknownAgentError, and UnknownSkillError if it takes no tools."""
     mesh = origin.as_mesh()
-    if name is not None and name not in CAPABILITIES:
-        try:
-            return await caller.choose(COMPLETE, name, None, mesh.scopes, mesh.caller)
-        except UnknownSkillError as error:
-            raise _takes_no_tools(name, error) from error
-    role = name or DEFAULT_ROLE
+    try:
+        return await caller.choose(COMPLETE, name, None, mesh.scopes, mesh.caller)
+    except UnknownSkillError as error:
+        error.message = f"agent {name} takes no tools: it is no model, or a command line is its back-end"
+        error.args = (error.message,)
+        error.remedy = "name a model agent with an API: retinue agents --role execute"
+        raise
+
+
+async def choose_model(caller: Caller, origin: Origin, role: str, without: Collection[str] = ()) -> Choice:
+    """The best available model agent for a role that takes tools; raises NoModelError."""
+    mesh = origin.as_mesh()
     others: list[str] = []
     try:
         candidates = await caller.list_role(role, (), mesh.scopes, mesh.caller)
     except RoleNotOfferedError:
         candidates = ()
     for candidate in candidates:
+        if candidate.agent in without:
+            continue
         try:
             return await caller.choose(COMPLETE, candidate.agent, None, mesh.scopes, mesh.caller)
         except (LookupFailedError, AgentUnreachableError):
             others.append(candidate.agent)
     raise NoModelError(role, "a step think needs a model that takes tools", others)
-
-
-def _takes_no_tools(name: str, error: UnknownSkillError) -> UnknownSkillError:
-    """The error of an agent that is no model, or one behind a command line."""
-    error.message = f"agent {name} takes no tools, because it is no model, or a command line is its back-end"
-    error.args = (error.message,)
-    error.remedy = "name a model agent with an API: retinue agents --role execute"
-    return error
 
 
 def pin_offers(offers: Sequence[SkillOffer], taken: Sequence[str]) -> list[PinnedTool]:

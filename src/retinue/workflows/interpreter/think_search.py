@@ -10,7 +10,7 @@ from retinue.thinking.completion import ToolCall, ToolResult
 from retinue.thinking.conversation import list_found
 from retinue.thinking.plan import ThinkPlan
 from retinue.thinking.results import answer
-from retinue.thinking.toolbox import MAX_FOUND, PinnedTool, Toolbox, digest_of, is_permitted
+from retinue.thinking.toolbox import MAX_FOUND, SEARCH, PinnedTool, Toolbox, digest_of, is_permitted
 from retinue.workflows.caller import SkillOffer
 from retinue.workflows.interpreter.frame import Frame
 from retinue.workflows.interpreter.think_plan import pin_offers
@@ -41,12 +41,13 @@ async def find_tools(
             permitted = [
                 one for one in offers if is_permitted(one.agent, one.skill, plan.patterns, plan.deny)
             ]
-            known, new = _split(box, permitted[:HITS])
+            known, new = _split(box, permitted[:HITS] if SEARCH in plan.patterns else permitted)
+            new = new[:HITS]
             pinned = pin_offers(new[:left], taken)
             taken += [tool.name for tool in pinned]
             left -= len(pinned)
             searches.append(
-                {"known": known, "tools": as_json(tuple(pinned)), "is_full": len(new) > len(pinned)}
+                {"known": known[:HITS], "tools": as_json(tuple(pinned)), "is_full": len(new) > len(pinned)}
             )
         return {"searches": searches}
 

@@ -14,9 +14,11 @@ The loop decides by recorded values alone, so that a resumed run repeats no fini
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from retinue.core.errors import (
     BudgetSpentError,
+    InvalidSettingError,
     LimitedError,
     ModelError,
     OutputInvalidError,
@@ -25,18 +27,19 @@ from retinue.core.errors import (
     StepFailedError,
 )
 from retinue.core.json_values import text_of
-from retinue.thinking.completion import CompletionReply
+from retinue.thinking.completion import COMPLETE, CompletionReply
 from retinue.thinking.conversation import Conversation, read_answer
-from retinue.thinking.limits import LimitName, Spent
+from retinue.thinking.limits import FIELDS, LimitName, Spent
 from retinue.thinking.plan import ThinkPlan
 from retinue.thinking.repeats import Repeats
 from retinue.thinking.toolbox import Toolbox
 from retinue.workflows.definitions.definition import Retry, Step
 from retinue.workflows.definitions.think import Think
-from retinue.workflows.interpreter.frame import Frame, StepResult, record_failure
+from retinue.workflows.interpreter.frame import Frame, StepResult, add_note, record_failure
 from retinue.workflows.interpreter.think_calls import CallTurn
 from retinue.workflows.interpreter.think_model import ModelTurn, ask_model
-from retinue.workflows.interpreter.think_plan import read_choice, record_plan
+from retinue.workflows.interpreter.think_plan import PLAN_S, choose_model, read_choice, record_plan
+from retinue.workflows.runs.records import RUN_ID_MARK, Extension, as_json
 
 LAST_ANSWER_S = 60.0
 """The time for the last answer when the time of the loop is over."""
@@ -71,6 +74,8 @@ class _Loop:
         self._plan = plan
         self._path = path
         self._retry = retry
+        self._model = read_choice(plan.choice)
+        self._left_models: set[str] = set()
         self._limits = plan.limits
         self._talk = Conversation(plan)
         self._box = Toolbox(plan.searches)
@@ -78,6 +83,7 @@ class _Loop:
         self._repeats = Repeats()
         self._spent = Spent()
         self._limit: LimitName | None = None
+        self._ends = 0
         self._last_text = ""
 
     async def run(self) -> StepResult:
@@ -85,12 +91,13 @@ class _Loop:
         while True:
             limit = self._limit or self._find_limit()
             if limit is not None:
-                raise await self._end(limit)
+                await self._end(limit)
+                continue
             turn = await self._ask()
             if turn.reply is None:
-                self._limit = self._take_failure(turn)
+                self._limit = await self._take_failure(turn)
             elif turn.reply.finish == "refused":
-                raise await self._fail(ModelError.refused(self._plan.agent, turn.reply.text))
+                raise await self._fail(ModelError.refused(self._model.agent, turn.reply.text))
             elif turn.reply.calls:
                 await self._call(turn.reply)
             elif (problem := self._talk.find_problem(turn.reply)) is None:
@@ -110,20 +117,22 @@ class _Loop:
         """Make the next request; the last one of a loop keeps the tools and forbids calls."""
         tools = self._box.list_tools()
         reserved = self._talk.reserve(tools)
-        left = self._limits.tokens - self._spent.tokens - reserved.prompt
-        request = self._talk.request(
-            tools, "none" if is_last else "auto", None if is_last or left >= reserved.answer else left
-        )
+        room = self._spent.room_for_answer(self._limits, reserved, is_last=is_last)
+        request = self._talk.request(tools, "none" if is_last else "auto", room)
         turn = await ask_model(
             self._frame,
-            read_choice(self._plan.choice),
+            self._model,
             request,
             f"{self._path}/turn-{self._spent.turns + 1}/model",
             retry=self._retry,
             left_s=LAST_ANSWER_S if is_last else self._spent.seconds_left(self._limits),
+            is_replaceable=self._plan.role is not None,
         )
-        self._spent = self._spent.with_request(turn.usage, reserved, lost=turn.lost).with_time(turn.time_s)
+        self._spent = self._spent.with_request(turn.usage, reserved, unknown=turn.unknown)
+        self._spent = self._spent.with_time(turn.time_s)
         if turn.reply is not None:
+            if self._limits.dollars is not None and "cost_usd" not in (turn.usage or {}):
+                raise await self._fail(_unpriced(self._model.agent, turn.reply.model))
             self._talk.add_reply(turn.reply, turn.usage)
             self._last_text = turn.reply.text or self._last_text
         return turn
@@ -144,39 +153,87 @@ class _Loop:
         self._spent = self._spent.with_calls(len(reply.calls)).with_time(turn.time_s)
         self._limit = turn.limit
 
-    def _take_failure(self, turn: ModelTurn) -> LimitName:
-        """The limit that made a request fail; raises StepFailedError for other failures."""
+    async def _take_failure(self, turn: ModelTurn) -> LimitName | None:
+        """The limit that made a request fail; None if another model takes the place of one that is away.
+
+        Raises StepFailedError for other failures.
+        """
         assert turn.failure is not None
         cause = turn.failure.cause
         if cause.get("type") == BudgetSpentError.type and cause["data"].get("what") in _BY_BUDGET:
             return _BY_BUDGET[cause["data"]["what"]]
         if self._spent.seconds_left(self._limits) <= 0 and cause.get("on_error") == "timeout":
             return "time"
+        if cause.get("on_error") == "unreachable" and await self._replace_model():
+            return None
         raise StepFailedError(self._path, turn.failure.agent, cause)
 
-    async def _end(self, limit: LimitName) -> StepFailedError:
-        """The error of a loop that reached a limit, with the last answer of the model."""
-        self._talk.ask_to_end(limit)
-        turn = await self._ask(is_last=True)
-        answer = self._last_text if turn.reply is None else read_answer(self._plan, turn.reply)
-        return await self._fail(
-            LimitedError(
-                limit, getattr(self._limits, _FIELDS.get(limit, limit), None), answer, self._spent.to_json()
-            )
+    async def _replace_model(self) -> bool:
+        """Let another model go on with the next turn; False if there is none, or the model was named.
+
+        The replies of the first one stay in the conversation. Their signatures are not sent, because they are
+        those of another provider (`thinking.completion`).
+        """
+        role, origin = self._plan.role, self._frame.request.origin
+        if role is None:
+            return False
+        self._left_models.add(self._model.agent)
+        left = frozenset(self._left_models)
+
+        async def effect() -> Any:
+            return as_json(await choose_model(self._frame.tools.caller, origin, role, left))
+
+        facts = {"kind": "choose", "skill": COMPLETE, "below": "", "serves": "model"}
+        outcome = await self._frame.context.step(
+            f"{self._turn}/choose", effect, timeout_s=PLAN_S, facts=facts
         )
+        if outcome.fault is not None:
+            return False
+        self._model = read_choice(outcome.value)
+        return True
+
+    async def _end(self, limit: LimitName) -> None:
+        """Ask for the last answer and raise StepFailedError, unless the limits were raised since."""
+        answer: Any = self._last_text
+        if self._spent.may_answer(self._limits, self._talk.reserve(self._box.list_tools())):
+            self._talk.ask_to_end(limit)
+            turn = await self._ask(is_last=True)
+            answer = answer if turn.reply is None else read_answer(self._plan, turn.reply)
+        context = self._frame.context
+        run = None if "/" in context.run_id else context.run_id.partition(RUN_ID_MARK)[0]
+        value = getattr(self._limits, FIELDS[limit], None)
+        failure = await self._fail(LimitedError(limit, value, answer, self._spent.to_json(), run))
+        extensions = [one for one in await context.list_extensions() if one.step == self._path]
+        if len(extensions) <= self._ends:
+            raise failure
+        await self._extend(extensions[self._ends])
+
+    async def _extend(self, extension: Extension) -> None:
+        """Go on with the limits that the run was given when it had ended."""
+        self._ends += 1
+        self._limits, self._limit = self._limits.extended(extension.limits), None
+        facts = {"kind": "extend", "limits": extension.limits, "below": f"/turn-{self._spent.turns}/extend"}
+        await add_note(self._frame.context, f"{self._turn}/extend", facts)
+        self._talk.go_on()
 
     async def _fail(self, error: RetinueError) -> StepFailedError:
         place = f"{self._turn}/end"
         return await record_failure(
-            self._frame.context, place, error, step=self._path, agent=self._plan.agent
+            self._frame.context, place, error, step=self._path, agent=self._model.agent
         )
 
     def _result(self, reply: CompletionReply) -> StepResult:
         answer = read_answer(self._plan, reply)
-        return StepResult(answer, {"agent": self._plan.agent, "text": text_of(answer)})
+        return StepResult(answer, {"agent": self._model.agent, "text": text_of(answer)})
 
 
-_FIELDS = {"time": "time_s"}
+def _unpriced(agent: str, model: str) -> InvalidSettingError:
+    """The error of a limit of money whose use cannot be counted."""
+    return InvalidSettingError(
+        "limits.dollars",
+        f"the price of {model or 'the model'} is unknown to agent {agent}",
+        remedy=f"set llm.{agent}.prices, or leave the limit out",
+    )
 
 
 def _unfit(path: str, problem: str, reply: CompletionReply) -> OutputInvalidError:

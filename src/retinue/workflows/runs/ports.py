@@ -20,10 +20,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, Protocol
 
+from retinue.approvals.records import ApprovalStore
+from retinue.mesh.channel import LogLevel
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.records import (
     ChildOutcome,
     ChildRun,
+    Extension,
     RunEvent,
     RunRecord,
     RunRequest,
@@ -37,8 +40,6 @@ Effect = Callable[[], Awaitable[Any]]
 """The work of a step; returns a JSON value or raises. It may run twice if its node dies before the outcome is
 recorded.
 """
-Count = Callable[[], int | None]
-"""Gives the number of calls that an effect made and caused, after its end; None = unknown."""
 
 
 class DurableRuleError(RuntimeError):
@@ -66,6 +67,20 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class StepCount:
+    """Counts what a step uses of the budgets of its run.
+
+    ``record`` gives the outcome of an effect with what it used, before that is recorded. ``close`` gets each
+    recorded outcome, on replay as well. ``begin``, if there is one, is told before the effect how many
+    earlier attempts at it were interrupted and may have spent something; they are then counted durably.
+    """
+
+    record: Callable[[StepOutcome], StepOutcome]
+    close: Callable[[StepOutcome], None]
+    begin: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepCall:
     """One of the effects that `RunContext.together` runs; its fields are arguments of `RunContext.step`.
 
@@ -76,7 +91,7 @@ class StepCall:
     effect: Effect
     timeout_s: float
     facts: Mapping[str, Any] | None = None
-    count: Count | None = None
+    count: StepCount | None = None
     mark: Mark | None = None
     decides: bool = True
 
@@ -110,8 +125,20 @@ class RunContext(Protocol):
         It is no durable call. The number only grows, so a replay repeats each earlier request.
         """
 
-    def record_usage(self, calls: int | None) -> None:
-        """Set `RunRecord.calls`; the last call before the end of the body counts."""
+    async def list_extensions(self) -> Sequence[Extension]:
+        """How the limits of steps of this run were raised, after they had ended it (`Runs.extend`).
+
+        It is no durable call. The list only grows, so a replay finds each earlier extension.
+        """
+
+    def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
+        """Set `RunRecord.calls` and ``usage``; the last call before the end of the body counts."""
+
+    async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
+        """Add a line to the events of the run; a body that is begun again adds each line once.
+
+        It is no durable call. Raises DurableRuleError in another task than the body's.
+        """
 
     async def step(
         self,
@@ -120,13 +147,13 @@ class RunContext(Protocol):
         *,
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
-        count: Count | None = None,
+        count: StepCount | None = None,
         mark: Mark | None = None,
     ) -> StepOutcome:
         """Run an effect and record its outcome; failures and time-outs are outcomes too.
 
-        ``facts`` are added to the events of the step. ``count`` gives ``calls`` of the outcome, which stay
-        unknown if an earlier execution of the run was interrupted during the step.
+        ``facts`` are added to the events of the step. ``count`` records what it used; ``calls`` stay unknown
+        if an earlier execution of the run was interrupted during the step.
         """
 
     async def together(
@@ -230,6 +257,12 @@ class Runs(Protocol):
         again. Runs in other states stay as they are: to run steps again, fork the run.
         """
 
+    async def extend(self, run_id: str, extension: Extension) -> RunRecord:
+        """Continue a run that a limit of a step has ended (`RunRecord.is_extendable`), with higher limits.
+
+        Runs in other states stay as they are.
+        """
+
     async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:
         """Start a new run with the same request, which keeps the outcomes recorded before ``from_step``.
 
@@ -247,6 +280,9 @@ class Runs(Protocol):
 
         Nodes may have the same workflow with equal or different code.
         """
+
+    async def open_approvals(self) -> ApprovalStore:
+        """The approvals, which are kept with the runs; raises StateError."""
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         """The recorded outcomes of a run and its child runs, those of a child after its parent's.
