@@ -15,7 +15,7 @@ from retinue.mesh.idempotency import OutcomeCache
 from retinue.mesh.observing.events import EventBus, log_lines
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.oci.layout.folder_registry import LayoutRegistry
-from retinue.parts.process import Kind, Process
+from retinue.parts.process import Echo, Kind, Process
 from retinue.parts.shown_agents import OwnAgent
 from retinue.runtime.access import agent_rule
 from retinue.runtime.factories import (
@@ -34,7 +34,7 @@ from retinue.runtime.observing.telemetry import span_opener
 from retinue.settings import Settings, environment
 from retinue.storage.artifacts.state_artifacts import StateArtifacts
 from retinue.storage.outcome_store import OutcomeStore
-from retinue.storage.state import State
+from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.http_client import HttpClient
 
 
@@ -59,6 +59,7 @@ async def open_agent(kind: Kind, target: Target, hub_url: str | None, start: Sta
         shown = OwnAgent(agent, dispatcher.access, start.url)
         process = start.make_process(kind, agent, dispatcher, shown, mesh.peers, mesh.lookup)
         process.add(AgentCalls, AgentCalls(allowed))
+        process.add(JoinedMesh, mesh)
         process.add(StateArtifacts, own)
         yield process
 
@@ -91,8 +92,20 @@ def _make_dispatcher(
     )
 
 
-def attach_model(target: Target, settings: Settings, state: State) -> None:
-    """Open the model that answers for a character; nothing for other agents. Raises InvalidSettingError."""
+def attach_model(target: Target, settings: Settings, state: State, echo: Echo) -> None:
+    """Open the model that answers for a character, and say what an agent in Markdown lacks.
+
+    Nothing for other agents. Raises InvalidSettingError.
+    """
+    if target.has_runs and HUB_VARIABLE not in environment():
+        # an agent that a hub starts gets no key, so it cannot tell which models the hub has
+        from retinue.runtime.models import explain_no_tools
+
+        if lines := explain_no_tools(settings, state, environment()):
+            echo(f"{target.agent.name} needs a model that takes tools, and this machine has none:")
+            for line in lines:
+                echo(line)
+            echo("  a model agent elsewhere in the mesh serves as well: retinue agents --role execute")
     if target.model is not None:
         # imported here, because other agents need nothing of it
         from retinue.runtime.models import answer_as_character

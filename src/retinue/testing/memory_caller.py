@@ -25,7 +25,7 @@ from retinue.thinking.toolbox import is_glob, matches, split_pattern
 from retinue.workflows.caller import Choice, SkillOffer, Wanted
 from retinue.workflows.dispatch_caller import find_willing
 from retinue.workflows.runs.records import MESH_SCOPES, RUN_CALLER, Origin
-from retinue.workflows.skill_offers import is_repeatable, list_once, make_offer
+from retinue.workflows.skill_offers import list_once, make_offer
 
 Function = Callable[[Any], Awaitable[Any]]
 
@@ -106,7 +106,7 @@ class MemoryCaller:
             output_schema=output_schema,
             url=f"memory://{agent}",
             keeps_keys=keeps_keys,
-            is_repeatable=is_repeatable(described),
+            is_repeatable=described.is_repeatable,
         )
         self._offers.setdefault(skill, {})[agent] = (choice, function)
         for role in roles:
