@@ -23,9 +23,9 @@ from retinue.mesh.directory.routing import parse_role
 from retinue.mesh.search.ranking import rank_skills
 from retinue.thinking.toolbox import is_glob, matches, split_pattern
 from retinue.workflows.caller import Choice, SkillOffer, Wanted
-from retinue.workflows.dispatch_caller import find_willing
+from retinue.workflows.dispatch_caller import find_willing, is_repeatable
 from retinue.workflows.runs.records import MESH_SCOPES, RUN_CALLER, Origin
-from retinue.workflows.skill_offers import is_repeatable, list_once, make_offer
+from retinue.workflows.skill_offers import list_once, make_offer
 
 Function = Callable[[Any], Awaitable[Any]]
 

@@ -20,6 +20,7 @@ from retinue.core.errors import (
     UnknownAgentError,
 )
 from retinue.core.record import (
+    LOCAL_SOURCE,
     QUERY_CAPABILITIES,
     Candidate,
     Listing,
@@ -53,14 +54,7 @@ from retinue.thinking.toolbox import is_glob, split_pattern
 from retinue.workflows.caller import Choice, SkillOffer, Wanted
 from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.records import RUN_CALLER, Origin
-from retinue.workflows.skill_offers import (
-    SkillOffers,
-    is_repeatable,
-    keeps_keys,
-    list_once,
-    make_choice,
-    make_offer,
-)
+from retinue.workflows.skill_offers import SkillOffers, list_once, make_offer
 
 MAX_ASKED = 100
 """Agents that a step asks first: as many as a parallel step may call."""
@@ -141,9 +135,36 @@ def _choose(offer: RoleOffer, candidates: Iterable[Candidate]) -> Choice:
         available=offer.is_available,
         warning=render_deprecation(record),
         listing=offer.listing.id,
-        keeps_keys=keeps_keys(offer.listing),
+        keeps_keys=_keeps_keys(offer.listing),
         is_repeatable=is_repeatable(offer.skill),
     )
+
+
+def make_choice(name: str, candidate: Candidate, skill_id: str, listing: Listing | None) -> Choice:
+    """The choice of a skill of a candidate, which ``name`` means alone."""
+    skill = None if listing is None else listing.record.find_skill(skill_id)
+    return Choice(
+        agent=name,
+        skill=skill_id,
+        version=candidate.version,
+        url=candidate.url,
+        input_schema=None if skill is None else skill.input_schema,
+        output_schema=None if skill is None else skill.output_schema,
+        warning="" if listing is None else render_deprecation(listing.record),
+        listing=candidate.id,
+        keeps_keys=_keeps_keys(listing),
+        is_repeatable=is_repeatable(skill),
+    )
+
+
+def _keeps_keys(listing: Listing | None) -> bool:
+    """Whether a repeated idempotency key reaches the agent, which then gives its first outcome."""
+    return listing is not None and (listing.record.url is not None or listing.source == LOCAL_SOURCE)
+
+
+def is_repeatable(skill: Skill | None) -> bool:
+    """Whether its author says that the skill may be executed twice."""
+    return skill is not None and (skill.hints.idempotent or skill.hints.read_only)
 
 
 _CHANNEL = NullChannel()
@@ -172,7 +193,7 @@ class DispatchCaller:
         progress: RunProgress | None = None,
         search: SkillSearch | None = None,
     ) -> None:
-        self._offers = SkillOffers(directory, search)
+        self._offers = SkillOffers(directory, search, make_choice)
         self._progress = progress or RunProgress()
         self._access = access or Access()
         self._calls = calls

@@ -6,9 +6,9 @@ Both are read as the caller of the run sees them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from retinue.core.record import LOCAL_SOURCE, Candidate, Listing, Skill, render_deprecation
+from retinue.core.record import Candidate, Listing, Skill
 from retinue.core.trust import Trust
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.versions import version_preference
@@ -26,36 +26,6 @@ POLLING_TAG = "polling"
 _YIELD_EVERY = 1_000
 
 
-def make_choice(
-    name: str, candidate: Candidate, skill_id: str, listing: Listing | None, score: float | None = None
-) -> Choice:
-    """The choice of a skill of a candidate, which ``name`` means alone."""
-    skill = None if listing is None else listing.record.find_skill(skill_id)
-    return Choice(
-        agent=name,
-        skill=skill_id,
-        version=candidate.version,
-        url=candidate.url,
-        input_schema=None if skill is None else skill.input_schema,
-        output_schema=None if skill is None else skill.output_schema,
-        score=score,
-        warning="" if listing is None else render_deprecation(listing.record),
-        listing=candidate.id,
-        keeps_keys=keeps_keys(listing),
-        is_repeatable=is_repeatable(skill),
-    )
-
-
-def keeps_keys(listing: Listing | None) -> bool:
-    """Whether a repeated idempotency key reaches the agent, which then gives its first outcome."""
-    return listing is not None and (listing.record.url is not None or listing.source == LOCAL_SOURCE)
-
-
-def is_repeatable(skill: Skill | None) -> bool:
-    """Whether its author says that the skill may be executed twice."""
-    return skill is not None and (skill.hints.idempotent or skill.hints.read_only)
-
-
 def make_offer(choice: Choice, agent: str, skill: Skill | None) -> SkillOffer:
     """The offer of a skill by an agent of this plain name."""
     if skill is None:
@@ -69,12 +39,17 @@ def make_offer(choice: Choice, agent: str, skill: Skill | None) -> SkillOffer:
     )
 
 
+MakeChoice = Callable[[str, Candidate, str, Listing], Choice]
+"""The choice of a skill of a candidate, which a name means alone, by its listing."""
+
+
 class SkillOffers:
     """The skills of a directory; without ``search`` none is found by words."""
 
-    def __init__(self, directory: Directory, search: SkillSearch | None) -> None:
+    def __init__(self, directory: Directory, search: SkillSearch | None, make_choice: MakeChoice) -> None:
         self._directory = directory
         self._search = search
+        self._make_choice = make_choice
 
     async def list_matching(
         self, pattern: str, scopes: frozenset[str], view: AgentView | None, limit: int
@@ -111,7 +86,7 @@ class SkillOffers:
         skill = listing.record.find_skill(skill_id)
         if skill is None or not may_call(skill, scopes):
             return None, None
-        choice = make_choice(self._directory.name_of(entry), entry, skill_id, listing)
+        choice = self._make_choice(self._directory.name_of(entry), entry, skill_id, listing)
         return make_offer(choice, entry.name, skill), skill
 
     async def find(
