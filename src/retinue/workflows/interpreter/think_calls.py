@@ -29,13 +29,19 @@ from retinue.thinking.results import (
 )
 from retinue.thinking.toolbox import FIND_SKILLS, FIND_TOOL, PinnedTool, Toolbox, digest_of
 from retinue.workflows.caller import Choice
-from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S
+from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Retry
 from retinue.workflows.interpreter.calls import Ask, CallSteps
 from retinue.workflows.interpreter.frame import Frame, StepResult
 from retinue.workflows.interpreter.rounds import MarkedContext, Rounds
 from retinue.workflows.interpreter.think_plan import read_choice
 from retinue.workflows.interpreter.think_search import find_tools
 from retinue.workflows.runs.records import StepOutcome
+
+LOST_RETRY = Retry(attempts=3, delay="1s")
+"""A call whose agent was lost in it is made again under the same key; other failures are told the model."""
+
+AWAY_S = 20.0
+"""How long an agent that is away is waited for: about as long as a restart takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +190,9 @@ class CallTurn:
             agent=choice.agent,
             choice=choice,
             timeout_s=min(DEFAULT_STEP_TIMEOUT_S, self.left_s),
+            retry=LOST_RETRY if tool.is_repeatable else None,
+            once=True,
+            wait_s=AWAY_S,
             allow_empty=True,
             verify=verify,
             keep=keep_result,
