@@ -121,6 +121,7 @@ ELSEWHERE = {
 READS = frozenset(
     {"doctor", "dashboard", "status", "stop", "top", "logs", "agents", "show", "find", "call", "ask"}
     | {"capabilities", "workflows", "runs", "token list", "keys", "imports", "completion", "cache clear"}
+    | {"approvals", "approvals show", "approvals approve", "approvals deny"}
     | {"imports logout", "context list", "docs", "workflows check"}
     | {"schedules", *(f"schedules {change}" for change in ("add", "pause", "resume", "remove", "run-now"))}
 )

@@ -18,13 +18,14 @@ from typing import Any, NoReturn
 
 from retinue.core.call import Outcome, TraceContext
 from retinue.core.errors import BusyError
+from retinue.mesh.channel import LogLevel
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.caller import Choice
 from retinue.workflows.durable.runs import DurableOptions, DurableRuns
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.hosting import RunCode
-from retinue.workflows.runs.ports import Count, Effect, Mark, RunContext, StepCall, WaitMode
+from retinue.workflows.runs.ports import Effect, Mark, RunContext, StepCall, StepCount, WaitMode
 from retinue.workflows.runs.records import (
     MESH_SCOPES,
     ChildOutcome,
@@ -165,6 +166,9 @@ class Watched:
     async def pause(self, seconds: float) -> None:
         await self._context.pause(seconds)
 
+    async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
+        await self._context.log(message, level, data)
+
     async def pass_on(self, code: RunCode) -> NoReturn:
         await self._context.pass_on(code)
 
@@ -174,8 +178,8 @@ class Watched:
     async def list_extensions(self) -> Sequence[Extension]:
         return await self._context.list_extensions()
 
-    def record_usage(self, calls: int | None) -> None:
-        self._context.record_usage(calls)
+    def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
+        self._context.record_usage(calls, usage)
 
     async def step(
         self,
@@ -184,7 +188,7 @@ class Watched:
         *,
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
-        count: Count | None = None,
+        count: StepCount | None = None,
         mark: Mark | None = None,
     ) -> StepOutcome:
         self._points.reach()

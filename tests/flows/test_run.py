@@ -17,6 +17,7 @@ from retinue import (
     workflow,
 )
 from retinue.core.errors import NondeterminismError, StepFailedError
+from retinue.flows.names import StepNames
 from retinue.testing import in_turn, run_workflow
 from tests.requirements import requirement
 
@@ -244,6 +245,7 @@ async def test_a_parameter_with_the_name_of_an_option_needs_the_mapping_and_the_
     assert (await run_workflow(right, agents=[agent])).get() == "Hello, Ada!"
 
 
+@pytest.mark.filterwarnings("ignore:asyncio.gather:UserWarning")
 async def test_what_cannot_run_together_is_refused_with_the_remedy() -> None:
     @workflow
     async def gathers(run: Run) -> None:
@@ -379,3 +381,108 @@ async def test_a_call_of_a_gather_begins_while_an_own_function_of_it_still_runs(
         return await run.gather(run.step(waits_for_the_call), run.call("say"))
 
     assert (await run_workflow(talks, skills={"say": answer})).get() == ["heard", "said"]
+
+
+async def test_a_gather_gives_the_values_of_the_steps_that_are_enough() -> None:
+    started: list[int] = []
+
+    async def give(n: int) -> int:
+        started.append(n)
+        if n in (1, 3):
+            raise ValueError(f"{n} is odd")
+        if n == 4:
+            await asyncio.sleep(3600)
+        return n
+
+    @workflow
+    async def some(run: Run) -> list[int]:
+        return await run.gather(*(run.step(give, n) for n in range(5)), enough=2)
+
+    run = await run_workflow(some, crash_at_every_step=True)
+    assert run.get() == [0, 2]
+    assert {0, 1, 2} <= set(started)
+
+
+async def test_more_values_than_are_enough_are_those_of_the_first_steps() -> None:
+    @workflow
+    async def some(run: Run) -> list[str]:
+        return await run.gather(run.call("one"), run.call("two"), run.call("three"), limit=1, enough=2)
+
+    run = await run_workflow(some, skills={"one": "1", "two": "2", "three": "3"}, crash_at_every_step=True)
+    assert run.get() == ["1", "2"]
+    assert [skill for skill, _ in run.calls] == ["one", "two"]
+
+
+async def test_a_gather_ends_when_enough_steps_cannot_succeed_any_more() -> None:
+    @workflow
+    async def some(run: Run) -> list[str]:
+        return await run.gather(run.call("fails"), run.call("fails"), run.call("works"), enough=2)
+
+    @workflow
+    async def all_of_them(run: Run) -> list[str]:
+        steps = (run.call("fails"), run.call("works"), run.call("hangs", timeout_s=60))
+        results = await run.gather(*steps, enough=1, return_exceptions=True)
+        return [result if isinstance(result, str) else type(result).__name__ for result in results]
+
+    async def hang(arguments: Any) -> str:
+        await asyncio.sleep(3600)
+        return "never"
+
+    skills = {"fails": RuntimeError("broken"), "works": "done", "hangs": hang}
+    fault = (await run_workflow(some, skills=skills)).record.fault
+    assert fault is not None
+    assert fault.data["step"] == "fails"
+    run = await run_workflow(all_of_them, skills=skills, crash_at_every_step=True)
+    assert run.get() == ["ExecutionFailedError", "done", "CallCancelledError"]
+
+
+@pytest.mark.parametrize("enough", [0, 3])
+async def test_a_gather_refuses_a_number_that_its_steps_cannot_reach(enough: int) -> None:
+    @workflow
+    async def some(run: Run) -> list[str]:
+        return await run.gather(run.call("one"), run.call("one"), enough=enough)
+
+    fault = (await run_workflow(some, skills={"one": "1"})).record.fault
+    assert fault is not None
+    assert "enough of run.gather" in fault.message
+    assert fault.remedy == "give 1 to 2, the number of steps"
+
+
+async def test_a_line_of_the_log_is_an_event_once_however_often_the_function_is_begun() -> None:
+    @workflow
+    async def tells(run: Run) -> None:
+        await run.log("begins")
+        for n in range(3):
+            await run.step(measure, "x" * n)
+            await run.log("measured", level="debug", data={"n": n})
+        await run.log("x" * 5_000, level="warning", data={"much": "y" * 20_000})
+
+    run = await run_workflow(tells, crash_at_every_step=True)
+    assert run.status == "done"
+    lines = [event.facts for event in run.events if event.kind == "log"]
+    assert [line["message"][:8] for line in lines] == ["begins", *["measured"] * 3, "x" * 8]
+    assert lines[2] == {"level": "debug", "message": "measured", "data": {"n": 1}}
+    assert (len(lines[-1]["message"]), lines[-1]["data"]) == (4_000, {"omitted": "20,011 bytes"})
+    steps = [event.step for event in run.events if event.kind == "step_finished"]
+    assert steps == ["measure", "measure-2", "measure-3"]
+
+
+async def test_a_line_of_the_log_from_a_step_breaks_the_rules() -> None:
+    @workflow
+    async def tells(run: Run) -> None:
+        async def tell() -> None:
+            await run.log("from a step")
+
+        await run.gather(run.step(tell), run.step(tell))
+
+    fault = (await run_workflow(tells)).record.fault
+    assert fault is not None
+    assert fault.type == "durable_rule"
+    assert "a line of the log comes from a task other than the body's" in fault.message
+
+
+def test_names_of_repeated_steps_are_numbered_and_never_meet() -> None:
+    names = StepNames()
+    taken = [names.take(wanted) for wanted in ("a", "a-2", "a", "a", "2 b", "a-2", "ü")]
+    assert taken == ["a", "a-2", "a-3", "a-4", "_2_b", "a-2-2", "_"]
+    assert names.peek("a") == names.take("a") == "a-5"

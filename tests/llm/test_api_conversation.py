@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from pydantic_ai.messages import ModelResponse, TextPart
 
 from retinue.core.call import Part
 from retinue.core.errors import BusyError, InvalidParametersError, ModelError, RetinueError
 from retinue.llm.api_model import ApiModel
+from retinue.llm.api_replies import ReplyMaker
 from retinue.llm.completion import ModelPrompt, ModelReply, Usage, ignore_text
 from retinue.llm.spec import ModelSpec
 from retinue.thinking.completion import (
@@ -445,3 +447,15 @@ def test_any_conversation_is_sent_or_refused_with_a_typed_error(
             assert len(talk.server.requests) == 1
 
     asyncio.run(send())
+
+
+def test_a_history_holds_no_credentials_of_the_server() -> None:
+    url = "https://ada:hunter2@models.test/v1?api_key=s3cret99"
+    spec = ModelSpec("x", "openai", "api", model="m", base_url=url)
+    maker = ReplyMaker(spec)
+    reply = maker.read(ModelResponse(parts=[TextPart("x")], provider_url=url), wants_output=False)
+    text = json.dumps(reply.to_json())
+    assert "models.test" in text
+    assert "hunter2" not in text
+    assert "s3cret99" not in text
+    assert maker.is_own(reply)

@@ -84,6 +84,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "calling.schedules:schedules",
             "List the schedules and triggers of workflows, add, pause, resume, remove and run them.",
         ),
+        "approvals": (
+            "calling.approvals:approvals",
+            "List, show, approve and deny the calls that wait for a person.",
+        ),
         "resume": ("calling.runs:resume", "Resume a run."),
         "cancel": ("calling.runs:cancel", "Cancel a run, its branches and the calls in flight."),
         "rerun": ("calling.runs:rerun", "Run again from a step, as a new run."),

@@ -24,12 +24,14 @@ class HubChoice:
     """A hub for a command or program; ``remedy`` is what to do when it does not answer.
 
     ``is_member`` if this state and the hub share a mesh key, so that a signed trace means something to it.
+    ``has_own_token`` if ``token`` is the one that the state has for the hub, and no other was named.
     """
 
     url: str
     token: str | None = field(repr=False)
     remedy: str
     is_member: bool
+    has_own_token: bool
 
 
 _OWN_REMEDY = "start it: retinue hub; or see what is wrong: retinue doctor"
@@ -59,14 +61,14 @@ def choose_hub(
         return None
     url, remedy = named
     own = choose_known(state, url)
-    token = token or environ.get(TOKEN_VARIABLE) or contexts.token_for(url, first=option) or own.token
-    return HubChoice(url, token, remedy, own.is_member)
+    token = token or environ.get(TOKEN_VARIABLE) or contexts.token_for(url, first=option)
+    return HubChoice(url, token or own.token, remedy, own.is_member, has_own_token=not token)
 
 
 def choose_known(state: State, url: str) -> HubChoice:
     """The hub at a URL with the token that this state has for it, if any."""
     is_member = is_hub_of(state, url) or joined_token(state.keys, url) is not None
-    return HubChoice(url, find_hub_token(state, url), _OWN_REMEDY, is_member)
+    return HubChoice(url, find_hub_token(state, url), _OWN_REMEDY, is_member, has_own_token=True)
 
 
 def _find_named(

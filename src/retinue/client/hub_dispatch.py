@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from retinue.web.http_client import HttpClient
     from retinue.web.transport import HttpStreamer
 
-_TOKEN_REMEDY = "set RETINUE_TOKEN, or store one: retinue context add NAME URL --token-stdin"  # noqa: S105 - a text
+_LOGIN_REMEDY = (
+    "set RETINUE_TOKEN to one of its machine (retinue token new), or store it: "
+    "retinue context add NAME URL --token-stdin"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +143,10 @@ def _explain(error: RetinueError, hub: HubChoice) -> None:
     if isinstance(error, AgentUnreachableError):
         error.message = f"the hub at {hub.url} is unreachable: {error.cause}"
         error.remedy = hub.remedy
-    elif isinstance(error, NotAuthenticatedError) and not hub.is_member:
+    elif isinstance(error, NotAuthenticatedError) and not (hub.is_member and hub.has_own_token):
         verb = "wants a token" if hub.token is None else "rejects the token"
         error.message = f"the hub at {hub.url} {verb}"
-        error.remedy = _TOKEN_REMEDY
+        error.remedy = _LOGIN_REMEDY
     else:
         return
     error.args = (error.message,)

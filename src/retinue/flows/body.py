@@ -25,6 +25,7 @@ from retinue.workflows.runs.ports import DurableRuleError, RunContext
 from retinue.workflows.runs.records import Fault, RunRequest, as_json
 
 if TYPE_CHECKING:
+    from retinue.flows.determinism import Hint
     from retinue.flows.run import Run
     from retinue.flows.workflow import CodeWorkflow
 
@@ -52,6 +53,14 @@ class HostedWorkflows:
                 "have this name",
                 remedy='give one of them another: @workflow(name="…")',
             )
+
+    def list_hints(self) -> Sequence[Hint]:
+        """What does not belong between the steps of the workflows."""
+        if not self._workflows:
+            return []
+        from retinue.flows.determinism import find_hints
+
+        return [hint for name in sorted(self._workflows) for hint in find_hints(self._workflows[name])]
 
     def list_loaded(self) -> Sequence[Loaded]:
         """The workflows as the library lists them, in the order of their names."""

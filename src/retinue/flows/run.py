@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, overload
 
-from pydantic import ValidationError
-
 from retinue.authoring.forms import make_form
 from retinue.core.errors import InvalidSettingError, StepFailedError
 from retinue.flows.arguments import arguments_as_json, refuse_iterators
 from retinue.flows.children import make_child
+from retinue.flows.names import StepNames
+from retinue.flows.options import StepOptions, make_step, read_retry, read_time
 from retinue.flows.steps import (
     Perform,
     PlannedStep,
@@ -26,6 +25,8 @@ from retinue.flows.steps import (
     name_of,
 )
 from retinue.flows.thinking import make_think
+from retinue.flows.together import check_number, check_steps, choose_values, name_cut_off
+from retinue.mesh.channel import LogLevel
 from retinue.workflows.definitions.definition import (
     DEFAULT_STEP_TIMEOUT_S,
     Compensation,
@@ -46,8 +47,6 @@ from retinue.workflows.runs.records import Origin, RunRequest
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
-_LONGEST_NAME = 56
 _CLOCK_S = 60.0
 _OPTIONS = ("agent", "version", "timeout_s", "retry", "into", "name")
 DEFAULT_WAIT = "24h"
@@ -70,7 +69,7 @@ class Run:
         self._request = request
         self._tools = tools
         self._scope = Scope(request.input, ())
-        self._names: set[str] = set()
+        self._names = StepNames()
         self._budget = CallBudget(request.origin)
         self._undo: list[Undo] = []
 
@@ -115,7 +114,7 @@ class Run:
             agent=agent,
             version=version,
             timeout_s=timeout_s,
-            retry=_read_retry(retry),
+            retry=read_retry(retry),
             into=into,
             options=frozenset(used),
         )
@@ -152,7 +151,7 @@ class Run:
             "limits": limits,
             "parallel": parallel,
         }
-        asked, perform = make_think(prompt, into, _read_retry(retry), options)
+        asked, perform = make_think(prompt, into, read_retry(retry), options)
         return self._plan(name or "think", mark_of("think", asked.model_dump(mode="json")), perform)
 
     @overload
@@ -184,52 +183,57 @@ class Run:
         timeout_s: float = DEFAULT_STEP_TIMEOUT_S,
     ) -> StepOptions:
         """Options of an own function: ``run.options(retry=3).step(upload, plans)``."""
-        return StepOptions(self, name, _read_retry(retry), timeout_s)
+        return StepOptions(self._plan_own, name, read_retry(retry), timeout_s)
 
     async def gather(
-        self, *steps: PlannedStep[Any], limit: int | None = None, return_exceptions: bool = False
+        self,
+        *steps: PlannedStep[Any],
+        limit: int | None = None,
+        enough: int | None = None,
+        return_exceptions: bool = False,
     ) -> list[Any]:
         """Make several steps at once, at most ``limit`` in flight; gives their values in the given order.
 
         Where a step fails, those in flight come to their end and the first failure is raised. With
         ``return_exceptions`` all are made, and failures are among the values.
+
+        With ``enough`` it gives the values of so many steps, those that succeeded first; where several
+        succeed at once, the first in the given order count. The others are cut off, and a call that was cut
+        off may have had its effect. The first failure is raised when so many cannot succeed any more. With
+        ``return_exceptions`` it gives a value or an error of each step, CallCancelledError for a step that
+        was cut off.
         """
-        if limit is not None and limit < 1:
-            raise InvalidSettingError("limit of run.gather", f"it is {limit}", remedy="give 1 or more")
-        rounds = Rounds(self._context, limit)
-        results = await self._run_together("gather", rounds, steps, stop_at_failure=not return_exceptions)
-        if not return_exceptions and any(isinstance(result, BaseException) for result in results):
-            raise _find_first_error(results)
-        return results
+        check_number("limit of run.gather", limit)
+        check_number("enough of run.gather", enough, len(steps))
+        rounds = Rounds(self._context, limit, enough=enough)
+        tolerated = None if return_exceptions else 0 if enough is None else len(steps) - enough
+        results = await self._run_together("gather", rounds, steps, tolerated)
+        return name_cut_off(results, steps) if return_exceptions else choose_values(results, enough)
 
     async def race(self, *steps: PlannedStep[Any]) -> Any:
         """Make several steps at once and give the value of the first that succeeds; the others are cut off.
 
-        Where several succeed at once, that of the first in the given order counts. A call that was cut off
-        may have had its effect. Raises the first failure where none succeeds.
+        It is a `gather` with ``enough=1``. Raises the first failure where none succeeds.
         """
         if not steps:
             raise InvalidSettingError("run.race", "there are no steps", remedy="give one or more")
-        rounds = Rounds(self._context, is_race=True)
-        results = await self._run_together("race", rounds, steps, stop_at_failure=False)
-        for result in results:
-            if not isinstance(result, BaseException):
-                return result
-        raise _find_first_error(results)
+        rounds = Rounds(self._context, enough=1)
+        results = await self._run_together("race", rounds, steps, len(steps) - 1)
+        return choose_values(results, 1)[0]
 
     async def _run_together(
-        self, method: str, rounds: Rounds, steps: Sequence[PlannedStep[Any]], *, stop_at_failure: bool
+        self, method: str, rounds: Rounds, steps: Sequence[PlannedStep[Any]], tolerated: int | None
     ) -> list[Any]:
         """The values of steps, or what they raised; the call budget is shared out among them."""
-        _check_steps(method, steps)
+        check_steps(method, steps)
         if not steps:
             return []
         origin = self._budget.divide(len(steps))
         frames = [self._open_branch(step.mark, rounds, origin) for step in steps]
         works = [partial(step.perform, frame) for step, frame in zip(steps, frames, strict=True)]
-        results = await rounds.run(works, stop_at_failure=stop_at_failure)
+        results = await rounds.run(works, tolerated=tolerated)
         for frame in frames:
-            self._budget.settle_share(origin, frame.budget.used)
+            self._budget.settle_share(origin, frame.budget.used, frame.budget.usage)
         return results
 
     async def sleep(
@@ -243,8 +247,8 @@ class Run:
     ) -> None:
         """Sleep; time that passes while the run is interrupted counts."""
         total_s = seconds + 60 * minutes + 3600 * hours + 86_400 * days
-        step = _make_step(
-            "sleep", self._take_name(name or "sleep"), {"wait": {"for": render_duration(total_s)}}
+        step = make_step(
+            "sleep", self._names.take(name or "sleep"), {"wait": {"for": render_duration(total_s)}}
         )
         mark = mark_of("sleep", total_s)
         await self._perform(step.id, mark, lambda frame, path: run_timer(frame, step, path))
@@ -286,9 +290,9 @@ class Run:
         ``8h``, or seconds. Raises CallTimedOutError.
         """
         schema, read = (None, None) if into is None else make_form(into)
-        wait = {"topic": topic, "message": message, "schema": schema, "timeout": _read_time(timeout)}
-        path = self._take_name(name or topic)
-        step = _make_step("receive", path, {"wait_for": wait})
+        wait = {"topic": topic, "message": message, "schema": schema, "timeout": read_time(timeout)}
+        path = self._names.take(name or topic)
+        step = make_step("receive", path, {"wait_for": wait})
         perform: Perform[Any] = lambda frame, path: run_wait_for(frame, step, path)  # noqa: E731
         result = await self._perform(path, mark_of("receive", topic, schema), perform)
         return result.output if read is None else read(result.output)
@@ -321,7 +325,7 @@ class Run:
         The question waits with the run and is answered as a signal: its topic is the name of the step,
         ``answer``, ``answer-2`` and so on. Raises CallTimedOutError.
         """
-        path = self._peek_name(name)
+        path = self._names.peek(name)
         return await self.receive(path, into, timeout=timeout, message=message, name=name)
 
     async def workflow(
@@ -339,11 +343,11 @@ class Run:
         given = {} if input is None else arguments_as_json(workflow, input)
         perform = make_child(self._library, workflow, given)
         mark = mark_of("workflow", workflow, given)
-        return await self._perform(self._take_name(name or workflow), mark, perform)
+        return await self._perform(self._names.take(name or workflow), mark, perform)
 
     async def now(self, *, name: str = "now") -> datetime:
         """The time, in UTC, as it was when the step was first made."""
-        path, mark = self._take_name(name), mark_of("now")
+        path, mark = self._names.take(name), mark_of("now")
         read = await self._perform(path, mark, lambda frame, path: frame.read_clock(path, path))
         return datetime.fromtimestamp(read, UTC)
 
@@ -357,7 +361,17 @@ class Run:
             outcome = await frame.context.step(path, draw, timeout_s=_CLOCK_S, facts={"kind": "random"})
             return float(outcome.value)
 
-        return await self._perform(self._take_name(name), mark_of("random"), perform)
+        return await self._perform(self._names.take(name), mark_of("random"), perform)
+
+    async def log(
+        self, message: str, *, level: LogLevel = "info", data: Mapping[str, Any] | None = None
+    ) -> None:
+        """Add a line to the log of the run, which `retinue runs ID`, the dashboard and events show.
+
+        A function that is begun again adds each line once. Lines belong between steps: an own function
+        returns what is to be said. Of a run 10,000 lines are kept.
+        """
+        await self._context.log(message, level, data)
 
     def undo(
         self,
@@ -373,7 +387,7 @@ class Run:
 
         It is made as the ``compensate`` of a step in YAML: ``retinue runs resume`` repeats one that failed.
         """
-        path = self._take_name(name or skill)
+        path = self._names.take(name or skill)
         call: dict[str, Any] = {"skill": skill}
         if agent is not None:
             call["agent"] = agent
@@ -390,7 +404,7 @@ class Run:
         frame.budget, frame.undo = self._budget, self._undo
         return frame
 
-    def begin_own(
+    def _plan_own(
         self,
         options: StepOptions,
         function: Callable[..., Any],
@@ -404,7 +418,7 @@ class Run:
         return self._plan(options.name or wanted, mark_of("step", wanted, args, named), perform)
 
     def _plan(self, wanted: str, mark: Mark, perform: Perform[T]) -> PlannedStep[T]:
-        return PlannedStep(self._take_name(wanted), mark, perform, self._begin)
+        return PlannedStep(self._names.take(wanted), mark, perform, self._begin)
 
     def _begin(self, step: PlannedStep[T]) -> Awaitable[T]:
         return step.perform(self.open_frame(MarkedContext(self._context, step.mark)))
@@ -423,90 +437,6 @@ class Run:
     def _make_frame(self, context: RunContext, request: RunRequest) -> Frame:
         return Frame(context, request, self._scope, self._tools, WorkflowSettings(), {}, _run_no_steps)
 
-    def _take_name(self, wanted: str) -> str:
-        name = self._peek_name(wanted)
-        self._names.add(name)
-        return name
-
-    def _peek_name(self, wanted: str) -> str:
-        base = _NOT_IN_NAMES.sub("_", wanted)[:_LONGEST_NAME] or "step"
-        if not (base[0].isalpha() or base[0] == "_"):
-            base = f"_{base}"
-        name, number = base, 1
-        while name in self._names:
-            number += 1
-            name = f"{base}-{number}"
-        return name
-
-
-class StepOptions:
-    """The options of one step of an own function; made by `Run.options`."""
-
-    def __init__(self, run: Run, name: str | None, retry: Retry | None, timeout_s: float) -> None:
-        self.name = name
-        self.retry = retry
-        self.timeout_s = timeout_s
-        self._run = run
-
-    @overload
-    def step(
-        self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **named: P.kwargs
-    ) -> PlannedStep[T]: ...
-
-    @overload
-    def step(self, function: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> PlannedStep[T]: ...
-
-    def step(self, function: Callable[..., Any], /, *args: Any, **named: Any) -> PlannedStep[Any]:
-        """As `Run.step`."""
-        return self._run.begin_own(self, function, args, named)
-
 
 async def _run_no_steps(steps: tuple[Step, ...], prefix: str) -> None:
     raise AssertionError("a workflow in Python has no nested steps")
-
-
-def _find_first_error(results: Sequence[Any]) -> BaseException:
-    """The first failure in the given order; not that of a step that was cut off because of another."""
-    errors = [result for result in results if isinstance(result, BaseException)]
-    return next((error for error in errors if isinstance(error, Exception)), errors[0])
-
-
-def _check_steps(method: str, steps: Sequence[Any]) -> None:
-    """Refuse what cannot run together; coroutines are closed, so that Python does not warn of them."""
-    wrong = [step for step in steps if not isinstance(step, PlannedStep)]
-    for step in steps:
-        if isinstance(step, Coroutine):
-            step.close()
-    if wrong:
-        raise InvalidSettingError(
-            f"run.{method}",
-            f"{type(wrong[0]).__name__} {getattr(wrong[0], '__name__', '')} is no step".replace("  ", " "),
-            remedy="give run.call(…) and run.step(…) themselves; make other steps one after the other",
-        )
-
-
-def _make_step(method: str, path: str, keys: Mapping[str, Any]) -> Step:
-    try:
-        return Step.model_validate({"id": path, **keys})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        text = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
-        where = ".".join(str(part) for part in first["loc"][1:])
-        raise InvalidSettingError(
-            f"run.{method}", f"{where}: {text}", remedy="correct the arguments"
-        ) from error
-
-
-def _read_time(timeout: str | float) -> str:
-    return timeout if isinstance(timeout, str) else render_duration(timeout)
-
-
-def _read_retry(retry: int | Retry | None) -> Retry | None:
-    if isinstance(retry, Retry) or retry is None:
-        return retry
-    try:
-        return Retry(attempts=retry)
-    except ValidationError as error:
-        raise InvalidSettingError(
-            "retry", f"{retry!r} is no number of attempts", remedy="give 1 to 20"
-        ) from error

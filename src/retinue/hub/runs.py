@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from retinue.approvals.records import TOPIC
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.errors import (
@@ -42,6 +43,9 @@ _LONGEST_WAIT_S = 25.0
 _LISTED = 50
 _READ_FOR_WAITS = 20
 """Running runs of one list whose events are read for open waits; the newest ones."""
+
+_LOG_LINES = 200
+"""Lines of its log that one look at a run shows; the newest ones."""
 
 _CHILD_RUN_KINDS = ("parallel", "foreach", "workflow")
 """Kinds of steps whose bodies are runs of their own."""
@@ -107,6 +111,8 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
         steps = draw_tree(events, recorded, ended=ended)
         if usage := sum_usage(recorded):
             shown["usage"] = usage
+        if lines := [_render_event(event) for event in events if event.kind == "log"]:
+            shown["log"] = lines[-_LOG_LINES:]
         plan = list_plan(record.request.definition)
         return shown | {"steps": steps, "plan": plan, "effects": list_effects(events)}
 
@@ -241,6 +247,11 @@ def _add_signals(agent: Agent, runs: Runs, access: RunAccess) -> None:
         record = await access.get(run, ctx.principal)
         if record.status != "running":
             raise InvalidRequestError(f"Run {run} has ended: {record.status}", remedy="see retinue runs ID")
+        if topic.startswith(TOPIC):
+            remedy = f"answer it: retinue approvals approve {topic.removeprefix(TOPIC)}, or deny"
+            raise InvalidRequestError(
+                f"{topic[:80]} is a question about a call, and no signal", remedy=remedy
+            )
         waits = _list_waits(await runs.list_events(record.id))
         waiting = [wait for wait in waits if wait.facts["topic"] == topic and step in (None, wait.step)]
         if len(waiting) > 1:

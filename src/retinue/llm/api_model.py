@@ -242,7 +242,9 @@ class ApiModel:
                 | failures.ModelConnectionError()
             ):
                 problem = f"the provider is unavailable{status}: {text}"
-                return ModelError(name, "unavailable", problem, retry_after_s=error.retry_after)
+                unavailable = ModelError(name, "unavailable", problem, retry_after_s=error.retry_after)
+                unavailable.is_lost = _may_be_read(error)
+                return unavailable
             case failures.ModelNotFoundError():
                 problem = f"the provider has no model {spec.asks_model}{status}: {text}"
                 return ModelError(name, "not_found", problem, remedy=f"set llm.{name}.model")
@@ -364,6 +366,11 @@ def _open_model(spec: ModelSpec, key: str, http: httpx2.AsyncClient) -> VendorMo
     # what OpenAI calls max_completion_tokens now, other servers know by its first name
     profile = None if url is None else OpenAIModelProfile(openai_chat_supports_max_completion_tokens=False)
     return _OpenAIModel(model, provider=OpenAIProvider(openai_client=own), profile=profile)
+
+
+def _may_be_read(error: Exception) -> bool:
+    """Whether the connection failed after the request was sent, so that the provider may have acted on it."""
+    return isinstance(error, failures.ModelConnectionError) and error.phase not in ("pool", "connect")
 
 
 def _message_of(error: Exception) -> str:

@@ -19,6 +19,7 @@ from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, Setti
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.models import spending_reader
+from retinue.runtime.parts.approvals import ApprovalsPart
 from retinue.runtime.parts.artifacts import ArtifactsPart
 from retinue.runtime.parts.audit import AuditPart
 from retinue.runtime.parts.calls import CallsPart
@@ -39,6 +40,7 @@ from retinue.runtime.parts.runs import RunsPart
 from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.parts.storage import StoragePart
 from retinue.runtime.parts.upkeep import MeshMapPart, UpkeepPart
+from retinue.runtime.parts.workflow_hints import WorkflowHintsPart
 from retinue.runtime.run_process import own_state, run_process
 from retinue.settings import Settings
 from retinue.storage.audit_store import SqliteAudit
@@ -114,8 +116,10 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         HubLinesPart(options.next_step),
         LogsPart(),
         SupervisorPart(bare=bare),
+        WorkflowHintsPart(),
         RunsPart(starts_early=not bare),
         SchedulesPart(),
+        ApprovalsPart(),
         CallsPart(),
     ]
 

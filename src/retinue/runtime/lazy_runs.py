@@ -22,6 +22,7 @@ from retinue.workflows.runs.ports import Body, Runs
 from retinue.workflows.runs.records import RunEvent, RunRecord, RunRequest
 
 if TYPE_CHECKING:
+    from retinue.workflows.durable.approval_table import ApprovalTable
     from retinue.workflows.durable.database_watch import RunFigures
     from retinue.workflows.durable.runs import DurableRuns
     from retinue.workflows.durable.schedule_table import ScheduleTable
@@ -143,6 +144,10 @@ class LazyRuns:
     async def open_triggers(self) -> TriggerTable:
         """The triggers, which are stored with the runs."""
         return (await self._open()).triggers
+
+    async def open_approvals(self) -> ApprovalTable:
+        """The approvals, which are stored with the runs."""
+        return await (await self._open()).open_approvals()
 
     async def leave(self) -> None:
         """Stop executing runs; another process resumes them."""

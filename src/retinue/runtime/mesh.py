@@ -14,7 +14,7 @@ from importlib.metadata import version
 
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.record import HUB_NAME
-from retinue.flows.body import CodeBody
+from retinue.flows.body import CodeBody, HostedWorkflows
 from retinue.flows.modules import load_hosted
 from retinue.hub.agents import find_relayed
 from retinue.hub.hub_agent import HubAgent, MeshView, Workflows, hub_agent
@@ -81,6 +81,7 @@ class Mesh:
     registries: Registries
     figures: CallFigures
     peers: Peers
+    hosted: HostedWorkflows
 
     @property
     def events(self) -> EventBus:
@@ -113,6 +114,7 @@ class Mesh:
             self.hub.text_skills,
             self.figures,
             self.peers.mcp_client,
+            self.hosted,
         ):
             process.products[type(product)] = product
         return process
@@ -169,7 +171,10 @@ async def open_mesh(
         progress = RunProgress()
         caller = _make_caller(dispatcher, lookup, directory, search, track, progress)
         step_cache = MemoryCache()
-        hosted, tools = load_hosted(settings.workflows.modules), Tools(caller, step_cache)
+        hosted, tools = (
+            load_hosted(settings.workflows.modules),
+            Tools(caller, step_cache, open_approvals=lambda: runs.open_approvals()),
+        )
         shelves = open_shelves(settings, state, named, own=HOME_SOURCE)
         library = Library(shelves, code=hosted.list_loaded(), list_hosted=lambda: runs.list_hosted())
         interpreter = Interpreter(tools, code=CodeBody(hosted, tools, library).run)
@@ -208,7 +213,7 @@ async def open_mesh(
         local = LocalInvoker({agent.name: agent}, dispatcher, dispatcher.timeouts, outcomes)
         lookup.add(LocalLookup({agent.name: agent}, url), local)
         registries = Registries(home, named, notifications)
-        yield Mesh(hub, dispatcher, lookup, directory, search, registries, figures, peers)
+        yield Mesh(hub, dispatcher, lookup, directory, search, registries, figures, peers, hosted)
 
 
 def _make_search(directory: Directory, texts: TextIndex | None) -> SkillSearch:

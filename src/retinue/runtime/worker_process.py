@@ -22,6 +22,7 @@ from retinue.runtime.parts.runs import RunsPart
 from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.parts.storage import StoragePart
 from retinue.runtime.parts.upkeep import UpkeepPart
+from retinue.runtime.parts.workflow_hints import WorkflowHintsPart
 from retinue.runtime.run_process import run_process
 from retinue.settings import Settings
 from retinue.storage.run_store import RunStore
@@ -66,6 +67,7 @@ def worker_parts(settings: Settings) -> Sequence[Part]:
         *list_parts_of("worker", settings.parts.off),
         FirstReadingPart(),
         UpkeepPart(),
+        WorkflowHintsPart(),
         RunsPart(),
         SchedulesPart(),
     ]

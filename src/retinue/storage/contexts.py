@@ -22,6 +22,8 @@ from retinue.storage.files import OTHERS, replace_file, storage_errors
 LOCAL = "local"
 _FILE = "contexts.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ENDPOINTS = frozenset({"mcp", "execute"})
+"""Ends of URLs that people have at hand, and that are not the URL of a hub."""
 
 
 def find_configuration_folder(environ: Mapping[str, str]) -> Path:
@@ -184,6 +186,11 @@ def check_hub_url(text: str, field: str) -> str:
             field,
             "it has a user, a query or a fragment",
             remedy="leave them out; a token is set by RETINUE_TOKEN or stored by retinue context add",
+        )
+    base, _, endpoint = text.rstrip("/").rpartition("/")
+    if endpoint in _ENDPOINTS and parts.path.strip("/"):
+        raise InvalidSettingError(
+            field, f"it is the endpoint /{endpoint} of a hub", remedy=f"write {base} for the hub itself"
         )
     return text.rstrip("/")
 

@@ -75,3 +75,25 @@ def test_a_new_workflow_names_the_schema_beside_it_and_has_no_fault(retinue: Ret
     again = retinue("new", "--workflow", "word-flow")
     assert again.exit_code != 0
     assert "word-flow.yaml exists" in again.stderr
+
+
+FLOWS = """import time
+
+from retinue import Run, workflow
+
+
+@workflow
+async def stamps(run: Run) -> float:
+    return time.time()
+"""
+
+
+def test_a_warning_of_a_workflow_in_python_names_line_and_remedy_and_is_no_fault(retinue: Retinue) -> None:
+    Path("stamping.py").write_text(FLOWS)
+    checked = retinue("workflows", "check", "stamping.py")
+    assert checked.exit_code == 0
+    assert checked.stdout.splitlines() == [
+        "stamping.py:8:12: warning: time.time() reads the clock, which differs each time "
+        "the function is begun — use await run.now()",
+        "stamping.py: ok",
+    ]

@@ -160,6 +160,8 @@ def test_contexts_are_listed_without_tokens_and_removed(retinue: Retinue, config
         (("add", "a b", DEAD), "cannot be the name of a context"),
         (("add", "team", "hub.example"), "is not the URL of a hub"),
         (("add", "team", "http://me:secret-word@hub.example"), "leave them out"),
+        (("add", "team", "http://hub.example/mcp"), "write http://hub.example for the hub itself"),
+        (("add", "team", "http://hub.example/base/execute/"), "write http://hub.example/base for"),
         (("use", "team"), "no context is named team"),
         (("remove", "team"), "no context is named team"),
         (("add", "team", DEAD, "--token-stdin"), "standard input holds no token"),

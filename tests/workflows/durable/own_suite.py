@@ -13,6 +13,7 @@ import orjson
 import pytest
 import sqlalchemy as sa
 from dbos import DBOS, _dbos
+from dbos._sys_db import SystemDatabase
 from structlog.testing import capture_logs
 
 from retinue.core.call import TraceContext
@@ -36,6 +37,7 @@ from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.ports import Body, RunContext
 from retinue.workflows.runs.records import Origin, RunRequest
+from tests.workflows.runs.effects import counting
 
 ASKED = RunRequest(name="test", definition={}, input=None)
 
@@ -313,6 +315,47 @@ async def test_an_announcement_is_renewed_with_the_lease_and_goes_with_it(tmp_pa
     database.close()
 
 
+async def test_a_run_that_is_taken_up_asks_the_database_for_pages_of_its_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for each call alone, of which the engine asks for those that are made."""
+
+    async def steps(context: RunContext, request: RunRequest) -> Any:
+        async def gives() -> Any:
+            return 1
+
+        total = 0
+        for number in range(30):
+            total += (await context.step(f"s-{number}", gives, timeout_s=5)).value
+        child = await context.child("c", RunRequest("child", {}, "child"))
+        await context.wait("w", [child])
+        return [total, (await context.receive("approval", "approved", 30)).value]
+
+    async def either(context: RunContext, request: RunRequest) -> Any:
+        return "child" if request.input == "child" else await steps(context, request)
+
+    first = open_at(tmp_path, body=either)
+    await first.start(ASKED, run_id="r")
+    await _await_step(first, "approval")
+    await first.aclose()
+    asked: list[int] = []
+    check = SystemDatabase.check_operation_execution
+
+    def count(self: Any, workflow_id: str, function_id: int, *more: Any, **options: Any) -> Any:
+        asked.append(function_id)
+        return check(self, workflow_id, function_id, *more, **options)
+
+    monkeypatch.setattr(SystemDatabase, "check_operation_execution", count)
+    second = open_at(tmp_path, body=either)
+    await second.launch()
+    await second.signal("r", "approved", 1)
+    assert (await second.finish("r")).get() == [30, 1]
+    assert len(asked) <= 2  # the wait for the signal
+    kinds = [event.kind for event in await second.list_events("r")]
+    assert kinds.count("step_finished") == 31
+    await second.aclose()
+
+
 async def test_a_process_launches_the_engine_once(tmp_path: Path) -> None:
     runs, other = open_at(tmp_path), open_at(tmp_path)
     await runs.launch()
@@ -359,9 +402,9 @@ async def test_what_a_run_used_is_known_wherever_it_was_executed(tmp_path: Path)
     """Half of it by a process that let it go, half by another; asked by one that executes nothing."""
 
     async def use(context: RunContext, request: RunRequest) -> Any:
-        first = await context.step("a", do, timeout_s=5, count=lambda: 4)
+        first = await context.step("a", do, timeout_s=5, count=counting(4))
         await context.receive("approval", "approved", 30)
-        second = await context.step("b", do, timeout_s=5, count=lambda: 5)
+        second = await context.step("b", do, timeout_s=5, count=counting(5))
         context.record_usage((first.calls or 0) + (second.calls or 0))
 
     async def do() -> None:

@@ -13,7 +13,7 @@ from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.definitions.run_forms import WholeRun, render_form
 from retinue.workflows.interpreter.frame import Tools
 from retinue.workflows.interpreter.step_loop import Interpreter
-from retinue.workflows.runs.ports import Body
+from retinue.workflows.runs.ports import Body, Runs
 from retinue.workflows.runs.records import RunRequest
 from tests.workflows.implementations import Open
 from tests.workflows.runs.effects import started, until
@@ -127,3 +127,34 @@ async def test_a_rerun_keeps_the_results_before_its_step(open_runs: Open) -> Non
         await runs.fork("r", from_step="work-4", new_run_id="again")
         assert (await runs.finish("again")).get() == [1, 2, 3, 101]
     assert mesh.begun == {0: 1, 1: 1, 2: 1, 100: 2}
+
+
+@workflow
+async def tells(run: Run) -> str:
+    await run.log("begins", data={"n": 1})
+    await run.call("work", n=1)
+    await run.log("worked once")
+    await run.call("work", n=2)
+    await run.log("worked twice", level="warning")
+    return await run.receive("go", str)
+
+
+async def test_a_line_of_the_log_is_stored_once_and_a_rerun_tells_only_what_it_does(open_runs: Open) -> None:
+    mesh = Mesh()
+
+    async def read_log(runs: Runs, run_id: str) -> list[str]:
+        return [event.facts["message"] for event in await runs.list_events(run_id) if event.kind == "log"]
+
+    async with open_runs(mesh.body(tells)) as runs:
+        await runs.start(ask_for(tells), run_id="r")
+        await until(runs, "r", started("go"))
+        await runs.cancel("r")
+        await runs.resume("r")
+        await runs.signal("r", "go", "went on")
+        assert (await runs.finish("r")).get() == "went on"
+        assert await read_log(runs, "r") == ["begins", "worked once", "worked twice"]
+        await runs.fork("r", from_step="work-2", new_run_id="again")
+        await runs.signal("again", "go", "again")
+        assert (await runs.finish("again")).get() == "again"
+        assert await read_log(runs, "again") == ["worked once", "worked twice"]
+    assert mesh.begun == {1: 1, 2: 2}

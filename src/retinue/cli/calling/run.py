@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retinue.cli.calling.result_files import out_option, print_result
-from retinue.cli.options import hub_option, json_option, read_object
+from retinue.cli.options import budget_options, hub_option, join_budget, json_option, read_object
 from retinue.cli.output import working
 from retinue.cli.session import open_session, run_command
 
@@ -26,6 +26,7 @@ FILE_ENDINGS = frozenset({".yaml", ".yml", ".json"})
 @click.option(
     "--timeout", "timeouts", metavar="STEP=TIME", multiple=True, help="Time limit of a step, such as 5m."
 )
+@budget_options
 @hub_option
 @out_option
 @json_option
@@ -35,6 +36,8 @@ def run(
     run_id: str | None,
     agents: tuple[str, ...],
     timeouts: tuple[str, ...],
+    tokens: int | None,
+    dollars: float | None,
     hub: str | None,
     out: str | None,
     as_json: bool,
@@ -50,7 +53,8 @@ def run(
     overrides = {"agents": _read_pairs("--agent", agents), "timeouts": _read_pairs("--timeout", timeouts)}
     overrides = {kind: pairs for kind, pairs in overrides.items() if pairs}
     values = read_object(given, "input")
-    output = run_command(_run(loaded or workflow, values, run_id, overrides, hub))
+    budget = join_budget(tokens, dollars)
+    output = run_command(_run(loaded or workflow, values, run_id, overrides, budget, hub))
     print_result(output, (), out, as_json=as_json)
 
 
@@ -97,6 +101,7 @@ async def _run(
     given: dict[str, Any],
     run_id: str | None,
     overrides: dict[str, Any],
+    budget: dict[str, float] | None,
     hub: str | None,
 ) -> Any:
     from retinue.runtime.commands.client import RunFollower
@@ -105,5 +110,5 @@ async def _run(
         with working("running") as echo:
             follower = RunFollower(client, echo, echo.now, shows_reports=echo.is_live)
             if isinstance(workflow, str):
-                return await follower.run(workflow, given, run_id, overrides)
-            return await follower.run_file(workflow, given, run_id, overrides)
+                return await follower.run(workflow, given, run_id, overrides, budget)
+            return await follower.run_file(workflow, given, run_id, overrides, budget)

@@ -213,6 +213,10 @@ def _draw(shown: Mapping[str, Any]) -> Iterator[str]:
         yield f"  waits for its code, {clean(shown['missing_code'])}"
     for node in shown["steps"]:
         yield from _draw_step(node, 1)
+    if "log" in shown:
+        from retinue.runtime.commands.client import describe_log_line
+    for line in shown.get("log", ()):
+        yield f"  {describe_log_line(line)}"
     if "error" in shown:
         yield f"error: {clean(shown['error']['message'])}"
         for one in shown["error"].get("data", {}).get("compensated", ()):

@@ -112,13 +112,20 @@ def _inspect(file: str) -> Json:
 def _inspect_code(file: str, row: Json) -> Json:
     """The result of a file with workflows in Python, which is imported."""
     from retinue.core.errors import InvalidSettingError
+    from retinue.flows.determinism import find_hints
     from retinue.flows.modules import load_workflows
 
     try:
-        names = [workflow.name for workflow in load_workflows(file)]
+        found = load_workflows(file)
     except InvalidSettingError as error:
         return row | {"problems": [_render_unreadable(error)]}
-    return row | {"valid": True, "name": ", ".join(names)}
+    warnings = [
+        {"line": hint.line, "column": hint.column, "message": hint.message, "remedy": hint.remedy}
+        for workflow in found
+        for hint in find_hints(workflow)
+    ]
+    name = ", ".join(workflow.name for workflow in found)
+    return row | {"valid": True, "name": name, "warnings": warnings}
 
 
 def _render(fault: DefinitionError) -> Json:

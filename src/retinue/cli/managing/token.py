@@ -32,7 +32,11 @@ def token() -> None:
 
 @token.command()
 @click.option(
-    "--scope", "scopes", metavar="S", multiple=True, help="exposed, mesh or runs_code; default: exposed."
+    "--scope",
+    "scopes",
+    metavar="S",
+    multiple=True,
+    help="exposed, mesh, runs_code or approves; default: exposed.",
 )
 @click.option("--name", metavar="N", help="Name of the holder, shown in lists and logs.")
 @click.option("--expires", metavar="TIME", help="Lifetime, such as 30d, 12h or 90m.")
@@ -56,13 +60,13 @@ def new(
     """
     from retinue.storage.mesh_key import Join, render_join
     from retinue.web.codec.peer_requests import MAX_GLOB_LENGTH
-    from retinue.web.issued_tokens import SCOPES
+    from retinue.web.issued_tokens import JOIN_SCOPES
 
     if join and (scopes or agents):
         raise click.UsageError(
             "--join cannot be combined with --scope or --agent: a join token has all scopes."
         )
-    wanted = SCOPES if join else _check_scopes(scopes)
+    wanted = JOIN_SCOPES if join else _check_scopes(scopes)
     _check_name(name)
     for glob in agents:
         if len(glob) > MAX_GLOB_LENGTH:

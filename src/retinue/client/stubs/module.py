@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, NotRequired, TypeAlias, T
 
 if TYPE_CHECKING:
     from {home} import {mesh}
+    from retinue.core.budget import CallLimits
 """
 
 

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from retinue.client.hub_choice import HubChoice, choose_known
 from retinue.client.hub_dispatch import HubDispatch
 from retinue.client.mesh_client import MeshClient
@@ -19,6 +21,7 @@ from retinue.settings import Settings
 from retinue.storage.state import State, find_hub_url
 
 if TYPE_CHECKING:
+    from retinue.core.budget import CallLimits
     from retinue.runtime.commands.file_places import FilePlaces
     from retinue.workflows.definitions.loading import Loaded
 
@@ -84,13 +87,14 @@ class RunFollower:
         given: Any,
         run_id: str | None = None,
         overrides: Mapping[str, Any] | None = None,
+        budget: CallLimits | None = None,
     ) -> Any:
         """Start a run and return its output; StepFailedError has the step, its agent and the cause."""
         # the id is chosen here, so that the run can be cancelled even if the start gets no response
         run = uuid.uuid4().hex if run_id is None else run_id
         asked = {"workflow": workflow, "input": given, "run": run}
         asked |= _given(overrides=overrides, progress=self._shows_reports)
-        return await self._own(run, self._client.get("start_run", asked))
+        return await self._own(run, self._client.get("start_run", asked, **_given(budget=budget)))
 
     async def run_file(
         self,
@@ -98,12 +102,13 @@ class RunFollower:
         given: Any,
         run_id: str | None = None,
         overrides: Mapping[str, Any] | None = None,
+        budget: CallLimits | None = None,
     ) -> Any:
         """As `run`, of a definition in a file, which errors and warnings name with the line."""
         from retinue.runtime.commands.file_places import FilePlaces
 
         self._places = FilePlaces.of(loaded)
-        return await self.run(loaded.definition.to_json(), given, run_id, overrides)
+        return await self.run(loaded.definition.to_json(), given, run_id, overrides, budget)
 
     async def resume(self, run: str) -> Any:
         """Resume a cancelled run and return its output, as `run`."""
@@ -230,8 +235,12 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
     Without ``whole`` the line of a failure omits its message.
     """
     kind = event.get("kind")
+    if event["event"] == "log":
+        return f"  {describe_log_line(event)}"
     if kind == "wait" and event["event"] == "step_started":
         asked = event.get("message") or f"waits for {event['topic']}"
+        if "approval" in event:
+            return f"  {event['step']:<18} {asked} — answer: retinue approvals approve {event['approval']}"
         form = describe_value(event.get("schema"))
         return f"  {event['step']:<18} {asked} — answer: retinue signal {run} {event['topic']} VALUE{form}"
     if kind == "timer" and event["event"] == "step_started":
@@ -245,6 +254,13 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
         called = f"{event.get('skill') or '-':<16} {event.get('agent') or '-':<14}"
         return f"  {event['step']:<18} {called} {end}{warned}"
     return None
+
+
+def describe_log_line(event: Mapping[str, Any]) -> str:
+    """A line of the log of a run, with its level unless it is ``info``, and its data."""
+    level = "" if event.get("level") == "info" else f"{event.get('level')}: "
+    data = f"  {orjson.dumps(event['data']).decode()}" if event.get("data") else ""
+    return f"log: {level}{''.join(c if c.isprintable() else ' ' for c in str(event.get('message')))}{data}"
 
 
 def describe_value(schema: Mapping[str, Any] | None) -> str:

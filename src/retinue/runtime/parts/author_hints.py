@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import structlog
 
@@ -12,6 +12,8 @@ from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.observing.loop_watch import BlockingPlace, LoopWatch
 from retinue.runtime.serving import end_task
+
+_SKILL_REMEDY = "write the skill with def, which runs in a thread, or call await asyncio.to_thread(…)"
 
 _log = structlog.get_logger("retinue.author")
 
@@ -33,22 +35,27 @@ class AuthorHintsPart(Part):
                     remedy="write a docstring",
                 )
 
-        @asynccontextmanager
-        async def running() -> AsyncIterator[None]:
-            watching = asyncio.create_task(LoopWatch(_warn_of).run(), name="loop watch")
-            try:
-                yield
-            finally:
-                await end_task(watching)
-
-        yield Opened(running=running)
+        yield Opened(running=watch_loop(_SKILL_REMEDY))
 
 
-def _warn_of(place: BlockingPlace) -> None:
-    _log.warning(
-        "the event loop stands still, and all other calls wait",
-        function=place.function,
-        at=f"{place.file}:{place.line}",
-        seconds=round(place.seconds, 1),
-        remedy="write the skill with def, which runs in a thread, or call await asyncio.to_thread(…)",
-    )
+def watch_loop(remedy: str) -> Callable[[], AbstractAsyncContextManager[None]]:
+    """Warns of functions that keep the event loop from running, while the process runs."""
+
+    def warn_of(place: BlockingPlace) -> None:
+        _log.warning(
+            "the event loop stands still, and all other calls wait",
+            function=place.function,
+            at=f"{place.file}:{place.line}",
+            seconds=round(place.seconds, 1),
+            remedy=remedy,
+        )
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[None]:
+        watching = asyncio.create_task(LoopWatch(warn_of).run(), name="loop watch")
+        try:
+            yield
+        finally:
+            await end_task(watching)
+
+    return running

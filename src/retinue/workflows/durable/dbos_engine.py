@@ -99,12 +99,66 @@ class ReplayError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
-    """One recorded call of a run; ``child_id`` is set where it started a child run."""
+    """One recorded call of a run; ``child_id`` is set where it started a child run.
+
+    ``is_error`` = the engine recorded an exception in place of an output.
+    """
 
     number: int
     name: str
     child_id: str | None
     output: Any
+    is_error: bool = False
+
+
+PAGE_CALLS = 500
+"""How many recorded calls one query reads."""
+
+YIELD_CALLS = 50
+"""After so many recorded calls a body lets other tasks of the event loop run."""
+
+
+class RecordedCalls:
+    """The recorded calls of a run that is taken up, read in pages.
+
+    The engine itself asks the database for each call of a body alone. ``read`` gives the recorded calls with
+    numbers above one, at most so many.
+    """
+
+    def __init__(self, read: Callable[[int, int], Awaitable[Sequence[EngineCall]]]) -> None:
+        self._read = read
+        self._calls: dict[int, EngineCall] = {}
+        self._last = -1
+        self._taken = 0
+        self._is_whole = False
+        self._reading = asyncio.Lock()
+
+    async def take(self, number: int) -> EngineCall | None:
+        """The call with this number; None where none is recorded. It is given once."""
+        if not self._is_whole and number > self._last:
+            async with self._reading:
+                while not self._is_whole and number > self._last:
+                    await self._read_page()
+        call = self._calls.pop(number, None)
+        if call is not None:
+            self._taken += 1
+            if self._taken % YIELD_CALLS == 0:
+                await asyncio.sleep(0)
+        return call
+
+    async def has_more(self) -> bool:
+        """Whether there are recorded calls that were not taken."""
+        if not self._calls and not self._is_whole:
+            async with self._reading:
+                if not self._calls and not self._is_whole:
+                    await self._read_page()
+        return bool(self._calls)
+
+    async def _read_page(self) -> None:
+        page = await self._read(self._last, PAGE_CALLS)
+        self._calls |= {call.number: call for call in page}
+        self._last = page[-1].number if page else self._last
+        self._is_whole = len(page) < PAGE_CALLS
 
 
 class EngineClient:
@@ -193,6 +247,30 @@ class EngineClient:
                 step["function_id"], step["function_name"], step["child_workflow_id"], step.get("output")
             )
             for step in self._client.list_workflow_steps(run_id, load_output=outputs)
+        ]
+
+    def list_recorded(self, run_id: str, after: int, limit: int) -> list[EngineCall]:
+        """The recorded calls of a run with numbers above ``after``, in order; at most ``limit``.
+
+        Without those that the engine recorded as an error, which it raises itself.
+        """
+        statement = sa.text(
+            "SELECT function_id, function_name, child_workflow_id, output, serialization, "  # noqa: S608
+            f"error IS NOT NULL AS is_error FROM {self._calls_table} "
+            "WHERE workflow_uuid = :run_id AND function_id > :after ORDER BY function_id LIMIT :limit"
+        )
+        parameters = {"run_id": run_id, "after": after, "limit": limit}
+        with self._connections.connect() as connection:
+            rows = connection.execute(statement, parameters).fetchall()
+        return [
+            EngineCall(
+                number,
+                name,
+                child_id,
+                deserialize_value(output, form, self._serializer),
+                is_error=bool(error),
+            )
+            for number, name, child_id, output, form, error in rows
         ]
 
     def list_calls_of(self, ids: Sequence[str]) -> dict[str, list[EngineCall]]:
@@ -484,12 +562,49 @@ def reserve_step() -> Reservation:
     return DBOS.reserve_step()
 
 
-async def run_step(name: str, act: Callable[[], Awaitable[Any]], reserved: Reservation | None = None) -> Any:
+async def take_child(recorded: RecordedCalls) -> str | None:
+    """The id of the child run that the next call of this run started, as ``recorded``; None for no record.
+
+    Raises RunLetGoError and ReplayError, as `run_step`.
+    """
+    context = get_local_dbos_context()
+    assert context is not None
+    call = await _take(recorded, context.function_id + 1, RUN)
+    if call is None or call.child_id is None:
+        return None
+    DBOS.reserve_step()  # the number of the call
+    return call.child_id
+
+
+async def _take(recorded: RecordedCalls, number: int, name: str) -> EngineCall | None:
+    try:
+        call = await recorded.take(number)
+    except StateError as error:
+        raise RunLetGoError(error.message) from error
+    if call is None or call.is_error:
+        return None  # the engine raises a recorded error
+    if call.name != name:
+        raise ReplayError(f"call {number} is {name}, and {call.name} was recorded", call.name)
+    return call
+
+
+async def run_step(
+    name: str,
+    act: Callable[[], Awaitable[Any]],
+    reserved: Reservation | None = None,
+    recorded: RecordedCalls | None = None,
+) -> Any:
     """Do one call of the run that this code is part of, or give its recorded value on replay.
 
-    The call has the number that was ``reserved`` for it, else the next one. Raises RunLetGoError where the
-    database does not answer, ReplayError where another call was recorded.
+    The call has the number that was ``reserved`` for it, else the next one. ``recorded`` are the calls of a
+    run that is taken up. Raises RunLetGoError where the database does not answer, ReplayError where another
+    call was recorded.
     """
+    if recorded is not None:
+        reserved = reserved or DBOS.reserve_step()
+        call = await _take(recorded, reserved.step_id, name)
+        if call is not None:
+            return call.output
 
     async def do() -> Any:
         try:

@@ -20,6 +20,7 @@ from retinue.workflows.durable.dbos_engine import (
     Engine,
     EngineStart,
     Invocation,
+    RecordedCalls,
     RunLetGoError,
     RunPassedOnError,
     TakenOverError,
@@ -158,7 +159,9 @@ class Executions:
         self._tasks.add(task)
         try:
             await self._open(execution, events, request["name"], is_new)
-            return await self._drive(execution, events, invocation.owner, RunRequest.from_json(request))
+            recorded = None if is_new else self._open_recorded(run_id)
+            stored = RunRequest.from_json(request)
+            return await self._drive(execution, events, invocation.owner, stored, recorded)
         except RunPassedOnError as error:
             execution.is_released = True
             _log.info("run passed on", run=run_id, node=error.executor)
@@ -318,8 +321,17 @@ class Executions:
         events.emitted = EmittedEvents(emitted.once, emitted.resumed + 1)
         events.emit("run_resumed", "", {"name": name, "node": self.lease.executor})
 
+    def _open_recorded(self, run_id: str) -> RecordedCalls:
+        read = self._database.client.list_recorded
+        return RecordedCalls(lambda after, limit: self._database.ask(read, run_id, after, limit))
+
     async def _drive(
-        self, execution: Execution, events: EventSink, owner: str | None, request: RunRequest
+        self,
+        execution: Execution,
+        events: EventSink,
+        owner: str | None,
+        request: RunRequest,
+        recorded: RecordedCalls | None,
     ) -> dict[str, Any]:
         """Run the body to its end, and stop the effects that it left running."""
         run_id, epoch, size = execution.run_id, self.lease.epoch, await self._size_of(execution.root)
@@ -330,7 +342,16 @@ class Executions:
         # A step whose agent waits for a run of its own must not hold the place which that run needs.
         places = None if request.origin.is_agents else self._places
         context = DurableContext(
-            run_id, execution.root, owner, epoch, events, self, places, size, resumed=resumed
+            run_id,
+            execution.root,
+            owner,
+            epoch,
+            events,
+            self,
+            places,
+            size,
+            resumed=resumed,
+            recorded=recorded,
         )
         execution.task = asyncio.create_task(self._body(context, request), name=f"run {run_id}")
         context.rules.task = execution.task
@@ -364,8 +385,8 @@ class Executions:
         # All events of the run are stored before its end is.
         await self._events.flush()
         if fault is not None:
-            raise stored_failure(fault, context.calls)
-        return stored_output(value, parts, context.calls)
+            raise stored_failure(fault, context.calls, context.usage)
+        return stored_output(value, parts, context.calls, context.usage)
 
     async def _settle(self, execution: Execution, events: EventSink, engine: asyncio.Task[Any]) -> None:
         """Wait until the end of a run is recorded, and emit it; not where the run is another execution's.

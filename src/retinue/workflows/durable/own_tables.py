@@ -49,6 +49,12 @@ CREATE TABLE IF NOT EXISTS {deliveries} (
 CREATE TABLE IF NOT EXISTS {hosted} (
     executor TEXT NOT NULL, name TEXT NOT NULL, workflow TEXT NOT NULL, PRIMARY KEY (executor, name))
 """,
+    """
+CREATE TABLE IF NOT EXISTS {approvals} (
+    id TEXT PRIMARY KEY, digest TEXT NOT NULL, caller TEXT NOT NULL, state TEXT NOT NULL,
+    expires DOUBLE PRECISION NOT NULL, record TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS retinue_approvals_digest ON {approvals} (digest)
+""",
 )
 """One script for each version. Append new ones; never change a released one.
 
@@ -91,6 +97,7 @@ class OwnTables:
         self.schedules = f"{own}schedules"
         self.triggers, self.deliveries = f"{own}triggers", f"{own}deliveries"
         self.hosted = f"{own}hosted_workflows"
+        self.approvals = f"{own}approvals"
         self._versions = f"{own}schema_version"
 
     def check(self) -> None:
@@ -121,6 +128,7 @@ class OwnTables:
                 "triggers": self.triggers,
                 "deliveries": self.deliveries,
                 "hosted": self.hosted,
+                "approvals": self.approvals,
                 "serial": serial,
             }
             for script in self._scripts[stored.version :]:

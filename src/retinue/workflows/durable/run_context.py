@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple
 
@@ -14,14 +14,17 @@ import orjson
 
 from retinue.core.errors import StateError, TooLargeError, UnknownRunError
 from retinue.core.json_values import copy_json
+from retinue.mesh.channel import LogLevel
 from retinue.workflows.durable.dbos_engine import (
     RUN,
+    RecordedCalls,
     ReplayError,
     Reservation,
     RunLetGoError,
     RunPassedOnError,
     reserve_step,
     run_step,
+    take_child,
     taken_over,
 )
 from retinue.workflows.durable.events import EventSink
@@ -30,7 +33,7 @@ from retinue.workflows.durable.run_rows import CALLS, read_ended, stored_ended
 from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.durable.stored_once import is_large
 from retinue.workflows.runs.hosting import RunCode
-from retinue.workflows.runs.ports import Count, Effect, Mark, StepCall, WaitMode
+from retinue.workflows.runs.ports import Effect, Mark, StepCall, StepCount, WaitMode
 from retinue.workflows.runs.records import (
     ChildOutcome,
     ChildRun,
@@ -44,6 +47,7 @@ from retinue.workflows.runs.records import (
 from retinue.workflows.runs.replay_rules import (
     Contest,
     ReplayRules,
+    RunLog,
     RunSize,
     nobody_answered,
     run_all,
@@ -119,13 +123,22 @@ class StepPlace:
         self.give_back()
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a durable call does, and how its outcome is counted."""
+
+    act: Callable[[], Awaitable[StepOutcome]]
+    count: StepCount | None = None
+
+
 class DurableContext:
     """A RunContext; ``rules.task`` is the body's own task. Each step occupies one of the node's ``places``.
 
     ``places`` is None where steps occupy none. ``owner`` is the token of the execution, ``epoch`` the one of
     the lease that it began in. ``resumed`` = the run stopped before, possibly in the middle of a call.
-    ``calls`` is what the body reported, ``outcomes`` the values of its steps by path, ``waits`` what
-    its waits gave by the call's name. ``size`` is that of the outermost run.
+    ``calls`` and ``usage`` are what the body reported, ``outcomes`` the values of its steps by path,
+    ``waits`` what its waits gave by the call's name. ``size`` is that of the outermost run. ``recorded`` are
+    the calls of a run that is taken up.
     """
 
     def __init__(
@@ -140,8 +153,10 @@ class DurableContext:
         size: RunSize,
         *,
         resumed: bool = False,
+        recorded: RecordedCalls | None = None,
     ) -> None:
         self.calls: int | None = None
+        self.usage: Mapping[str, Any] | None = None
         self.outcomes: dict[str, Any] = {}
         self.waits: dict[str, Any] = {}
         self.rules = ReplayRules(run_id)
@@ -158,6 +173,8 @@ class DurableContext:
         self._size = size
         self._given_up: set[str] = set()
         self._may_repeat = resumed
+        self._recorded = recorded
+        self._log = RunLog()
 
     @property
     def run_id(self) -> str:
@@ -188,8 +205,20 @@ class DurableContext:
         except StateError as error:
             raise RunLetGoError(error.message) from error
 
-    def record_usage(self, calls: int | None) -> None:
-        self.calls = calls
+    def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
+        self.calls, self.usage = calls, usage
+
+    async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
+        self.rules.check_task("a line of the log")
+        line = self._log.add(message, level, data)
+        if line is None or line[0] in self._events.emitted.once:
+            return
+        if not self._events.repairs and self._recorded is not None and await self._recorded.has_more():
+            return  # the line of a call that a fork kept
+        once, facts = line
+        with suppress(TooLargeError):
+            self._size.add("a line of the log", facts)
+            self._events.emit("log", "", facts, once)
 
     async def step(
         self,
@@ -198,12 +227,12 @@ class DurableContext:
         *,
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
-        count: Count | None = None,
+        count: StepCount | None = None,
         mark: Mark | None = None,
     ) -> StepOutcome:
         with self.rules.take(path):
-            act = partial(run_effect, path, effect, timeout_s, count)
-            outcome = await self._do_seen(path, path, act, facts, self._place, mark)
+            work = _Work(partial(run_effect, path, effect, timeout_s, count), count)
+            outcome = await self._do_seen(path, path, work, facts, self._place, mark)
         self.outcomes[path] = outcome.value
         return outcome
 
@@ -223,9 +252,10 @@ class DurableContext:
         task = asyncio.current_task()
         place = self._places_held[task] = StepPlace(self._places)
         act = partial(run_effect, call.path, contest.enter(call), call.timeout_s, call.count)
+        work = _Work(act, call.count)
         try:
             outcome = await self._do_seen(
-                call.path, call.path, act, call.facts, place, call.mark, reserved, gate
+                call.path, call.path, work, call.facts, place, call.mark, reserved, gate
             )
             contest.note(call, outcome)
             return outcome
@@ -234,20 +264,24 @@ class DurableContext:
 
     async def child(self, path: str, request: RunRequest) -> ChildRun:
         with self.rules.take(path):
-            child_id = f"{self._run_id}/{path}"
-            request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {child_id}"))
-            # A child that an earlier execution started is among what the run has stored.
-            if not self._may_repeat or not await self._services.is_stored(child_id):
-                self._size.add(f"the input of {path}", request.to_json())
-            await self._await_lease()
             try:
-                given = await self._services.start_child(child_id, request, self._root)
+                given = None if self._recorded is None else await take_child(self._recorded)
+                given = given or await self._start_child(path, request)
             except ReplayError as error:
                 raise self._refuse_replay(f"child {path}", error) from None
             if not given.endswith(f"/{path}"):
                 raise self.rules.refuse_replay(f"child {path!r}", repr(given))
             self.open_children.add(given)
             return ChildRun(given, path)
+
+    async def _start_child(self, path: str, request: RunRequest) -> str:
+        child_id = f"{self._run_id}/{path}"
+        request = RunRequest.from_json(copy_json(request.to_json(), f"the request of run {child_id}"))
+        # A child that an earlier execution started is among what the run has stored.
+        if not self._may_repeat or not await self._services.is_stored(child_id):
+            self._size.add(f"the input of {path}", request.to_json())
+        await self._await_lease()
+        return await self._services.start_child(child_id, request, self._root)
 
     async def wait(
         self, path: str, children: Sequence[ChildRun], mode: WaitMode = "all"
@@ -319,7 +353,7 @@ class DurableContext:
                 await asyncio.sleep(min(left_s, CLOCK_LOOK_S))
 
         with self.rules.take(path):
-            await self._do_seen(f"sleep {path}", path, wait, facts, nullcontext(), mark)
+            await self._do_seen(f"sleep {path}", path, _Work(wait), facts, nullcontext(), mark)
 
     async def receive(
         self,
@@ -341,7 +375,7 @@ class DurableContext:
 
         with self.rules.take(path):
             until = await self._record_end(path, timeout_s)
-            return await self._do_seen(f"receive {path}", path, take, facts, nullcontext(), mark)
+            return await self._do_seen(f"receive {path}", path, _Work(take), facts, nullcontext(), mark)
 
     async def _record_end(self, path: str, seconds: float) -> float:
         async def read_clock() -> Any:
@@ -353,7 +387,7 @@ class DurableContext:
         self,
         name: str,
         path: str,
-        act: Callable[[], Awaitable[StepOutcome]],
+        work: _Work,
         given: Mapping[str, Any] | None,
         place: AbstractAsyncContextManager[None],
         mark: Mark | None = None,
@@ -380,8 +414,8 @@ class DurableContext:
                     self._events.emit("step_started", path, facts)
                     outcome = StepOutcome(fault=Fault.from_error(error), calls=0)
                 else:
-                    self._events.emit("step_started", path, facts)
-                    outcome = self._size.add_outcome(path, await act())
+                    await self._begin(path, facts, work.count)
+                    outcome = self._size.add_outcome(path, await work.act())
             if may_repeat:
                 outcome = replace(outcome, calls=None, is_repeated=True)
             outcome = replace(outcome, ms=round((time.perf_counter() - began) * 1000, 3))
@@ -398,7 +432,25 @@ class DurableContext:
             if recorded["fault"] is not None:
                 finished["error"] = recorded["fault"]
             self._events.emit("step_finished", path, finished, once)
-        return read_json(StepOutcome, recorded)
+        outcome = read_json(StepOutcome, recorded)
+        if work.count is not None:
+            work.count.close(outcome)
+        return outcome
+
+    async def _begin(self, path: str, facts: Mapping[str, Any], count: StepCount | None) -> None:
+        """Emit that a step begins; before one that counts its attempts, the event is stored."""
+        if count is None or count.begin is None:
+            self._events.emit("step_started", path, facts)
+            return
+        number = 1
+        while (once := f"begun {path} {number}") in self._events.emitted.once:
+            number += 1
+        self._events.emit("step_started", path, facts, once)
+        try:
+            await self._events.flush()
+        except StateError as error:
+            raise RunLetGoError(error.message) from error
+        count.begin(number - 1)
 
     async def _call(
         self,
@@ -416,7 +468,7 @@ class DurableContext:
                 self._may_repeat = False
 
         try:
-            return await run_step(name, do_again if self._may_repeat else act, reserved)
+            return await run_step(name, do_again if self._may_repeat else act, reserved, self._recorded)
         except ReplayError as error:
             recorded = None
             if mark is not None and error.recorded is not None:
@@ -452,11 +504,13 @@ def _describe(name: str) -> str:
 
 def _render_ended(record: RunRecord) -> dict[str, Any]:
     took_s = 0.0 if record.finished_at is None else record.finished_at - record.started_at
-    outcome = StepOutcome(record.value, record.fault, record.calls).to_json()
+    outcome = StepOutcome(record.value, record.fault, record.calls, record.usage).to_json()
     return outcome | {"run_id": record.id, "status": record.status, "ms": round(took_s * 1000, 3)}
 
 
 def _parse_ended(children: Mapping[str, ChildRun], item: Mapping[str, Any]) -> ChildOutcome:
     outcome = read_json(StepOutcome, item)
     child = children[item["run_id"]]
-    return ChildOutcome(child, item["status"], outcome.value, outcome.fault, item["ms"], outcome.calls)
+    return ChildOutcome(
+        child, item["status"], outcome.value, outcome.fault, item["ms"], outcome.calls, outcome.usage
+    )

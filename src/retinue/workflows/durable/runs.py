@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from retinue.core.errors import RunConflictError, StateError
 from retinue.core.json_values import copy_json
+from retinue.workflows.durable.approval_table import ApprovalTable
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.database_watch import DatabaseWatch, RunFigures
 from retinue.workflows.durable.dbos_engine import Engine, EngineError
@@ -109,6 +110,7 @@ class DurableRuns:
         self._hosted = HostedTable(self._database, self._own_workflows)
         self.schedules = ScheduleTable(self._database, nodes)
         self.triggers = TriggerTable(self._database, nodes)
+        self._approvals = ApprovalTable(self._database, self._signals)
         self._retention = Retention(
             self._database,
             self._rows,
@@ -307,6 +309,9 @@ class DurableRuns:
             hosts = await self._database.read(self._hosted.read_living)
         living = (workflow for workflows in hosts.values() for workflow in workflows)
         return tuple(sorted(living, key=lambda workflow: (workflow.code.name, workflow.code.digest)))
+
+    async def open_approvals(self) -> ApprovalTable:
+        return self._approvals
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         if is_outermost(run_id):

@@ -13,6 +13,7 @@ from hashlib import sha256
 from math import inf
 from typing import Any
 
+from retinue.approvals.records import ApprovalStore
 from retinue.core.call import MAX_KEY_LENGTH
 from retinue.core.errors import CallTimedOutError, ExpressionError, RetinueError, StepFailedError
 from retinue.workflows.caller import Cache, Caller, Choice, MemoryCache
@@ -44,6 +45,7 @@ class Tools:
     caller: Caller
     cache: Cache = field(default_factory=MemoryCache)
     clock: Callable[[], float] = field(default_factory=_steady_clock)
+    open_approvals: Callable[[], Awaitable[ApprovalStore]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +169,8 @@ class Frame:
         return self.request.origin.caller
 
     def record_usage(self) -> None:
-        """Report the calls that the body used, at its end."""
-        self.context.record_usage(self.budget.used)
+        """Report what the body used of its budgets, at its end."""
+        self.context.record_usage(self.budget.used, self.budget.usage)
 
     def name(self, path: str) -> str:
         """A path of this body, unique among all runs."""

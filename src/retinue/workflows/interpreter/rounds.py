@@ -12,14 +12,15 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
+from retinue.mesh.channel import LogLevel
 from retinue.workflows.runs.hosting import RunCode
 from retinue.workflows.runs.ports import (
-    Count,
     DurableRuleError,
     Effect,
     Mark,
     RunContext,
     StepCall,
+    StepCount,
     WaitMode,
 )
 from retinue.workflows.runs.records import ChildOutcome, ChildRun, Extension, RunRequest, StepOutcome
@@ -58,8 +59,11 @@ class MarkedContext:
     async def list_extensions(self) -> Sequence[Extension]:
         return await self._context.list_extensions()
 
-    def record_usage(self, calls: int | None) -> None:
-        self._context.record_usage(calls)
+    def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
+        self._context.record_usage(calls, usage)
+
+    async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
+        await self._context.log(message, level, data)
 
     async def step(
         self,
@@ -68,7 +72,7 @@ class MarkedContext:
         *,
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
-        count: Count | None = None,
+        count: StepCount | None = None,
         mark: Mark | None = None,
     ) -> StepOutcome:
         mark = mark or self._mark
@@ -148,24 +152,30 @@ class _Asked:
 
 
 class Rounds:
-    """Runs steps at once, with at most ``limit`` effects in flight, all of them or a race."""
+    """Runs steps at once, with at most ``limit`` effects in flight.
 
-    def __init__(self, context: RunContext, limit: int | None = None, *, is_race: bool = False) -> None:
+    It runs all of them, or until ``enough`` have succeeded.
+    """
+
+    def __init__(self, context: RunContext, limit: int | None = None, *, enough: int | None = None) -> None:
         self._context = context
         self._limit = limit
-        self._is_race = is_race
+        self._enough = enough
+        self._succeeded = 0
         self._asked: list[_Asked] = []
+        self._waiting: set[int] = set()
+        """The places of the works that wait for a durable call."""
         self._live = 0
         self._quiet = asyncio.Event()
         self._places: dict[asyncio.Task[Any] | None, int] = {}
 
     async def run(
-        self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]], *, stop_at_failure: bool = True
+        self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]], *, tolerated: int | None = 0
     ) -> list[T | BaseException]:
         """The result of each work, or what it raised.
 
-        With ``stop_at_failure`` no further round begins after a failure, and in a race none after a success;
-        works that had not ended then have raised CancelledError.
+        No further round begins once more works have failed than are ``tolerated`` (None = any number), nor
+        once enough have succeeded; works that had not ended then have raised CancelledError.
         """
         tasks = [asyncio.create_task(work()) for work in works]
         self._places = {task: place for place, task in enumerate(tasks)}
@@ -176,10 +186,11 @@ class Rounds:
             while self._live:
                 await self._quiet.wait()
                 self._quiet.clear()
-                ended = [_error_of(task) for task in tasks if task.done()]
-                has_failed = stop_at_failure and any(error is not None for error in ended)
-                is_won = self._is_race and None in ended
-                if not self._asked or has_failed or is_won:
+                errors = [_error_of(task) for task in tasks if task.done()]
+                self._succeeded = errors.count(None)
+                has_failed = tolerated is not None and len(errors) - self._succeeded > tolerated
+                is_enough = self._enough is not None and self._succeeded >= self._enough
+                if not self._asked or has_failed or is_enough:
                     break
                 await self._make_round()
         finally:
@@ -198,9 +209,9 @@ class Rounds:
     async def together(self, calls: Sequence[StepCall]) -> tuple[StepOutcome, ...]:
         """Make several durable calls of one step in the next round.
 
-        Raises DurableRuleError in a race, where the first of them to succeed would end the step.
+        Raises DurableRuleError where some steps are enough, because a call of one that succeeds would count.
         """
-        if self._is_race:
+        if self._enough is not None:
             raise DurableRuleError("run.think cannot be made in a race: race workflows that think")
         answers = [self._add(call.path, call) for call in calls]
         self._note()
@@ -217,7 +228,9 @@ class Rounds:
 
     def _add(self, path: str, call: StepCall | float) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._asked.append(_Asked(self._places[asyncio.current_task()], path, call, answer))
+        place = self._places[asyncio.current_task()]
+        self._asked.append(_Asked(place, path, call, answer))
+        self._waiting.add(place)
         return answer
 
     async def _make_round(self) -> None:
@@ -228,13 +241,15 @@ class Rounds:
         asked = sorted(self._asked, key=lambda one: one.place)
         brief = [one for one in asked if isinstance(one.call, StepCall) and not one.call.decides]
         asked = brief or asked
-        self._asked = [one for one in self._asked if one not in asked]
+        taken = set(asked)
+        self._asked = [one for one in self._asked if one not in taken]
+        self._waiting = {one.place for one in self._asked}
         calls = [one for one in asked if isinstance(one.call, StepCall)]
         sleeps = [one for one in asked if not isinstance(one.call, StepCall)]
         outcomes = await self._context.together(
             [one.call for one in calls if isinstance(one.call, StepCall)],
             limit=self._limit,
-            enough=1 if self._is_race else None,
+            enough=None if self._enough is None else self._enough - self._succeeded,
         )
         if sleeps:
             await self._context.sleep(
@@ -251,7 +266,7 @@ class Rounds:
         self._note()
 
     def _note(self) -> None:
-        if len({one.place for one in self._asked}) == self._live:
+        if len(self._waiting) == self._live:
             self._quiet.set()
 
 

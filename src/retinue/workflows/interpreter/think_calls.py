@@ -33,6 +33,7 @@ from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Ret
 from retinue.workflows.interpreter.calls import Ask, CallSteps
 from retinue.workflows.interpreter.frame import Frame, StepResult
 from retinue.workflows.interpreter.rounds import MarkedContext, Rounds
+from retinue.workflows.interpreter.think_approvals import PlannedCall, ask_person, needs_person
 from retinue.workflows.interpreter.think_plan import read_choice
 from retinue.workflows.interpreter.think_search import find_tools
 from retinue.workflows.runs.records import StepOutcome
@@ -42,17 +43,6 @@ LOST_RETRY = Retry(attempts=3, delay="1s")
 
 AWAY_S = 20.0
 """How long an agent that is away is waited for: about as long as a restart takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class _PlannedCall:
-    """A call that is to be made: the skill behind the function, and its arguments."""
-
-    call: ToolCall
-    tool: PinnedTool
-    arguments: Any
-    key: str
-    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +83,19 @@ class CallTurn:
         verdicts = [self._judge(call, number) for number, call in enumerate(reply.calls, 1)]
         answers = {one.id: one for one in verdicts if isinstance(one, ToolResult)}
         searches = [one for one in verdicts if isinstance(one, ToolCall)]
-        planned = [one for one in verdicts if isinstance(one, _PlannedCall)]
+        planned = [one for one in verdicts if isinstance(one, PlannedCall)]
         if searches:
             found = await find_tools(self.frame, self.plan, self.box, searches, self.path, self.turn)
             answers |= {one.id: one for one in found}
+        asked = [one for one in planned if needs_person(self.plan, one.tool)]
+        if asked:
+            answers |= await ask_person(self.frame, asked, self.turn)
+            planned = [one for one in planned if one.call.id not in answers]
         if planned:
             answers |= await self._make(planned)
         return [answers[call.id] for call in reply.calls]
 
-    def _judge(self, call: ToolCall, number: int) -> ToolResult | ToolCall | _PlannedCall:
+    def _judge(self, call: ToolCall, number: int) -> ToolResult | ToolCall | PlannedCall:
         """The refusal of a call, or the call itself for a search, or what is to be made."""
         if number > self.room:
             self.limit = self.limit or "calls"
@@ -130,14 +124,14 @@ class CallTurn:
         if problem is not None or isinstance(call.arguments, str):
             return refuse(call, problem or "")
         arguments = tool.arguments_of(call.arguments)
-        return _PlannedCall(call, tool, arguments, key, f"{self.turn}/call-{number}")
+        return PlannedCall(call, tool, arguments, key, f"{self.turn}/call-{number}")
 
     def _unknown(self, name: str) -> str:
         near = self.box.suggest(name)
         meant = f" Did you mean {' or '.join(near)}?" if near else ""
         return f"There is no tool {name[:100]!r}.{meant}"
 
-    async def _make(self, planned: list[_PlannedCall]) -> dict[str, ToolResult]:
+    async def _make(self, planned: list[PlannedCall]) -> dict[str, ToolResult]:
         """Make calls together, each with its share of the budget; returns their results by call id."""
         frame = self.frame
         is_begun_here = await self._note_begin(planned)
@@ -148,9 +142,9 @@ class CallTurn:
         works = [
             partial(self._make_one, own, one, is_begun_here) for own, one in zip(frames, planned, strict=True)
         ]
-        made = await rounds.run(works, stop_at_failure=False)
+        made = await rounds.run(works, tolerated=None)
         for own in frames:
-            frame.budget.settle_share(origin, own.budget.used)
+            frame.budget.settle_share(origin, own.budget.used, own.budget.usage)
         results: dict[str, ToolResult] = {}
         durations: list[float | None] = []
         for one, ended in zip(planned, made, strict=True):
@@ -161,7 +155,7 @@ class CallTurn:
         self.time_s = batch_time_s(durations, self.plan.parallel)
         return results
 
-    async def _note_begin(self, planned: list[_PlannedCall]) -> bool:
+    async def _note_begin(self, planned: list[PlannedCall]) -> bool:
         """Record that calls begin which must not be made twice; False if an earlier execution began them."""
         if all(one.tool.is_repeatable for one in planned):
             return True
@@ -175,7 +169,7 @@ class CallTurn:
         await self.frame.context.step(f"{self.turn}/begin", effect, timeout_s=60.0, facts=facts)
         return is_new
 
-    async def _make_one(self, frame: Frame, planned: _PlannedCall, is_begun_here: bool) -> _Made:
+    async def _make_one(self, frame: Frame, planned: PlannedCall, is_begun_here: bool) -> _Made:
         tool, choice = planned.tool, read_choice(planned.tool.choice)
 
         async def verify() -> None:
@@ -215,7 +209,7 @@ class CallTurn:
         error.remedy = "find it again with find_skills" if self.box.searches else "use another tool"
         raise error
 
-    def _render(self, planned: _PlannedCall, made: _Made) -> ToolResult:
+    def _render(self, planned: PlannedCall, made: _Made) -> ToolResult:
         """The result of a call for the model; raises StepFailedError where its failure ends the run."""
         tool, fault, result = planned.tool, made.fault, made.result
         if result is None:

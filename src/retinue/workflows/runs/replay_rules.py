@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import orjson
@@ -20,12 +19,22 @@ from retinue.core.errors import (
     TooLargeError,
 )
 from retinue.core.json_values import copy_json
+from retinue.mesh.channel import LogLevel
 from retinue.mesh.time_limit import TimeLimit
-from retinue.workflows.runs.ports import Count, DurableRuleError, Effect, Mark, StepCall
+from retinue.workflows.runs.ports import DurableRuleError, Effect, Mark, StepCall, StepCount
 from retinue.workflows.runs.records import Fault, StepOutcome
 
 MAX_RUN_BYTES = 64 * 1024 * 1024
 """The storage limit of a run with all its child runs: definitions, inputs, arguments and results, as JSON."""
+
+MAX_LOG_LINES = 10_000
+"""The lines that the log of a run keeps; further ones are left out."""
+
+MAX_LOG_CHARACTERS = 4_000
+"""The longest message of a line; a longer one is cut."""
+
+MAX_LOG_DATA_BYTES = 16 * 1024
+"""The size of the data of a line, as JSON; larger data are left out."""
 
 MAX_REFUSED = 1000
 """How many durable calls of a body are refused after a broken rule, before the body is cancelled."""
@@ -70,12 +79,39 @@ class RunSize:
         try:
             self.add(f"the result of step {path}", outcome.to_json())
         except TooLargeError as error:
-            return StepOutcome(fault=Fault.from_error(error), calls=outcome.calls)
+            return StepOutcome(fault=Fault.from_error(error), calls=outcome.calls, usage=outcome.spent)
         return outcome
 
 
 BrokenRule = DurableRuleError | NondeterminismError
 """What a body raises that breaks a rule of the port."""
+
+
+class RunLog:
+    """The lines that one execution of a body adds to the log of its run, numbered in their order."""
+
+    def __init__(self) -> None:
+        self._lines = 0
+
+    def add(
+        self, message: str, level: LogLevel, data: Mapping[str, Any] | None
+    ) -> tuple[str, dict[str, Any]] | None:
+        """The key of the next line, which is the same on each replay, and its facts.
+
+        None for a line that is one too many.
+        """
+        self._lines += 1
+        if self._lines > MAX_LOG_LINES:
+            return None
+        if self._lines == MAX_LOG_LINES:
+            message, level, data = "further lines are left out", "warning", None
+        cut = message if len(message) <= MAX_LOG_CHARACTERS else f"{message[: MAX_LOG_CHARACTERS - 1]}…"
+        facts: dict[str, Any] = {"level": level, "message": cut}
+        if data:
+            given = copy_json(dict(data), "the data of run.log")
+            size = len(orjson.dumps(given))
+            facts["data"] = given if size <= MAX_LOG_DATA_BYTES else {"omitted": f"{size:,} bytes"}
+        return f"log {self._lines}", facts
 
 
 class ReplayRules:
@@ -129,6 +165,11 @@ class ReplayRules:
             yield
         finally:
             self._path = None
+
+    def check_task(self, what: str) -> None:
+        """Check that the body's own task does something; raises DurableRuleError."""
+        if asyncio.current_task() is not self.task:
+            raise self.refuse(f"{what} comes from a task other than the body's")
 
     def check_mark(self, path: str, mark: Mark | None, recorded: Mark | None) -> None:
         """Check that a recorded call was made with what the body asks for now; raises NondeterminismError."""
@@ -229,10 +270,12 @@ class Contest:
         return value
 
 
-async def run_effect(path: str, effect: Effect, timeout_s: float, count: Count | None = None) -> StepOutcome:
+async def run_effect(
+    path: str, effect: Effect, timeout_s: float, count: StepCount | None = None
+) -> StepOutcome:
     """Run an effect and return its outcome; raises only if the task that runs it is cancelled."""
     outcome = await _try_effect(path, effect, timeout_s)
-    return outcome if count is None else replace(outcome, calls=count())
+    return outcome if count is None else count.record(outcome)
 
 
 async def _try_effect(path: str, effect: Effect, timeout_s: float) -> StepOutcome:

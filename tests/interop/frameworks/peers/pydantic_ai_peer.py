@@ -57,7 +57,7 @@ async def call(toolset: MCPToolset[Any], name: str, arguments: dict[str, Any]) -
     pieces = part.content if isinstance(part.content, list) else [part.content]
     images = [piece for piece in pieces if isinstance(piece, BinaryContent)]
     return {
-        "failed": part.outcome == "failed",
+        "failed": part.outcome != "success",
         "text": "\n".join(piece for piece in pieces if isinstance(piece, str)),
         "value": None if images else part.content,
         "images": [[image.media_type, base64.b64encode(image.data).decode()] for image in images],
