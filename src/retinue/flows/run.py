@@ -129,6 +129,7 @@ class Run:
         model: str | None = None,
         tools: str | Sequence[str] = ("search",),
         deny: str | Sequence[str] = (),
+        approve: str | Sequence[str] = (),
         into: Any = None,
         limits: Mapping[str, Any] | None = None,
         parallel: int | None = None,
@@ -138,16 +139,17 @@ class Run:
         """Let a language model work on a prompt with skills as its tools; awaited, it gives the answer.
 
         ``model`` is a model agent or a role. ``tools`` and ``deny`` name skills by id, by ``agent/skill`` or
-        by a glob, and ``search`` lets the model find further ones. ``into`` is the type of the answer, or its
-        JSON Schema; without it the answer is text. ``limits`` has ``turns``, ``calls``, ``tokens``,
-        ``dollars`` and ``time``, as in YAML. Raises LimitedError, which has a last answer, OutputInvalidError
-        and ModelError.
+        by a glob, and ``search`` lets the model find further ones. A person is asked before each call that
+        ``approve`` names. ``into`` is the type of the answer, or its JSON Schema; without it the answer is
+        text. ``limits`` has ``turns``, ``calls``, ``tokens``, ``dollars`` and ``time``, as in YAML. Raises
+        LimitedError, which has a last answer, OutputInvalidError and ModelError.
         """
         options = {
             "instructions": instructions,
             "model": model,
             "tools": tools,
             "deny": deny,
+            "approve": approve,
             "limits": limits,
             "parallel": parallel,
         }

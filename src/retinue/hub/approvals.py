@@ -64,7 +64,7 @@ class ApprovalBook:
                 "an approval is answered with a token that has the scope approves, not through an agent",
                 scopes=(SCOPE,),
                 remedy="use the command line of the owner: retinue approvals; or create a token: "
-                "retinue token new --scope approves",
+                "retinue token new --scope mesh --scope approves",
             )
         if not self._exists():
             raise UnknownApprovalError(approval_id)

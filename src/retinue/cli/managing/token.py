@@ -54,9 +54,9 @@ def new(
     """Create a token and print it once.
 
     Scopes: exposed = skills exposed to clients; mesh = also skills of the mesh; runs_code = also skills
-    that run code. A --join token has all scopes and carries the key of the mesh: set RETINUE_JOIN to it on
-    the other machine, then run "retinue serve TARGET --join HUB", "retinue worker --join HUB" or "retinue
-    hub --join HUB" there.
+    that run code; approves = with mesh, also the answers to approvals. A --join token has all scopes and
+    carries the key of the mesh: set RETINUE_JOIN to it on the other machine, then run "retinue serve
+    TARGET --join HUB", "retinue worker --join HUB" or "retinue hub --join HUB" there.
     """
     from retinue.storage.mesh_key import Join, render_join
     from retinue.web.codec.peer_requests import MAX_GLOB_LENGTH
