@@ -137,6 +137,9 @@ class CallTurn:
         is_begun_here = await self._note_begin(planned)
         rounds = Rounds(frame.context, self.plan.parallel)
         origin = frame.budget.divide(len(planned))
+        if origin.allowance is not None:
+            # a share that is lost in a crash counts as spent: half of the rest stays for the model
+            origin = origin.with_allowance(origin.allowance.portion(1, 2))
         request = replace(frame.request, origin=origin)
         frames = [frame.branch(MarkedContext(frame.context, None, rounds), request) for _ in planned]
         works = [
