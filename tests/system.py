@@ -226,17 +226,18 @@ class System:
         publish_to: Registry | None = None,
         shown_url: str | None = None,
         observers: Iterable[Observer] = (),
+        has_runs: bool = False,
     ) -> Served:
         """Serve an agent as ``retinue serve`` composes it, and publish its card.
 
         ``publish_to`` None = the registry of the state folder; ``shown_url`` is what the card says;
-        ``observers`` see the events of its bus.
+        ``observers`` see the events of its bus; ``has_runs`` = as an agent in Markdown.
         """
         stack = await self.stack.enter_async_context(AsyncExitStack())
         later = _Later()
         url = await stack.enter_async_context(serve_app(later))
         shown = shown_url or url
-        target = Target(agent, ())
+        target = Target(agent, (), has_runs=has_runs)
         core = open_agent("agent", target, None, self._start(self.settings, shown))
         process = await stack.enter_async_context(core)
         for observer in observers:

@@ -402,6 +402,33 @@ class Context:
             outgoing.record_usage(outcome.calls_used, outcome.usage)
         return outcome
 
+    async def ask_as_caller(self, skill: str, arguments: Mapping[str, Any], *, agent: str) -> Outcome:
+        """A further call with the rights of this call's caller, for as long as the caller waits.
+
+        A failure is data, also that of the trace guard.
+        """
+        call_id, until = new_id(), self._until
+        left_s = None if until is None else max(0.001, until - asyncio.get_running_loop().time())
+        try:
+            outgoing = self._admitted.further_call(left_s)
+        except GuardError as refused:
+            return Outcome(call_id, skill, "refused", error=refused)
+        with outgoing:
+            call = replace(
+                self._call,
+                id=call_id,
+                skill=skill,
+                arguments=dict(arguments),
+                agent=agent,
+                version_range=None,
+                trace=outgoing.trace,
+                deadline=until,
+                idempotency_key=None,
+            )
+            outcome = await self._mesh.dispatch(call, self._channel)
+            outgoing.record_usage(outcome.calls_used)
+        return outcome
+
     async def query(self, query: Query, agent: str, *, timeout_s: float) -> Outcome:
         """Ask one agent of many about its capabilities, with the rights of this call's caller."""
         ends_at = asyncio.get_running_loop().time() + timeout_s

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 def render_module(skills: Sequence[StubSkill], *, command: str, is_sync: bool = False) -> str:
     """The text of the module. ``command`` makes it again; ``is_sync`` makes functions without ``await``."""
-    skills = sorted(skills, key=lambda skill: (skill.id, skill.agent or ""))
+    skills = sorted(skills, key=lambda skill: (skill.id, skill.agent is not None, skill.agent or ""))
     names = TypeNames(RESERVED)
     functions = _name_functions(skills, names)
     prefixes = _name_prefixes(functions)
