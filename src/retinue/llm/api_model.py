@@ -60,9 +60,9 @@ from retinue.llm.completion import (
     Usage,
     ignore_usage,
 )
-from retinue.llm.prompt_size import BYTES_PER_TOKEN
 from retinue.llm.spec import ModelSpec
 from retinue.thinking.completion import CompletionRequest
+from retinue.thinking.prompt_size import BYTES_PER_TOKEN
 
 NO_KEY = "none"
 """The key for a server that needs none; the libraries want one."""
