@@ -35,7 +35,7 @@ from retinue.workflows.runs.records import (
     RunRequest,
     StepOutcome,
 )
-from tests.workflows.shapes import Shape
+from tests.workflows.shapes import Shape, think_in_turns
 
 END_S = 600.0
 GIVEN, FURTHER = 10_000, 2
@@ -91,6 +91,7 @@ class LoggingCaller(MemoryCaller):
         self.offer("add", self._add, agent="adder")
         self.offer("flaky", self._flaky, agent="flake")
         self.offer("hang", self._hang, agent="hanger")
+        self.offer("complete", self._think, agent="thinker")
         self.offer("late", self._add_late, agent="latecomer")
         for agent in ("one", "two", "three"):
             self.offer("ask", self._answer, agent=agent, roles=["execute"])
@@ -115,6 +116,10 @@ class LoggingCaller(MemoryCaller):
     async def _add(self, given: Any) -> Any:
         await asyncio.sleep(self._slow_s)
         return {"n": given["n"] + 1}
+
+    async def _think(self, given: Any) -> Any:
+        await asyncio.sleep(self._slow_s)
+        return think_in_turns(given)
 
     async def _answer(self, given: Any) -> Any:
         await asyncio.sleep(self._slow_s)

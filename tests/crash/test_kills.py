@@ -13,7 +13,7 @@ from tests.crash.conftest import Start
 from tests.crash.databases import forget_nodes
 from tests.crash.node import FURTHER, GIVEN, Plan
 from tests.crash.processes import Node, check_log, read_log
-from tests.workflows.shapes import SHAPES
+from tests.workflows.shapes import LONG_SHAPES, SHAPES
 
 LEASE_S = 30.0
 """Long enough that none of those that are killed lives to take up the run of another."""
@@ -24,17 +24,21 @@ HEIR_LEASE_S = 1.5
 AT_ONCE = 2
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "shape", [*SHAPES, *(pytest.param(name, marks=pytest.mark.crash) for name in LONG_SHAPES)]
+)
 def test_a_run_killed_at_any_point_ends_as_an_undisturbed_one(
     shape: str, database: str, start: Start, tmp_path: Path
 ) -> None:
+    form = {**SHAPES, **LONG_SHAPES}[shape]
+
     def plan(name: str, **more: object) -> Plan:
         return Plan(
             database=database,
             nodes=str(tmp_path / f"nodes-{name}"),
             log=str(tmp_path / f"{name}.log"),
-            **{"start": {name: SHAPES[shape]}, "lease_s": LEASE_S} | more,  # type: ignore[arg-type]
+            **{"start": {name: form}, "lease_s": LEASE_S} | more,  # type: ignore[arg-type]
         )
 
     undisturbed = start(plan("undisturbed")).get_report()
@@ -42,7 +46,7 @@ def test_a_run_killed_at_any_point_ends_as_an_undisturbed_one(
     begun = [key for what, key, _ in read_log(tmp_path / "undisturbed.log") if what == "begin"]
     spent = len(begun) * (1 + FURTHER)
     used = undisturbed.calls["undisturbed"]
-    assert used == spent or (SHAPES[shape].cuts_off and used is not None and spent < used <= GIVEN)
+    assert used == spent or (form.cuts_off and used is not None and spent < used <= GIVEN)
     killed = {f"killed-{point}": point for point in range(1, undisturbed.passed + 1)}
     dying: list[Node] = []
     for name, point in killed.items():
@@ -54,7 +58,7 @@ def test_a_run_killed_at_any_point_ends_as_an_undisturbed_one(
         node.await_death()
     forget_nodes(database)
     log = tmp_path / "last.log"
-    heir = plan("last", start={}, wait_for=dict.fromkeys(killed, SHAPES[shape]), lease_s=HEIR_LEASE_S)
+    heir = plan("last", start={}, wait_for=dict.fromkeys(killed, form), lease_s=HEIR_LEASE_S)
     last = start(heir).get_report()
     wanted = undisturbed.values["undisturbed"]
     steps = sorted(undisturbed.finished_steps["undisturbed"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,6 +14,7 @@ from starlette.responses import Response
 from retinue.approvals.records import SCOPE
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidParametersError, InvalidRequestError, UnknownApprovalError
+from retinue.dashboard.artifact_files import ArtifactFiles
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.drawings.coming_steps import NOT_RUN, TO_COME, add_steps_to_come
 from retinue.dashboard.drawings.shapes import draw_tiles
@@ -56,11 +57,17 @@ class RunPages:
     """The pages below ``/ui/runs``; ``has_runs`` tells whether any run was stored."""
 
     def __init__(
-        self, hub: HubSkills, frame: PageFrame, files: ResultFiles, has_runs: Callable[[], bool]
+        self,
+        hub: HubSkills,
+        frame: PageFrame,
+        files: ResultFiles,
+        artifacts: ArtifactFiles,
+        has_runs: Callable[[], bool],
     ) -> None:
         self._hub = hub
         self._frame = frame
         self._files = files
+        self._artifacts = artifacts
         self._has_runs = has_runs
 
     def list_pages(self) -> dict[str, Page]:
@@ -113,6 +120,11 @@ class RunPages:
             "run": run,
             "level": level,
             "files": self._files.show_value(shown, principal),
+            "artifacts": await self._artifacts.show(
+                [run.get("input"), *_list_values(run["steps"]), run.get("output")]
+                if level.within is None
+                else _list_values([level.within])
+            ),
             "failed": only_failed,
             "graph": None if level.is_wide or only_failed else draw_steps(level.steps),
             "tiles": draw_tiles(level.statuses) if level.is_wide and not only_failed else None,
@@ -180,6 +192,14 @@ class RunPages:
             return replace(question, problem=describe_error(outcome.error))
         outcome.get()
         return None
+
+
+def _list_values(steps: Iterable[Json]) -> list[Any]:
+    """The inputs and outputs of steps and of those within them."""
+    values: list[Any] = []
+    for step in steps:
+        values += [step.get("input"), step.get("output"), *_list_values(step.get("steps", ()))]
+    return values
 
 
 def _result_of(step: Json) -> Any:

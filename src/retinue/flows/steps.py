@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from hashlib import sha256
+from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -31,7 +32,8 @@ from retinue.core.errors import (
 )
 from retinue.core.remote_faults import rebuild_error
 from retinue.flows.arguments import to_json
-from retinue.workflows.definitions.definition import Retry
+from retinue.mesh.artifacts import Artifact, ArtifactStore
+from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Retry
 from retinue.workflows.interpreter.calls import Ask, CallSteps, shown_input
 from retinue.workflows.interpreter.frame import Frame, below
 from retinue.workflows.runs.ports import Mark
@@ -151,6 +153,28 @@ def make_own(
                 break
         assert outcome.fault is not None
         raise StepFailedError(path, None, as_json(outcome.fault))
+
+    return perform
+
+
+def make_save(
+    store: ArtifactStore,
+    content: bytes | str | PathLike[str],
+    media_type: str | None,
+    *,
+    caller: str,
+    run: str,
+    name: str | None,
+) -> Perform[Artifact]:
+    """A save of a file, which records its link."""
+
+    async def save() -> Artifact:
+        return await store.save(content, media_type, caller=caller, name=name, run=run)
+
+    perform_own = make_own(save, (), {}, timeout_s=DEFAULT_STEP_TIMEOUT_S, retry=None)
+
+    async def perform(frame: Frame, path: str) -> Artifact:
+        return Artifact.of(await perform_own(frame, path), store)
 
     return perform
 

@@ -60,9 +60,9 @@ from retinue.llm.completion import (
     Usage,
     ignore_usage,
 )
-from retinue.llm.prompt_size import BYTES_PER_TOKEN
 from retinue.llm.spec import ModelSpec
 from retinue.thinking.completion import CompletionRequest
+from retinue.thinking.prompt_size import BYTES_PER_TOKEN
 
 NO_KEY = "none"
 """The key for a server that needs none; the libraries want one."""
@@ -111,6 +111,9 @@ class ApiModel:
             ]
             request = self._request([ModelRequest(parts=parts)], prompt.max_tokens)
             return await self._read_stream(request, on_text, on_usage, self._read)
+        except ModelError as unusable:
+            unusable.is_lost = True  # an answer came, and perhaps without its usage
+            raise
         except _FAILURES as error:
             # without its cause: the text of the libraries' exceptions may hold the key
             raise self._explain(error) from None
@@ -370,7 +373,9 @@ def _open_model(spec: ModelSpec, key: str, http: httpx2.AsyncClient) -> VendorMo
 
 def _may_be_read(error: Exception) -> bool:
     """Whether the connection failed after the request was sent, so that the provider may have acted on it."""
-    return isinstance(error, failures.ModelConnectionError) and error.phase not in ("pool", "connect")
+    if isinstance(error, failures.ModelConnectionError):
+        return error.phase not in ("pool", "connect")
+    return isinstance(error, failures.ModelAPIError) and error.in_stream
 
 
 def _message_of(error: Exception) -> str:

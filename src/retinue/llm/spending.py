@@ -22,10 +22,10 @@ from filelock import FileLock
 from retinue.core.allowance import Allowance
 from retinue.core.errors import BudgetSpentError, InvalidSettingError, StateDamagedError
 from retinue.llm.completion import ModelPrompt, Usage
-from retinue.llm.prompt_size import BYTES_PER_TOKEN
 from retinue.llm.prompts import ASK_INSTRUCTIONS, write_instructions
 from retinue.llm.spec import Budget, ModelSpec, Prices, Provider
 from retinue.storage.files import file_mode, replace_file, storage_errors
+from retinue.thinking.prompt_size import BYTES_PER_TOKEN
 
 MIN_ANSWER_TOKENS = 256
 """A shorter answer is of no use: the call is refused instead."""

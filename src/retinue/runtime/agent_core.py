@@ -23,14 +23,16 @@ from retinue.runtime.factories import (
     limit_settings,
     named_registries,
     registry_sources,
+    state_artifacts,
     timeout_settings,
 )
 from retinue.runtime.joined_mesh import AgentCalls, JoinedMesh, LimitedCalls
 from retinue.runtime.launch import Start
-from retinue.runtime.loading.artifacts import JoinedArtifacts, StateArtifacts
+from retinue.runtime.loading.artifacts import JoinedArtifacts
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.observing.telemetry import span_opener
 from retinue.settings import Settings, environment
+from retinue.storage.artifacts.state_artifacts import StateArtifacts
 from retinue.storage.outcome_store import OutcomeStore
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.http_client import HttpClient
@@ -49,7 +51,7 @@ async def open_agent(kind: Kind, target: Target, hub_url: str | None, start: Sta
         allowed = mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send, mesh)
         stored = OutcomeStore(state, agent.name)
         stack.callback(stored.close)
-        own = StateArtifacts(settings.artifacts, state, http)
+        own = state_artifacts(settings, state, http)
         stack.callback(own.close)
         artifacts = JoinedArtifacts(own, state, hub_url, http)
         dispatcher = _make_dispatcher(agent, start, allowed, mesh.peers.signer, rule, stored, artifacts)

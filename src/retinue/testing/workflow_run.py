@@ -40,7 +40,9 @@ from retinue.core.text import suggest
 from retinue.flows.body import CodeBody, HostedWorkflows
 from retinue.flows.determinism import find_hints
 from retinue.flows.workflow import CodeWorkflow
+from retinue.mesh.artifacts import ArtifactStore
 from retinue.mesh.directory.routing import CAPABILITIES, find_role_skill
+from retinue.testing.memory_artifacts import MemoryArtifacts
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.testing.memory_runs import MemoryRuns
 from retinue.testing.scripted_peer import InTurn, ScriptedPeer
@@ -95,6 +97,7 @@ async def run_workflow(
     workflows: Mapping[str, str] | None = None,
     approvals: Mapping[str, bool | str] | None = None,
     crash_at_every_step: bool = False,
+    artifacts: ArtifactStore | None = None,
 ) -> WorkflowRun:
     """Run a workflow to its end; time that it sleeps passes at once.
 
@@ -108,7 +111,8 @@ async def run_workflow(
     repeated, such as ``time.time()``, are Python warnings at their lines.
 
     ``approvals`` answer the questions about calls of a step ``think``, by skill, ``agent/skill`` or glob:
-    True, False, or the reason of a no.
+    True, False, or the reason of a no. ``artifacts`` holds the files that agents and steps save; by default
+    it is a `MemoryArtifacts` of this run.
 
     Raises DefinitionError for a faulty definition and for what `retinue run` would refuse,
     InvalidParametersError where the input does not fit, and InvalidSettingError where a step waits for a
@@ -120,8 +124,9 @@ async def run_workflow(
             warnings.warn_explicit(f"{hint.message}: {hint.remedy}", UserWarning, hint.file, hint.line)
     mesh = [*agents, ScriptedPeer(SCRIPTED, skills)] if skills else list(agents)
     caller = MemoryCaller()
+    artifacts = artifacts or MemoryArtifacts()
     for agent in mesh:
-        _offer(caller, agent, mesh)
+        _offer(caller, agent, mesh, artifacts)
 
     async def matches_any(pattern: str) -> bool:
         return bool(await caller.list_offers([pattern], Origin(), 1))
@@ -146,7 +151,7 @@ async def run_workflow(
     async def open_approvals() -> ApprovalStore:
         return store
 
-    tools = Tools(caller, clock=clock, open_approvals=open_approvals)
+    tools = Tools(caller, clock=clock, open_approvals=open_approvals, artifacts=artifacts)
     hosted = HostedWorkflows([definition] if isinstance(definition, CodeWorkflow) else [])
     library = Library([_Texts(workflows or {})], code=hosted.list_loaded())
     body = Interpreter(tools, code=CodeBody(hosted, tools, library).run).run
@@ -187,7 +192,7 @@ def _load(definition: str | Path | Mapping[str, Any] | Definition | CodeWorkflow
     return load(definition)
 
 
-def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent]) -> None:
+def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent], artifacts: ArtifactStore) -> None:
     """Offer each skill of an agent that others may see; its further calls reach the whole mesh."""
     record = agent.record()
     peers = [other for other in mesh if other is not agent]
@@ -198,7 +203,7 @@ def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent]) -> None:
         scores = record.scores or {}
         caller.offer(
             skill.id,
-            _call_with(agent, skill, peers),
+            _call_with(agent, skill, peers, artifacts),
             agent=agent.name,
             input_schema=skill.input_schema,
             output_schema=skill.output_schema,
@@ -208,9 +213,11 @@ def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent]) -> None:
         )
 
 
-def _call_with(agent: Agent, skill: Skill, peers: Sequence[Agent]) -> Callable[[Any], Awaitable[Any]]:
+def _call_with(
+    agent: Agent, skill: Skill, peers: Sequence[Agent], artifacts: ArtifactStore
+) -> Callable[[Any], Awaitable[Any]]:
     async def call(arguments: Any) -> Any:
-        return await agent.ask(skill.id, arguments, peers=peers)
+        return await agent.ask(skill.id, arguments, peers=peers, artifacts=artifacts)
 
     return call
 

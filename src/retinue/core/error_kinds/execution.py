@@ -302,7 +302,7 @@ or it takes no tools.
 class ModelError(ExecutionError):
     """A language model gave no usable answer; ``reason`` says why.
 
-    ``is_lost`` = the connection ended after the request was sent, so that its usage is unknown.
+    ``is_lost`` = the provider may have begun to answer, so that the usage is unknown if nothing told it.
     """
 
     type = "model_error"

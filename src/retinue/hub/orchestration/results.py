@@ -161,5 +161,6 @@ def _in_milliseconds(value: Any) -> Any:
 
 def sum_usage(steps: Iterable[StepRecord]) -> Json | None:
     """The numbers of all usages, added by key."""
-    total = sum_usages(step.outcome.spent for step in steps) or {}
+    usages = [usage for step in steps if (usage := step.outcome.spent)]
+    total = (sum_usages(usages) if usages else None) or {}
     return {key: number for key, number in total.items() if isinstance(number, int | float)} or None

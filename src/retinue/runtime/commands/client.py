@@ -52,7 +52,7 @@ async def open_client(
             yield MeshClient(process.dispatcher, None)
 
 
-CALL_KINDS = ("call", "undo", "review")
+CALL_KINDS = ("call", "undo", "review", "model")
 """The kinds of steps that are calls."""
 
 

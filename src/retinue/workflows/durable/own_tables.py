@@ -55,6 +55,11 @@ CREATE TABLE IF NOT EXISTS {approvals} (
     expires DOUBLE PRECISION NOT NULL, record TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS retinue_approvals_digest ON {approvals} (digest)
 """,
+    """
+CREATE TABLE IF NOT EXISTS {artifacts} (
+    root TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (root, digest));
+CREATE INDEX IF NOT EXISTS retinue_artifacts_digest ON {artifacts} (digest)
+""",
 )
 """One script for each version. Append new ones; never change a released one.
 
@@ -96,6 +101,7 @@ class OwnTables:
         self.used_ids = f"{own}used_ids"
         self.schedules = f"{own}schedules"
         self.triggers, self.deliveries = f"{own}triggers", f"{own}deliveries"
+        self.artifacts = f"{own}artifacts"
         self.hosted = f"{own}hosted_workflows"
         self.approvals = f"{own}approvals"
         self._versions = f"{own}schema_version"
@@ -127,6 +133,7 @@ class OwnTables:
                 "schedules": self.schedules,
                 "triggers": self.triggers,
                 "deliveries": self.deliveries,
+                "artifacts": self.artifacts,
                 "hosted": self.hosted,
                 "approvals": self.approvals,
                 "serial": serial,

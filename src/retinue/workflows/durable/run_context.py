@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -77,6 +77,8 @@ class RunServices(Protocol):
     ) -> list[RunRecord]: ...
 
     async def is_stored(self, run_id: str) -> bool: ...
+
+    async def hold_artifacts(self, root: str, digests: Collection[str]) -> None: ...
 
     async def stop(self, ids: Sequence[str]) -> None: ...
 
@@ -280,6 +282,7 @@ class DurableContext:
         # A child that an earlier execution started is among what the run has stored.
         if not self._may_repeat or not await self._services.is_stored(child_id):
             self._size.add(f"the input of {path}", request.to_json())
+            await self._hold_artifacts()
         await self._await_lease()
         return await self._services.start_child(child_id, request, self._root)
 
@@ -416,6 +419,8 @@ class DurableContext:
                 else:
                     await self._begin(path, facts, work.count)
                     outcome = self._size.add_outcome(path, await work.act())
+                # before the outcome is recorded, so that no link of a run leads nowhere
+                await self._hold_artifacts()
             if may_repeat:
                 outcome = replace(outcome, calls=None, is_repeated=True)
             outcome = replace(outcome, ms=round((time.perf_counter() - began) * 1000, 3))
@@ -474,6 +479,13 @@ class DurableContext:
             if mark is not None and error.recorded is not None:
                 recorded = await self._services.find_mark(self._run_id, error.recorded)
             raise self._refuse_replay(name, error, mark, recorded) from None
+
+    async def _hold_artifacts(self) -> None:
+        if digests := self._size.take_links():
+            try:
+                await self._services.hold_artifacts(self._root, digests)
+            except StateError as error:
+                raise RunLetGoError(error.message) from error
 
     async def _await_lease(self) -> None:
         """Wait for the lease of this node; if it was lost, check that the run is still this execution's."""

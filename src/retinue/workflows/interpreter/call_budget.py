@@ -162,6 +162,8 @@ class StepBudget:
     def _record(self, outcome: StepOutcome) -> StepOutcome:
         """The outcome with what the call used."""
         share, lost = self._share_allowance()
+        if share is None and not self._usage:
+            return replace(outcome, calls=self.calls)
         usage: Usage | None = None if share is None else render_reserved(lost, share)
         if self._has_begun:
             usage = add_usage(usage, self._usage)

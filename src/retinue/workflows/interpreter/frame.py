@@ -16,6 +16,7 @@ from typing import Any
 from retinue.approvals.records import ApprovalStore
 from retinue.core.call import MAX_KEY_LENGTH
 from retinue.core.errors import CallTimedOutError, ExpressionError, RetinueError, StepFailedError
+from retinue.mesh.artifacts import ArtifactStore
 from retinue.workflows.caller import Cache, Caller, Choice, MemoryCache
 from retinue.workflows.definitions.definition import Step, WorkflowSettings
 from retinue.workflows.definitions.run_forms import Bundled
@@ -38,6 +39,8 @@ def _steady_clock() -> Callable[[], float]:
 class Tools:
     """The services that steps use; ``clock`` gives seconds since 1970 and is read inside effects only.
 
+    ``artifacts`` holds the files that steps save; None where there is no store.
+
     By default it is not moved by a change of the system's clock while the process runs, so that no limit
     is over too early or too late.
     """
@@ -46,6 +49,7 @@ class Tools:
     cache: Cache = field(default_factory=MemoryCache)
     clock: Callable[[], float] = field(default_factory=_steady_clock)
     open_approvals: Callable[[], Awaitable[ApprovalStore]] | None = None
+    artifacts: ArtifactStore | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from retinue.thinking.results import (
 )
 from retinue.thinking.toolbox import FIND_SKILLS, FIND_TOOL, PinnedTool, Toolbox, digest_of
 from retinue.workflows.caller import Choice
-from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S
+from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Retry
 from retinue.workflows.interpreter.calls import Ask, CallSteps
 from retinue.workflows.interpreter.frame import Frame, StepResult
 from retinue.workflows.interpreter.rounds import MarkedContext, Rounds
@@ -37,6 +37,12 @@ from retinue.workflows.interpreter.think_approvals import PlannedCall, ask_perso
 from retinue.workflows.interpreter.think_plan import read_choice
 from retinue.workflows.interpreter.think_search import find_tools
 from retinue.workflows.runs.records import StepOutcome
+
+LOST_RETRY = Retry(attempts=3, delay="1s")
+"""A call whose agent was lost in it is made again under the same key; other failures are told the model."""
+
+AWAY_S = 20.0
+"""How long an agent that is away is waited for: about as long as a restart takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,9 @@ class CallTurn:
         is_begun_here = await self._note_begin(planned)
         rounds = Rounds(frame.context, self.plan.parallel)
         origin = frame.budget.divide(len(planned))
+        if origin.allowance is not None:
+            # a share that is lost in a crash counts as spent: half of the rest stays for the model
+            origin = origin.with_allowance(origin.allowance.portion(1, 2))
         request = replace(frame.request, origin=origin)
         frames = [frame.branch(MarkedContext(frame.context, None, rounds), request) for _ in planned]
         works = [
@@ -178,6 +187,9 @@ class CallTurn:
             agent=choice.agent,
             choice=choice,
             timeout_s=min(DEFAULT_STEP_TIMEOUT_S, self.left_s),
+            retry=LOST_RETRY if tool.is_repeatable else None,
+            once=True,
+            wait_s=AWAY_S,
             allow_empty=True,
             verify=verify,
             keep=keep_result,

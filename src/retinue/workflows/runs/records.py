@@ -128,8 +128,9 @@ class StepOutcome:
         if self.usage is not None:
             return self.usage
         value: Any = self.value
-        is_call = isinstance(value, Mapping) and "agent" in value and not value.get("cached")
-        return read_usage(value.get("usage")) if is_call else None
+        if not isinstance(value, Mapping) or "agent" not in value or value.get("cached"):
+            return None
+        return read_usage(value["usage"]) if value.get("usage") else None
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON, without what is unknown."""

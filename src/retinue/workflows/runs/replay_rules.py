@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from retinue.core.artifact_links import find_digests
 from retinue.core.durations import render_duration
 from retinue.core.errors import (
     CallCancelledError,
@@ -40,6 +41,7 @@ MAX_REFUSED = 1000
 """How many durable calls of a body are refused after a broken rule, before the body is cancelled."""
 
 _ALWAYS_KEPT_BYTES = 4 * 1024
+_IN_LINKS = b"sha256:"
 _STEP_LAYER = "workflow step"
 
 _T = TypeVar("_T")
@@ -54,13 +56,33 @@ class RunSize:
     def __init__(self, limit: int = MAX_RUN_BYTES, stored: int = 0) -> None:
         self.stored = stored
         self._limit = limit
+        self._links: set[str] = set()
+
+    @classmethod
+    def of(cls, request: Any, limit: int) -> RunSize:
+        """That of a run which has stored its request alone."""
+        encoded = orjson.dumps(request)
+        size = cls(limit, len(encoded))
+        if _IN_LINKS in encoded:
+            size._links.update(find_digests(encoded))
+        return size
+
+    def take_links(self) -> frozenset[str]:
+        """The digests of the artifacts whose links were counted since the last time."""
+        if not self._links:
+            return frozenset()
+        links, self._links = frozenset(self._links), set()
+        return links
 
     def add(self, what: str, value: Any) -> int:
         """Count a JSON value that is about to be stored; returns its bytes.
 
         Raises TooLargeError where it does not fit.
         """
-        size = len(orjson.dumps(value))
+        encoded = orjson.dumps(value)
+        size = len(encoded)
+        if _IN_LINKS in encoded:
+            self._links |= find_digests(encoded)
         if size > _ALWAYS_KEPT_BYTES and self.stored + size > self._limit:
             raise TooLargeError(
                 f"{what}, {size:,} bytes after {self.stored:,} that the run has stored,",
