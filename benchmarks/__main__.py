@@ -6,6 +6,7 @@ import sys
 
 from benchmarks import (
     a2a,
+    client,
     dashboard,
     discovery,
     dispatch,
@@ -27,6 +28,7 @@ from benchmarks import (
 
 BENCHMARKS = {
     "a2a": a2a.measure,
+    "client": client.measure,
     "dashboard": dashboard.measure,
     "discovery": discovery.measure,
     "dispatch": dispatch.measure,

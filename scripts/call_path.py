@@ -37,6 +37,8 @@ COUNTED_CALLS = 5
 START_S = 60.0
 OBSERVED_AFTER_S = 3600.0
 """Longer than all counted calls take."""
+LOOK_S = 60.0
+"""Longer than the counted calls of a path take."""
 MODERN = "2026-07-28"
 HANDSHAKE = "2025-11-25"
 WORKFLOW: Json = {"name": "one-step", "steps": [{"id": "say", "skill": "echo"}]}
@@ -97,11 +99,14 @@ def run_traced(arguments: list[str]) -> None:
     recorder.install()
     sys.argv = ["retinue", *arguments]
     from retinue.cli.program import main
+    from retinue.mesh.directory import source_set
     from retinue.mesh.observing import events
 
     # Observers get the events of a call some ms after its beginning: a call is counted without them on a fast
     # machine and with them on a slow one. So they wait here until the hub stops.
     events.BATCH_S = OBSERVED_AFTER_S
+    # For the same reason the directory looks for changes of its sources less often: at most one call looks.
+    source_set.LOOK_S = LOOK_S
     main()
 
 

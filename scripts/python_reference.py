@@ -160,6 +160,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
                     "gather",
                     "race",
                     "workflow",
+                    "save",
                     "sleep",
                     "receive",
                     "elicit",

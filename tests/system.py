@@ -181,11 +181,13 @@ class System:
         koi: KoiHub | None = None,
         koi_join: str | None = None,
         dashboard: bool = False,
+        durable: bool = False,
         make_imports: Callable[[Settings, State], Imports] = Imports,
     ) -> Hub:
         """A hub as ``retinue hub`` composes it, found through the state folder; with ``koi`` on a network.
 
-        With ``dashboard`` it has the pages for browsers.
+        With ``dashboard`` it has the pages for browsers. Runs are in memory, with ``durable`` in the state
+        folder, as schedules and approvals are.
         """
         later = _Later()
         url = await self.stack.enter_async_context(serve_app(later, port=port))
@@ -196,17 +198,18 @@ class System:
         settings = self.settings
         if koi is not None:
             settings = settings.model_copy(update={"koi": KoiTable(enabled=True, join=koi_join)})
+        stored = LazyRuns(settings, self.state)
+        open_runs = stored.open if durable else MemoryRuns
         mesh = await self.stack.enter_async_context(
-            open_mesh(settings, self.state, listings, open_runs=MemoryRuns, hub_id=hub_id, url=url)
+            open_mesh(settings, self.state, listings, open_runs=open_runs, hub_id=hub_id, url=url)
         )
         process = mesh.as_process("hub", self._start(settings, url))
         map_of_mesh = MeshParts(url, tuple(mesh.registries.by_name))
         process.add(MeshParts, map_of_mesh)
         process.add(NetworkLinks, map_of_mesh.links)
         process.add(SqliteAudit, audit)
-        # runs are in memory here, schedules in the state folder
-        stored = LazyRuns(settings, self.state)
-        await self.stack.enter_async_context(stored.open(_run_nothing))
+        if not durable:
+            await self.stack.enter_async_context(stored.open(_run_nothing))
         process.add(LazyRuns, stored)
         own = {"koi": KoiPart(koi, hub_id), "imports": ImportsPart(make_imports)}
         parts = [own.get(part.name, part) for part in hub_parts(HubOptions(), settings)]
@@ -223,17 +226,18 @@ class System:
         publish_to: Registry | None = None,
         shown_url: str | None = None,
         observers: Iterable[Observer] = (),
+        has_runs: bool = False,
     ) -> Served:
         """Serve an agent as ``retinue serve`` composes it, and publish its card.
 
         ``publish_to`` None = the registry of the state folder; ``shown_url`` is what the card says;
-        ``observers`` see the events of its bus.
+        ``observers`` see the events of its bus; ``has_runs`` = as an agent in Markdown.
         """
         stack = await self.stack.enter_async_context(AsyncExitStack())
         later = _Later()
         url = await stack.enter_async_context(serve_app(later))
         shown = shown_url or url
-        target = Target(agent, ())
+        target = Target(agent, (), has_runs=has_runs)
         core = open_agent("agent", target, None, self._start(self.settings, shown))
         process = await stack.enter_async_context(core)
         for observer in observers:

@@ -190,9 +190,7 @@ async def test_limits_are_settings(tmp_path: Path) -> None:
             assert (refused.status, refused.json["data"]["type"]) == (413, "quota_exceeded")
 
 
-async def test_artifacts_are_hidden_at_the_registry_from_all_but_the_mesh(
-    clients: Clients, system: System
-) -> None:
+async def test_the_registry_shows_artifacts_to_the_mesh_alone(clients: Clients, system: System) -> None:
     await clients.mesh.save()
     hub_url = clients._url
     shard = f"retinue-artifacts/{DIGEST[7:9]}"

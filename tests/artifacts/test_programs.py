@@ -276,3 +276,21 @@ async def test_a_result_that_is_declared_as_a_file_must_be_one() -> None:
 
     with pytest.raises(OutputInvalidError):
         await agent.call("give")
+
+
+async def test_a_link_never_makes_a_request_to_its_host(system: System) -> None:
+    asked: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"evil"})
+
+    await system.start_agent(file_agent())
+    await system.start_hub()
+    async with serve_app(app) as url, retinue.connect() as mesh:
+        artifact = await mesh.save(b"good")
+        link = f"{url}/artifacts/{artifact.digest}"
+        assert (await mesh.call("measure", file=link))["bytes"] == 4
+        assert await mesh.artifact(link).read() == b"good"
+    assert asked == []

@@ -22,6 +22,9 @@ ELSEWHERE = (
     "retinue demo textwrap",
     "retinue koi demo",
     """retinue signal trip approve '{"ok": true}'""",
+    "retinue approvals",
+    "retinue approvals approve 462cb944d963",
+    'retinue approvals deny 462cb944d963 --reason "not on a Sunday"',
     "retinue mcp",
     "retinue hub --detach",
     "retinue stop",
@@ -92,5 +95,5 @@ def test_the_session_on_the_page_runs(
             stdin = shlex.split(given)[1] if piped else None
             done = retinue(*shlex.split(rest)[1:], stdin=stdin)
             assert done.exit_code == 0, f"{command}\n{done.output}"
-            assert done.stdout, command
+            assert done.output, command
     assert Path("copy.yaml").read_text() == flow[1]

@@ -79,6 +79,7 @@ WRITES = {
     "imports accept": ("foreign",),
     "imports remove": ("foreign",),
     "stubs": ("stubs.py",),
+    "artifacts put": ("flow.yaml",),
     "run": ("flow.yaml", "--id", "new"),
     "orchestrate": ("do it", "--workflow", "waits", "--id", "new"),
     "resume": ("cancelled",),
@@ -114,6 +115,7 @@ ELSEWHERE = {
     "restore": "tests/cli/managing/test_restore.py::"
     "test_what_is_no_backup_is_refused_and_a_failure_leaves_the_state",
     "demo": "packages/retinue-testwriter/tests/testwriter/test_demo.py::test_a_demo_without_room_is_one_line",
+    "artifacts get": "tests/storage/test_artifacts.py::test_a_full_disk_leaves_no_part_of_a_fetched_file",
     "imports login": "tests/runtime/test_import_logins.py::test_a_login_on_a_full_disk_keeps_the_old_one",
 }
 """Commands that are tried by another test."""
@@ -121,7 +123,9 @@ ELSEWHERE = {
 READS = frozenset(
     {"doctor", "dashboard", "status", "stop", "top", "logs", "agents", "show", "find", "call", "ask"}
     | {"capabilities", "workflows", "runs", "token list", "keys", "imports", "completion", "cache clear"}
+    | {"approvals", "approvals show", "approvals approve", "approvals deny"}
     | {"imports logout", "context list", "docs", "workflows check"}
+    | {"artifacts", "artifacts show", "artifacts delete", "artifacts gc"}
     | {"schedules", *(f"schedules {change}" for change in ("add", "pause", "resume", "remove", "run-now"))}
 )
 """Commands that write nothing, remove only, or whose hub writes for itself."""

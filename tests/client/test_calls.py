@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from pydantic import BaseModel
 import retinue
 from retinue import Agent, Context, Part
 from retinue.client.received_parts import ReceivedPart
+from retinue.client.sync_connection import LoopThread
 from retinue.core.errors import (
     AgentUnreachableError,
     BudgetSpentError,
@@ -202,6 +205,55 @@ async def test_a_budget_bounds_the_further_calls(system: System) -> None:
         assert await mesh.call("count_further", {}, budget=7) <= 7
         with pytest.raises(InvalidParametersError, match="budget is -1"):
             await mesh.call("count_further", {}, budget=-1)
+        assert await mesh.call("count_further", {}, budget={"calls": 7, "tokens": 9}) <= 7
+
+
+async def test_a_budget_bounds_the_tokens_of_a_call_and_of_a_run(system: System) -> None:
+    agent, seen = Agent("thinker"), list[Any]()
+
+    @agent.skill
+    async def think(ctx: Context) -> str:
+        seen.append((ctx.tokens_left, ctx.dollars_left))
+        with ctx.reserve(tokens=100):
+            return "thought"
+
+    await system.start_agent(agent)
+    await system.start_hub()
+    flow = {"name": "flow", "steps": [{"id": "one", "skill": "think"}]}
+    async with retinue.connect() as mesh:
+        assert await mesh.call("think", {}, budget={"tokens": 250, "dollars": 0.5}) == "thought"
+        with pytest.raises(BudgetSpentError, match="has 99 tokens left"):
+            await mesh.call("think", {}, budget={"tokens": 99})
+        run = await mesh.start(flow, budget={"tokens": 800})
+        assert await run.result() == "thought"
+        outcome = await mesh.ask("think", budget={"tokens": 250})
+    assert seen[:3] == [(250, 0.5), (99, None), (700, None)]
+    assert outcome.usage == {"reserved_tokens": 100}
+
+
+async def test_a_skill_gives_a_further_call_a_part_of_its_budget(system: System) -> None:
+    inner, outer = Agent("inner-agent"), Agent("outer-agent")
+
+    @inner.skill
+    async def look(ctx: Context) -> list[Any]:
+        return [ctx.calls_left, ctx.tokens_left, ctx.dollars_left]
+
+    @outer.skill
+    async def hand_on(ctx: Context) -> list[Any]:
+        return [
+            await ctx.call("look", budget=3),
+            await ctx.call("look", budget={"tokens": 40, "calls": 2}),
+            await ctx.call("look"),
+        ]
+
+    await system.start_agent(inner)
+    await system.start_agent(outer)
+    await system.start_hub()
+    async with retinue.connect() as mesh:
+        narrow, both, rest = await mesh.call("hand_on", budget={"tokens": 800})
+    assert narrow[0] <= 3
+    assert (both[0] <= 2, both[1]) == (True, 40)
+    assert rest[1] == 700
 
 
 async def test_a_call_that_takes_too_long_names_the_option(system: System) -> None:
@@ -457,6 +509,28 @@ async def test_a_cancelled_task_cancels_its_call() -> None:
             await calling
         async with asyncio.timeout(WAIT_S):
             await hub.cancelled.wait()
+
+
+def test_ctrl_c_cancels_the_call_of_a_program() -> None:
+    hub = ScriptedHub(work=lambda params: interrupt())
+
+    async def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(WAIT_S)
+
+    async def program(url: str) -> None:
+        async with retinue.connect(url) as mesh:
+            await mesh.call("work")
+
+    thread, serving = LoopThread(), serve_app(hub)
+    url = thread.run(serving.__aenter__())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(program(url))
+        thread.run(asyncio.wait_for(hub.cancelled.wait(), WAIT_S))
+    finally:
+        thread.run(serving.__aexit__(None, None, None))
+        thread.close()
 
 
 async def test_an_old_hub_that_lacks_a_skill_is_named() -> None:

@@ -85,6 +85,7 @@ def test_the_functions_of_the_guide_do_what_it_says(
     assert asyncio.run(names["plan_or_explain"](7)) == "wrong: requirements"
     assert asyncio.run(names["watch"]()) == ["drawing sales", "published by Ada"]
     assert asyncio.run(names["run_flow"]()) is True
+    assert asyncio.run(names["watch_run"]()) == ["drawing sales"]
     assert asyncio.run(names["look_around"]()) == "plan-agent"
     assert names["count_agents"]() == 2
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue import Agent
+from retinue import Agent, Context
+from retinue.client.mesh_connection import MeshConnection
 from retinue.client.run_handle import RunHandle
 from retinue.client.updates import RunUpdate
 from retinue.core.errors import (
@@ -19,6 +20,7 @@ from retinue.core.errors import (
     RetinueError,
     StepFailedError,
 )
+from retinue.testing import connect_agents
 from tests.client.scripted_hub import CutError, FaultError, ScriptedHub
 from tests.ports import reserved_port
 from tests.serving import serve_app
@@ -107,6 +109,82 @@ async def test_a_failed_run_names_its_step_and_the_cause(system: System) -> None
             await mesh.start({"name": "wrong", "steps": [{"id": "a", "skill": "no_such_skill"}]})
         with pytest.raises(RetinueError, match="Unknown run: nobody"):
             await mesh.run("nobody").result()
+
+
+WRITTEN = {
+    "name": "written",
+    "steps": [
+        {"id": "draft", "skill": "write", "with": {"title": "A"}},
+        {"id": "final", "skill": "write", "with": {"title": "B"}},
+    ],
+}
+
+
+def writing_agent() -> Agent:
+    agent = Agent("writing-agent")
+
+    @agent.skill
+    async def write(title: str, ctx: Context) -> str:
+        """Writes a text."""
+        await ctx.progress(0.5, "thinking")
+        await ctx.stream_text(f"{title} ")
+        await ctx.stream_text("text")
+        return f"{title} text"
+
+    return agent
+
+
+async def check_reports(mesh: MeshConnection) -> None:
+    run = await mesh.start(WRITTEN, progress=True)
+    updates = [update async for update in run.events()]
+    kinds = ("step_started", "progress", "text", "step_finished")
+    for step, text in (("draft", "A text"), ("final", "B text")):
+        heard = [one for one in updates if one.step == step and one.kind in kinds]
+        assert [heard[0].kind, heard[-1].kind] == ["step_started", "step_finished"]
+        reports = heard[1:-1]
+        assert (reports[0].kind, reports[0].text, reports[0].fraction) == ("progress", "thinking", 0.5)
+        assert "".join(one.text for one in reports if one.kind == "text") == text
+        assert {one.piece.agent for one in reports if one.piece is not None} == {"writing-agent"}
+    assert updates[-1].kind == "run_finished"
+    numbers = [one.seq for one in updates]
+    assert numbers == sorted(numbers)
+    # they are not stored, and a program that does not ask for them hears none
+    assert {one.kind for one in updates} - {one.kind async for one in mesh.run(run.id).events()} == {
+        "progress",
+        "text",
+    }
+    quiet = await mesh.start(WRITTEN)
+    assert not {"progress", "text"} & {update.kind async for update in quiet.events()}
+
+
+async def test_the_reports_of_steps_stand_between_their_events(system: System) -> None:
+    await system.start_agent(writing_agent())
+    await system.start_hub()
+    async with retinue.connect() as mesh:
+        await check_reports(mesh)
+
+
+async def test_the_reports_of_steps_are_heard_over_agents_in_memory() -> None:
+    async with connect_agents(writing_agent()) as mesh:
+        await check_reports(mesh)
+
+
+async def test_a_hub_that_knows_no_reports_gives_the_events_alone() -> None:
+    def start(params: dict[str, Any]) -> Any:
+        return {"run": params["run"]} if "progress" not in params else refuse("progress")
+
+    def answer(params: dict[str, Any]) -> Any:
+        return follow(event(1), done=True) if "progress_after" not in params else refuse("progress_after")
+
+    def refuse(name: str) -> Any:
+        errors = [{"path": name, "message": f"unknown field '{name}'"}]
+        raise FaultError("Invalid parameters", type="validation_error", errors=errors)
+
+    hub = ScriptedHub(start_run=start, follow_run=answer)
+    async with serve_app(hub) as url, retinue.connect(url) as mesh:
+        run = await mesh.start("plan", progress=True)
+        assert [update.kind async for update in run.events()] == ["step_finished"]
+    assert hub.skills == ["start_run", "start_run", "follow_run", "follow_run"]
 
 
 async def test_a_run_ends_by_cancel_and_not_by_a_cancelled_task(system: System) -> None:
@@ -201,7 +279,7 @@ async def test_a_hub_that_does_not_come_back_ends_the_events() -> None:
 
     hub = ScriptedHub(follow_run=lambda params: follow(event(1)))
     async with serve_app(hub) as url, retinue.connect(url, retries=0) as mesh:
-        run = RunHandle("mine", mesh.run("mine")._hub, 0.01)
+        run = RunHandle("mine", mesh.run("mine")._hub, _patience_s=0.01)
         updates = run.events()
         assert (await anext(updates)).seq == 1
         hub.answers["follow_run"] = lose

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -17,9 +18,12 @@ from retinue.core.errors import (
     CallTimedOutError,
     ExecutionFailedError,
     InvalidParametersError,
+    NotAuthenticatedError,
     SkillNotOfferedError,
 )
+from retinue.web.issued_tokens import TokenFile
 from tests.client.scripted_hub import ScriptedHub
+from tests.ports import reserved_port
 from tests.serving import serve_app
 from tests.system import WAIT_S, System
 
@@ -124,30 +128,65 @@ async def test_a_question_within_a_stream_is_answered(system: System) -> None:
     assert updates[-1].outcome.get() == "Hello, Ada"
 
 
-async def test_a_hub_that_ends_within_a_stream_is_unreachable(system: System) -> None:
-    await system.start_agent(telling_agent())
+async def cut_off(scope: Any, receive: Any, send: Any) -> None:
+    """A hub that ends after the first report of a stream."""
+    if scope["type"] == "http":
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        params = {"progressToken": 1, "progress": 0.5, "message": "half"}
+        report = orjson.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+        await send({"type": "http.response.body", "body": b"data: " + report + b"\n\n", "more_body": True})
+        raise ConnectionResetError
+    for _ in range(2):
+        kind = (await receive())["type"]
+        await send({"type": f"{kind}.complete"})
 
-    async def relay(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            headers = [(b"content-type", b"text/event-stream")]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            params = {"progressToken": 1, "progress": 0.5, "message": "half"}
-            report = orjson.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
-            await send(
-                {"type": "http.response.body", "body": b"data: " + report + b"\n\n", "more_body": True}
-            )
-            raise ConnectionResetError
-        for _ in range(2):
-            kind = (await receive())["type"]
-            await send({"type": f"{kind}.complete"})
 
-    async with serve_app(relay) as url, retinue.connect(url) as mesh:
+async def test_a_hub_that_ends_within_a_stream_is_unreachable() -> None:
+    async with serve_app(cut_off) as url, retinue.connect(url) as mesh:
         *reports, last = await list_updates(mesh.stream("wait"))
     assert [one.text for one in reports] == ["half"]
     assert last.outcome is not None
     assert isinstance(last.outcome.error, AgentUnreachableError)
     assert last.outcome.error.sent
     assert url in last.text
+
+
+async def test_after_a_restart_of_the_hub_the_next_stream_is_whole(system: System) -> None:
+    await system.start_agent(telling_agent())
+    with reserved_port() as port:
+        async with retinue.connect(f"http://127.0.0.1:{port}") as mesh:
+            async with serve_app(cut_off, port=port):
+                *_, last = await list_updates(mesh.stream("review", code="x"))
+                assert last.outcome is not None
+                assert isinstance(last.outcome.error, AgentUnreachableError)
+            await system.start_hub(port=port)
+            *reports, last = await list_updates(mesh.stream("review", code="x"))
+    assert [one.text for one in reports] == ["reading", "a line", "thinking"]
+    assert last.outcome is not None
+    assert last.outcome.get() == "x: good"
+
+
+async def test_a_stream_with_an_expired_token_says_so_and_the_next_takes_the_new_one(
+    system: System, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hub = await system.start_hub()
+    await system.start_agent(telling_agent())
+    system.state.forget_hub()
+    tokens = TokenFile(system.state.keys)
+    _, expired = tokens.issue(["mesh", "exposed"], lifetime_s=0)
+    _, valid = tokens.issue(["mesh", "exposed"])
+    monkeypatch.setenv("RETINUE_HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("RETINUE_TOKEN", expired)
+    async with retinue.connect(hub.url) as mesh:
+        (refused,) = await list_updates(mesh.stream("review", code="x"))
+        assert refused.outcome is not None
+        assert isinstance(refused.outcome.error, NotAuthenticatedError)
+        assert "rejects the token" in refused.text
+        monkeypatch.setenv("RETINUE_TOKEN", valid)
+        *_, last = await list_updates(mesh.stream("review", code="x"))
+        assert last.outcome is not None
+        assert last.outcome.get() == "x: good"
 
 
 async def test_a_hub_without_streams_gives_the_outcome_alone() -> None:

@@ -1,11 +1,11 @@
-"""Real agents of a saga, one a skill, which are killed in the middle of a call and start again later."""
+"""Real agents that are killed, or held, in the middle of a call, and start again later; those of a saga."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from tests.ports import reserved_port
 from tests.processes.running import WAIT_S, Program
 
 AGENT = '''
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -32,6 +33,12 @@ def reach(what: str, n: int) -> None:
     except FileNotFoundError:
         return
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def stay(what: str, n: int) -> None:
+    """Stay at a point while a file says so."""
+    while (HERE / f"stay {{what}} {{n}}").exists():
+        await asyncio.sleep(0.02)
 '''
 
 SKILL = '''
@@ -49,26 +56,19 @@ DECLINES = """if n % 2:
         raise ValueError("declined")"""
 
 
-class Agents:
-    """The agents of one saga: ``reserve`` and ``book`` with what undoes them, and ``pay``, which declines
-    odd numbers. Each is started again ``away_s`` after its process has ended. Names end with ``suffix``.
-    """
+class KeptAgents:
+    """Agents by name, each from the text of its file; it starts again ``away_s`` after its process ended."""
 
-    def __init__(self, folder: Path, suffix: str, away_s: float) -> None:
+    def __init__(self, folder: Path, texts: Mapping[str, str], away_s: float) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
-        self.suffix = suffix
         self.away_s = away_s
         self.kills = 0
         self._stopped = threading.Event()
         self._programs: dict[str, Program] = {}
-        offered = {"reserve": ("free",), "book": ("unbook",), "pay": ()}
-        for name, undoing in offered.items():
-            text = AGENT.format(name=name + suffix)
-            for skill in (name, *undoing):
-                text += SKILL.format(skill=skill + suffix, act=DECLINES if skill == "pay" else "")
+        for name, text in texts.items():
             (folder / f"{name}.py").write_text(text)
-        self._keepers = [threading.Thread(target=self._keep, args=(name,), daemon=True) for name in offered]
+        self._keepers = [threading.Thread(target=self._keep, args=(name,), daemon=True) for name in texts]
         self._ready = threading.Semaphore(0)
 
     def start(self) -> None:
@@ -77,6 +77,59 @@ class Agents:
             keeper.start()
         for _ in self._keepers:
             assert self._ready.acquire(timeout=WAIT_S), "an agent did not start"
+
+    def kill(self, name: str) -> None:
+        """Kill an agent now, if it is running."""
+        program = self._programs.get(name)
+        if program is not None and program.process.poll() is None:
+            program.send(signal.SIGKILL)
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to the process of an agent."""
+        self._programs[name].send(number)
+
+    def read_log(self) -> list[str]:
+        """The points that were passed, each with its number."""
+        path = self.folder / "log"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def close(self) -> None:
+        self._stopped.set()
+        for program in list(self._programs.values()):
+            program.close()
+        for keeper in self._keepers:
+            keeper.join(WAIT_S)
+
+    def _keep(self, name: str) -> None:
+        while not self._stopped.is_set():
+            # Another port each time: its old one may be that of another agent by then.
+            with reserved_port() as port:
+                program = Program("serve", f"{name}.py", "--port", str(port), cwd=self.folder)
+                self._programs[name] = program
+                is_ready = False
+                while program.process.poll() is None and not self._stopped.wait(0.02):
+                    if not is_ready and "published" in program.output:
+                        is_ready = True
+                        self._ready.release()
+                program.close()
+            self.kills += not self._stopped.is_set()
+            self._stopped.wait(self.away_s)
+
+
+class Agents(KeptAgents):
+    """The agents of one saga: ``reserve`` and ``book`` with what undoes them, and ``pay``, which declines
+    odd numbers. Names end with ``suffix``.
+    """
+
+    def __init__(self, folder: Path, suffix: str, away_s: float) -> None:
+        offered = {"reserve": ("free",), "book": ("unbook",), "pay": ()}
+        texts: dict[str, str] = {}
+        for name, undoing in offered.items():
+            texts[name] = AGENT.format(name=name + suffix)
+            for skill in (name, *undoing):
+                texts[name] += SKILL.format(skill=skill + suffix, act=DECLINES if skill == "pay" else "")
+        super().__init__(folder, texts, away_s)
+        self.suffix = suffix
 
     def flow(self, *, timeout: str = "2m") -> dict[str, object]:
         """The saga: what is reserved and booked is undone when the payment is declined."""
@@ -99,12 +152,6 @@ class Agents:
         what, skill = point.split(" ")
         (self.folder / f"die {what} {skill}{self.suffix} {n}").touch()
 
-    def kill(self, name: str) -> None:
-        """Kill an agent now, if it is running."""
-        program = self._programs.get(name)
-        if program is not None and program.process.poll() is None:
-            program.send(signal.SIGKILL)
-
     def list_left(self, n: int) -> list[str]:
         """What is done for ``n`` at the end, and not undone."""
         left = []
@@ -118,33 +165,9 @@ class Agents:
         """How often each skill came to its end for ``n``."""
         return Counter(what for what, number in self._read_ends() if number == n)
 
-    def close(self) -> None:
-        self._stopped.set()
-        for program in list(self._programs.values()):
-            program.close()
-        for keeper in self._keepers:
-            keeper.join(WAIT_S)
-
     def _read_ends(self) -> Sequence[tuple[str, int]]:
-        path = self.folder / "log"
-        lines = path.read_text().splitlines() if path.exists() else []
-        ends = (line.split(" ") for line in lines if line.startswith("end "))
+        ends = (line.split(" ") for line in self.read_log() if line.startswith("end "))
         return [(skill.removesuffix(self.suffix), int(n)) for _, skill, n in ends]
-
-    def _keep(self, name: str) -> None:
-        while not self._stopped.is_set():
-            # Another port each time: its old one may be that of another agent by then.
-            with reserved_port() as port:
-                program = Program("serve", f"{name}.py", "--port", str(port), cwd=self.folder)
-                self._programs[name] = program
-                is_ready = False
-                while program.process.poll() is None and not self._stopped.wait(0.02):
-                    if not is_ready and "published" in program.output:
-                        is_ready = True
-                        self._ready.release()
-                program.close()
-            self.kills += not self._stopped.is_set()
-            self._stopped.wait(self.away_s)
 
 
 @contextmanager

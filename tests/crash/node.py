@@ -27,7 +27,7 @@ from retinue.workflows.interpreter.frame import Tools
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.hosting import RunCode
-from retinue.workflows.runs.ports import Count, Effect, Mark, RunContext, StepCall, WaitMode
+from retinue.workflows.runs.ports import Effect, Mark, RunContext, StepCall, StepCount, WaitMode
 from retinue.workflows.runs.records import (
     MESH_SCOPES,
     ChildOutcome,
@@ -37,8 +37,12 @@ from retinue.workflows.runs.records import (
     RunRequest,
     StepOutcome,
 )
+<<<<<<< HEAD
 from tests.crash.code_flows import FLOWS, CodeShape, log_own_to
 from tests.workflows.shapes import Shape
+=======
+from tests.workflows.shapes import Shape, think_in_turns
+>>>>>>> main
 
 END_S = 600.0
 GIVEN, FURTHER = 10_000, 2
@@ -94,6 +98,7 @@ class LoggingCaller(MemoryCaller):
         self.offer("add", self._add, agent="adder")
         self.offer("flaky", self._flaky, agent="flake")
         self.offer("hang", self._hang, agent="hanger")
+        self.offer("complete", self._think, agent="thinker")
         self.offer("late", self._add_late, agent="latecomer")
         for agent in ("one", "two", "three"):
             self.offer("ask", self._answer, agent=agent, roles=["execute"])
@@ -118,6 +123,10 @@ class LoggingCaller(MemoryCaller):
     async def _add(self, given: Any) -> Any:
         await asyncio.sleep(self._slow_s)
         return {"n": given["n"] + 1}
+
+    async def _think(self, given: Any) -> Any:
+        await asyncio.sleep(self._slow_s)
+        return think_in_turns(given)
 
     async def _answer(self, given: Any) -> Any:
         await asyncio.sleep(self._slow_s)
@@ -176,8 +185,8 @@ class Watched:
     async def list_extensions(self) -> Sequence[Extension]:
         return await self._context.list_extensions()
 
-    def record_usage(self, calls: int | None) -> None:
-        self._context.record_usage(calls)
+    def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
+        self._context.record_usage(calls, usage)
 
     async def step(
         self,
@@ -186,7 +195,7 @@ class Watched:
         *,
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
-        count: Count | None = None,
+        count: StepCount | None = None,
         mark: Mark | None = None,
     ) -> StepOutcome:
         self._points.reach()

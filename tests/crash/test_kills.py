@@ -17,7 +17,7 @@ from tests.crash.databases import forget_nodes
 from tests.crash.node import FURTHER, GIVEN, Plan
 from tests.crash.processes import Node, check_log, read_log
 from tests.crash.test_nodes import looking_at
-from tests.workflows.shapes import SHAPES, Shape
+from tests.workflows.shapes import LONG_SHAPES, SHAPES, Shape
 
 LEASE_S = 30.0
 """Long enough that none of those that are killed lives to take up the run of another."""
@@ -28,33 +28,21 @@ HEIR_LEASE_S = 1.5
 AT_ONCE = 2
 
 
-ALL_SHAPES: dict[str, Shape | CodeShape] = {**SHAPES, **CODE_SHAPES}
+from tests.crash.test_nodes import looking_at
+from tests.workflows.shapes import LONG_SHAPES, SHAPES, Shape
 
 
-def list_calls(entries: list[tuple[str, str, int]]) -> list[str]:
-    """The keys of the calls that began; effects of own functions are none."""
-    begun = [key for what, key, _ in entries if what == "begin"]
-    return [key for key in begun if not key.rpartition("/")[2].startswith(OWN)]
-
-
-async def list_recorded(database: str, folder: Path, names: Iterable[str]) -> set[str]:
-    """The keys of all effects whose outcomes the database has."""
-    async with looking_at(database, folder) as runs:
-        steps = [step for name in names for step in await runs.list_steps(name)]
-    return {f"{step.run_id.partition('/')[0]}/{step.step}" for step in steps}
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("shape", ALL_SHAPES)
 def test_a_run_killed_at_any_point_ends_as_an_undisturbed_one(
     shape: str, database: str, start: Start, tmp_path: Path
 ) -> None:
+    form = {**SHAPES, **LONG_SHAPES}[shape]
+
     def plan(name: str, **more: object) -> Plan:
         return Plan(
             database=database,
             nodes=str(tmp_path / f"nodes-{name}"),
             log=str(tmp_path / f"{name}.log"),
-            **{"start": {name: ALL_SHAPES[shape]}, "lease_s": LEASE_S} | more,  # type: ignore[arg-type]
+            **{"start": {name: form}, "lease_s": LEASE_S} | more,  # type: ignore[arg-type]
         )
 
     undisturbed = start(plan("undisturbed")).get_report()
@@ -62,7 +50,7 @@ def test_a_run_killed_at_any_point_ends_as_an_undisturbed_one(
     begun = list_calls(read_log(tmp_path / "undisturbed.log"))
     spent = len(begun) * (1 + FURTHER)
     used = undisturbed.calls["undisturbed"]
-    assert used == spent or (ALL_SHAPES[shape].cuts_off and used is not None and spent < used <= GIVEN)
+    assert used == spent or (form.cuts_off and used is not None and spent < used <= GIVEN)
     killed = {f"killed-{point}": point for point in range(1, undisturbed.passed + 1)}
     dying: list[Node] = []
     for name, point in killed.items():
@@ -75,7 +63,7 @@ def test_a_run_killed_at_any_point_ends_as_an_undisturbed_one(
     forget_nodes(database)
     recorded = asyncio.run(list_recorded(database, tmp_path, killed))
     log = tmp_path / "last.log"
-    heir = plan("last", start={}, wait_for=dict.fromkeys(killed, ALL_SHAPES[shape]), lease_s=HEIR_LEASE_S)
+    heir = plan("last", start={}, wait_for=dict.fromkeys(killed, form), lease_s=HEIR_LEASE_S)
     last = start(heir).get_report()
     again = {key for what, key, _ in read_log(log) if what == "begin"}
     assert not again & recorded, "a recorded step ran again"

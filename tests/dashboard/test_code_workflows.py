@@ -88,7 +88,7 @@ async def test_a_run_whose_code_no_worker_has_is_shown_with_the_remedy(
 async def test_a_run_whose_code_no_worker_has_needs_a_person() -> None:
     class Hub:
         async def read(self, principal: Principal, skill: str, arguments: Any = None) -> Any:
-            return {"steps": [], "imports": [], "missing": []}
+            return {"steps": [], "approvals": [], "imports": [], "missing": []}
 
     row = {"run": "mine", "workflow": "waits", "missing_code": "flows.py:waits (sha256:1…)"}
     hub: Any = Hub()

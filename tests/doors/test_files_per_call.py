@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from retinue.authoring.agent import Agent
-from retinue.mesh.directory.source_refresh import LOOK_S
+from retinue.mesh.directory.source_set import LOOK_S
 from retinue.settings import Settings
 from retinue.settings_tables import ImportsTable, ImportTable
 from tests.mcp.clients import connect, read_result, sessionless

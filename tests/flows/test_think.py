@@ -51,6 +51,18 @@ async def test_a_model_calls_skills_and_its_answer_is_the_value() -> None:
     assert len(model.requests) == 2
 
 
+async def test_a_person_is_asked_before_the_calls_that_approve_names() -> None:
+    @workflow
+    async def ask(run: Run) -> str:
+        answer: str = await run.think("1 + 2?", tools=["add"], approve="calc/*")
+        return answer
+
+    model = ScriptedModel(use(("calc__add", {"a": 1, "b": 2})), say("I do not know"))
+    run = await run_workflow(ask, {}, agents=[model.agent, make_adder()], approvals={"add": "not today"})
+    assert run.get() == "I do not know"
+    assert "not today" in model.list_results()[0]
+
+
 async def test_an_answer_is_of_the_type_that_is_asked_for() -> None:
     @workflow
     async def ask(run: Run) -> int:

@@ -194,6 +194,7 @@ async def test_a_server_error_is_unavailable(kind: Vendor, status: int) -> None:
     assert isinstance(error, ModelError)
     assert error.reason == "unavailable"
     assert error.kind.retryable
+    assert not error.is_lost
 
 
 @pytest.mark.parametrize("kind", VENDORS)
@@ -202,6 +203,7 @@ async def test_an_answer_without_its_end_is_unavailable_and_repeated(kind: Vendo
     assert isinstance(error, ModelError)
     assert error.reason == "unavailable"
     assert error.kind.retryable
+    assert error.is_lost
     clock = Clock()
     async with vendor(kind, EndEarly(), Say("the whole of it")) as server:
         assert (await retry(server, clock)).text == "the whole of it"
@@ -228,12 +230,14 @@ async def test_a_connection_that_breaks_or_fails_is_unavailable(kind: Vendor) ->
     error = await fail(kind, Cut())
     assert isinstance(error, ModelError)
     assert error.reason == "unavailable"
+    assert error.is_lost
     async with vendor(kind, Say("ok")) as server:
         gone = server
     async with model_of(gone) as model:
         with pytest.raises(ModelError) as caught:
             await model.complete(PROMPT, ignore_text)
     assert caught.value.reason == "unavailable"
+    assert not caught.value.is_lost, "nothing was sent"
 
 
 @pytest.mark.parametrize("kind", VENDORS)

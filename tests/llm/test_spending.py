@@ -10,10 +10,10 @@ import pytest
 
 from retinue.core.errors import BudgetSpentError, InvalidSettingError, StateDamagedError
 from retinue.llm.completion import ModelPrompt, Usage
-from retinue.llm.prompt_size import estimate_tokens
 from retinue.llm.prompts import ASK_INSTRUCTIONS, write_instructions
 from retinue.llm.spec import Budget, ModelSpec, Prices
 from retinue.llm.spending import MIN_ANSWER_TOKENS, Ledger, read_day
+from retinue.thinking.prompt_size import estimate_tokens
 
 NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 PRICES = Prices(input=3.0, output=15.0)

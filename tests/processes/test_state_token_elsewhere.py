@@ -44,6 +44,8 @@ AT_HUB: dict[str, tuple[str, ...]] = {
     "rerun": ("x", "--from", "a"),
     "signal": ("x", "go"),
     "schedules": (),
+    "artifacts": (),
+    "approvals": (),
     "forget": ("agents/one",),
     "serve": ("one_agent_1_0_0.py",),
 }

@@ -301,6 +301,27 @@ async def test_a_full_disk_refuses_a_save_and_leaves_nothing(
     assert await mesh.store.measure() == (1, LEAST_BYTES)
 
 
+async def test_a_full_disk_leaves_no_part_of_a_fetched_file(
+    mesh: Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = await mesh.save(b"content", name="a.txt")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "kept.txt").write_bytes(b"kept")
+
+    def fail(_source: object, _target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", fail)
+        patched.setattr(Path, "replace", fail)
+        for target in (folder, folder / "kept.txt"):
+            with pytest.raises(StorageFullError):
+                await artifact.save(target)
+    assert list_names(folder) == ["kept.txt"]
+    assert (folder / "kept.txt").read_bytes() == b"kept"
+
+
 async def test_what_a_killed_process_left_is_removed_and_never_counted(mesh: Mesh) -> None:
     kept = await mesh.save(b"kept")
     files = mesh.list_files()

@@ -4,48 +4,67 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.thinking.limits import Limits, Reserve, Spent, batch_time_s, estimate_tokens
+from retinue.core.allowance import Allowance, Amount
+from retinue.thinking.limits import Limits, Spent, batch_time_s
 from retinue.thinking.repeats import ENDS_AT, TOLD_AT, Repeats, call_key
 
-RESERVE = Reserve(1_000)
+PROMPT = 1_000
+
+
+def left_of(tokens: int | None, dollars: float | None = None) -> Allowance:
+    return Allowance.of(tokens, dollars) or Allowance()
 
 
 @pytest.mark.parametrize(
-    ("spent", "limit"),
+    ("spent", "left", "limit"),
     [
-        (Spent(), None),
-        (Spent(turns=19), None),
-        (Spent(turns=20), "turns"),
-        (Spent(calls=60), None),
-        (Spent(tokens=196_700), None),
-        (Spent(tokens=196_800), "tokens"),
-        (Spent(time_s=599.0), None),
-        (Spent(time_s=600.0), "time"),
-        (Spent(dollars=100.0), None),
+        (Spent(), 200_000, None),
+        (Spent(turns=19), 200_000, None),
+        (Spent(turns=20), 200_000, "turns"),
+        (Spent(calls=60), 200_000, None),
+        (Spent(), 2 * PROMPT + 1_024 + 256, None),
+        (Spent(), 2 * PROMPT + 1_024 + 255, "tokens"),
+        (Spent(), None, None),
+        (Spent(time_s=599.0), 200_000, None),
+        (Spent(time_s=600.0), 200_000, "time"),
     ],
 )
-def test_a_limit_ends_a_loop_before_the_request_that_would_exceed_it(spent: Spent, limit: str | None) -> None:
-    assert spent.find_limit(Limits(), RESERVE) == limit
+def test_a_limit_ends_a_loop_before_the_request_that_would_exceed_it(
+    spent: Spent, left: int | None, limit: str | None
+) -> None:
+    assert spent.find_limit(Limits(), left_of(left), PROMPT) == limit
 
 
-def test_money_ends_a_loop_only_where_it_is_limited() -> None:
-    assert Spent(dollars=0.5).find_limit(Limits(dollars=0.5), RESERVE) == "dollars"
-    assert Spent(dollars=0.4).find_limit(Limits(dollars=0.5), RESERVE) is None
+def test_money_ends_a_loop_once_its_price_is_known() -> None:
+    spent = Spent().with_request({"input_tokens": 900, "output_tokens": 100, "cost_usd": 0.01})
+    assert Spent().find_limit(Limits(), left_of(None, 0.01), PROMPT) is None
+    assert spent.find_limit(Limits(), left_of(None, 0.07), PROMPT) == "dollars"
+    assert spent.find_limit(Limits(), left_of(None, 0.08), PROMPT) is None
+    assert Spent().find_limit(Limits(), left_of(None, 0.0), PROMPT) == "dollars"
 
 
-def test_a_request_counts_what_it_used_and_its_reservation_for_each_time_without_an_answer() -> None:
-    usage = {"input_tokens": 900, "output_tokens": 20, "cost_usd": 0.01}
-    spent = Spent().with_request(usage, RESERVE)
-    assert (spent.turns, spent.tokens, spent.dollars) == (1, 920, 0.01)
-    assert Spent().with_request(usage, RESERVE, unknown=1).tokens == 920 + RESERVE.tokens
-    assert Spent().with_request(None, RESERVE, unknown=2).tokens == 2 * RESERVE.tokens
-    assert Spent().with_request(None, RESERVE).tokens == 0
+def test_a_request_asks_for_an_answer_that_leaves_room_for_the_last_one() -> None:
+    answer, most = Spent().ask_for(left_of(5_000), PROMPT)
+    assert answer == 5_000 - 2 * PROMPT - 1_024
+    assert most.tokens == PROMPT + answer
+    last, _ = Spent().ask_for(left_of(3_000), PROMPT, is_last=True)
+    assert last == 2_000
+    longest, _ = Spent().ask_for(left_of(None), PROMPT)
+    assert longest == 8_192
 
 
-def test_an_image_counts_the_same_whatever_its_size() -> None:
-    small = estimate_tokens({"data": "A" * 100, "mime_type": "image/png"})
-    large = estimate_tokens({"data": "A" * 1_000_000, "mime_type": "image/png"})
-    assert small == large > 1_000
+def test_an_interrupted_request_counts_with_a_share_and_not_with_all_that_is_left() -> None:
+    spent = Spent().with_request({"input_tokens": 900, "output_tokens": 100, "cost_usd": 0.01})
+    _, most = spent.ask_for(left_of(200_000, 100.0), PROMPT)
+    assert most.tokens == 9_192
+    assert most.dollars == pytest.approx(0.37, abs=0.01)
+    dearer = spent.with_higher_price().ask_for(left_of(200_000, 100.0), PROMPT)[1]
+    assert dearer.dollars == pytest.approx(0.74, abs=0.02)
+
+
+def test_what_is_spent_is_told_in_dollars() -> None:
+    spent = Spent(turns=2).with_amount(Amount(500, 20_000)).with_calls(3).with_time(1.5)
+    assert spent.to_json() == {"turns": 2, "calls": 3, "tokens": 500, "dollars": 0.02, "time_s": 1.5}
 
 
 def test_calls_at_once_take_as_long_as_the_longest_or_as_their_places_allow() -> None:

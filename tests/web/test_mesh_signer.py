@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.core.allowance import Allowance
 from retinue.core.call import TraceContext
 from retinue.core.errors import StateDamagedError
 from retinue.storage.state import State
@@ -35,6 +36,13 @@ def test_a_damaged_key_is_said_so_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "keys" / "mesh.key").write_text("short")
     with pytest.raises(StateDamagedError, match="no key"):
         state.mesh_key()
+
+
+def test_two_equal_messages_of_a_limited_chain_in_one_millisecond_are_both_believed() -> None:
+    signer, receiver = MeshSigner(b"k" * 32, clock=lambda: 100.0), MeshSigner(b"k" * 32, clock=lambda: 100.0)
+    limited = TRACE.with_allowance(Allowance(100, None))
+    for _ in range(20):
+        assert receiver.verify(signer.sign(limited, "b", "work"), "b", "work") is None
 
 
 def test_processes_of_one_state_believe_each_other_once(tmp_path: Path) -> None:

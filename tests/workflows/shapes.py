@@ -3,17 +3,21 @@
 Their skills: ``add`` gives ``{n: n + 1}``; ``flaky`` fails at first, then gives ``{n: 10 n}``; ``hang``
 never ends; ``late`` gives ``{n: n + 1}`` once a ``hang`` of its run has begun, so that a race against it has
 begun before it is won. The agents one, two and three answer a prompt with its number, so does ``tardy``,
-late; ``idle`` hangs.
+late; ``idle`` hangs. The model ``thinker`` makes three calls of ``add`` in each turn that it is asked
+for, and then answers the sum of their results (`think_in_turns`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from retinue.thinking.completion import AssistantMessage, CompletionRequest, ToolMessage
 from retinue.workflows.definitions.loading import load
 from retinue.workflows.library import Library, StoredText, WorkflowBundle, bundle
+from tests.support.thinking import say, use
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,31 @@ class _Texts:
 
 def _write_text(name: str, steps: str) -> str:
     return f"name: {name}\nsteps:\n{steps}"
+
+
+def _think(turns: int) -> Shape:
+    return Shape(f"""
+- {{id: a, skill: add}}
+- id: t
+  think: {{model: thinker, prompt: "turns: {turns}", tools: ["adder/*"]}}
+- {{id: b, skill: add, with: {{n: "${{{{ int(steps.t.output) }}}}"}}}}
+""")
+
+
+def think_in_turns(arguments: Any) -> Any:
+    """The next reply of the model ``thinker`` to a conversation."""
+    request = CompletionRequest.from_json(arguments)
+    turn = sum(isinstance(message, AssistantMessage) for message in request.messages)
+    asked = request.messages[0].to_json()["content"][0]["text"]
+    if turn < int(asked.removeprefix("turns: ")):
+        return use(*(("adder__add", {"n": 10 * turn + place}) for place in range(3))).to_json()
+    texts = [
+        str(result.content[0].value)
+        for message in request.messages
+        if isinstance(message, ToolMessage)
+        for result in message.results
+    ]
+    return say(str(sum(int(n) for text in texts for n in re.findall(r'"n":(\d+)', text)))).to_json()
 
 
 SHAPES = {
@@ -195,6 +224,7 @@ SHAPES = {
 """,
         signals={"ask": {"n": 4}, "go": 7},
     ),
+    "think": _think(2),
     "compensation that is tried again": Shape("""
 - id: l
   loop: {max: 1}
@@ -206,6 +236,9 @@ SHAPES = {
 - {id: d, skill: add, with: {n: "${{ size(steps.l.error.compensated.filter(one, one.ok)) }}"}}
 """),
 }
+
+LONG_SHAPES = {"think in six turns": _think(6)}
+"""For tests that have time."""
 
 HALF_DONE = Shape("""
 - {id: a, skill: add}

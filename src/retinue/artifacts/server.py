@@ -159,26 +159,18 @@ class ArtifactEndpoint:
                 "this token lists its own artifacts only", remedy="use the token of the hub's state"
             )
         whose = None if wants_all else caller.id
-        store = self._open_store()
-        rows = await store.list_all(
-            caller=whose, after=_number(query.get("after")), limit=_limit(query.get("limit"))
+        body = await list_artifacts(
+            self._open_store(),
+            whose,
+            after=_number(query.get("after")),
+            limit=_limit(query.get("limit")),
         )
-        count, size_bytes = await store.measure(whose)
-        quota = store.limits.quota_bytes if wants_all else store.limits.caller_bytes
-        body = {
-            "artifacts": [_render(row) for row in rows],
-            "count": count,
-            "bytes": size_bytes,
-            "quota_bytes": quota,
-        }
         return Response(orjson.dumps(body), media_type="application/json")
 
     async def show(self, request: Request) -> Response:
         """GET …/<digest>/holders: the link, with the savers if the caller may see them, and its runs."""
         caller, digest = identity_of(request.scope).principal, request.path_params["digest"]
-        store = self._open_store()
-        row = _render(await store.show(digest))
-        row["is_held_by_run"] = await store.is_held_by_run(digest)
+        row = await show_artifact(self._open_store(), digest)
         if not sees_all(caller):
             row["callers"] = [one for one in row["callers"] if one == caller.id]
         return Response(orjson.dumps(row), media_type="application/json")
@@ -217,6 +209,27 @@ class _PiecesResponse(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._pieces):
             await super().__call__(scope, receive, send)
+
+
+async def list_artifacts(
+    store: StoredArtifacts, caller: str | None, *, after: float | None = None, limit: int = 100
+) -> dict[str, Any]:
+    """The artifacts that a caller has saved, or all, newest first, with their number, bytes and quota."""
+    rows = await store.list_all(caller=caller, after=after, limit=limit)
+    count, size_bytes = await store.measure(caller)
+    quota = store.limits.quota_bytes if caller is None else store.limits.caller_bytes
+    return {
+        "artifacts": [_render(row) for row in rows],
+        "count": count,
+        "bytes": size_bytes,
+        "quota_bytes": quota,
+    }
+
+
+async def show_artifact(store: StoredArtifacts, digest: str) -> dict[str, Any]:
+    """The link of an artifact, when and by whom it was saved, and whether a run holds it."""
+    row = _render(await store.show(digest))
+    return {**row, "is_held_by_run": await store.is_held_by_run(digest)}
 
 
 def with_errors(handler: Handler) -> Handler:

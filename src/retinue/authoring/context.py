@@ -11,6 +11,8 @@ from typing import Any, TypeVar, overload
 
 from retinue.authoring.forms import make_form
 from retinue.authoring.servers import McpServer
+from retinue.core.allowance import Allowance, Amount, to_microdollars
+from retinue.core.budget import CallLimits, read_budget
 from retinue.core.call import Call, Outcome, Principal, TextPiece, TraceContext, new_id
 from retinue.core.errors import (
     CallTimedOutError,
@@ -26,6 +28,7 @@ from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, Answers, ask_agents
 from retinue.mesh.asking.query import MatchType, Query, make_query
 from retinue.mesh.channel import ASKABLE, Channel, LogLevel, NullChannel, Root, run_within
 from retinue.mesh.dispatch import Calls
+from retinue.mesh.guard.spending import ModelSpending
 from retinue.mesh.guard.trace_guard import AdmittedCall, OutgoingCall
 from retinue.mesh.health.failure_policy import status_of
 from retinue.mesh.servers import Ask, ServerRequest, Servers
@@ -95,6 +98,33 @@ class Context:
     def calls_left(self) -> int:
         """How many further calls this call may cause."""
         return self._admitted.budget.left
+
+    @property
+    def tokens_left(self) -> int | None:
+        """How many tokens this call and its further calls may still spend on models; None = no limit."""
+        spending = self._admitted.spending
+        return None if spending is None or spending.left.tokens is None else max(spending.left.tokens, 0)
+
+    @property
+    def dollars_left(self) -> float | None:
+        """How many US dollars this call and its further calls may still spend on models; None = no limit."""
+        spending = self._admitted.spending
+        return None if spending is None or spending.left.dollars is None else max(spending.left.dollars, 0.0)
+
+    @property
+    def allowance(self) -> Allowance | None:
+        """The tokens and the money of `tokens_left` and `dollars_left`; None = no limit."""
+        spending = self._admitted.spending
+        return None if spending is None else spending.left
+
+    def reserve(self, tokens: int, dollars: float = 0.0, *, asked: str = "a model") -> ModelSpending:
+        """Reserve what a request to a model may spend at most, for a skill that calls a model itself.
+
+        ``with ctx.reserve(tokens=9_000, dollars=0.02) as spending: …; spending.settle({"input_tokens": …,
+        "output_tokens": …, "cost_usd": …})``. Entering raises BudgetSpentError if the chain of calls has less
+        left. The usage is added to that of the outcome; without ``settle`` the whole reservation counts.
+        """
+        return ModelSpending(self._admitted, Amount(tokens, to_microdollars(dollars)), asked)
 
     @property
     def cancelled(self) -> bool:
@@ -181,13 +211,17 @@ class Context:
         agent: str | None = None,
         version: str | None = None,
         timeout_s: float | None = None,
+        budget: CallLimits | None = None,
     ) -> Any:
         """Call a skill of another agent, found by the skill's id, and return its value.
 
-        The call carries the trace, deadline and budget of this one. Raises the error of a failed call (a
-        RetinueError).
+        The call carries the trace, deadline and a share of the budget of this one. ``budget`` makes that
+        share smaller: a number of further calls, or ``{"calls": …, "tokens": …, "dollars": …}``. Raises the
+        error of a failed call (a RetinueError).
         """
-        outcome = await self.ask(skill, arguments, agent=agent, version=version, timeout_s=timeout_s)
+        outcome = await self.ask(
+            skill, arguments, agent=agent, version=version, timeout_s=timeout_s, budget=budget
+        )
         return outcome.get()
 
     async def ask(
@@ -198,8 +232,10 @@ class Context:
         agent: str | None = None,
         version: str | None = None,
         timeout_s: float | None = None,
+        budget: CallLimits | None = None,
     ) -> Outcome:
         """As ``call``, but returns the whole outcome: a failure is data."""
+        most_calls, most = (None, None) if budget is None else read_budget(budget)
         loop_time = asyncio.get_running_loop().time()
         limit_s = self._agent_call_s if timeout_s is None else timeout_s
         setting = "timeouts.agent_call_s" if timeout_s is None else "the timeout_s of this ctx.call"
@@ -211,8 +247,13 @@ class Context:
         # A person answers in minutes: where one can be asked, the limit is kept here, and pauses meanwhile.
         is_pausable = self._until is None and not ASKABLE.isdisjoint(self._channel.capabilities)
         call_id = new_id()
+        siblings = 1
+        if self._admitted.trace.extension is not None and (spending := self._admitted.spending) is not None:
+            siblings = await spending.count_siblings()
         try:
-            outgoing = self._admitted.further_call(None if is_pausable else limit_s)
+            outgoing = self._admitted.further_call(
+                None if is_pausable else limit_s, siblings=siblings, most=most, most_calls=most_calls
+            )
         except GuardError as refused:
             return Outcome(call_id, skill, "refused", error=refused)
         with outgoing:
@@ -231,7 +272,7 @@ class Context:
                 outcome = await self._dispatch_within(limit_s, call)
             else:
                 outcome = await self._mesh.dispatch(call, self._channel)
-            outgoing.record_usage(outcome.calls_used)
+            outgoing.record_usage(outcome.calls_used, outcome.usage)
         if outcome.error is not None:
             error = rebuild_error(outcome.error)
             if setting and is_callers_time(error):
@@ -358,6 +399,33 @@ class Context:
                 deadline=min(known, default=None),
             )
             outcome = await self._mesh.dispatch(call, self._channel)
+            outgoing.record_usage(outcome.calls_used, outcome.usage)
+        return outcome
+
+    async def ask_as_caller(self, skill: str, arguments: Mapping[str, Any], *, agent: str) -> Outcome:
+        """A further call with the rights of this call's caller, for as long as the caller waits.
+
+        A failure is data, also that of the trace guard.
+        """
+        call_id, until = new_id(), self._until
+        left_s = None if until is None else max(0.001, until - asyncio.get_running_loop().time())
+        try:
+            outgoing = self._admitted.further_call(left_s)
+        except GuardError as refused:
+            return Outcome(call_id, skill, "refused", error=refused)
+        with outgoing:
+            call = replace(
+                self._call,
+                id=call_id,
+                skill=skill,
+                arguments=dict(arguments),
+                agent=agent,
+                version_range=None,
+                trace=outgoing.trace,
+                deadline=until,
+                idempotency_key=None,
+            )
+            outcome = await self._mesh.dispatch(call, self._channel)
             outgoing.record_usage(outcome.calls_used)
         return outcome
 
@@ -383,7 +451,7 @@ class Context:
                 idempotency_key=None,
             )
             outcome = await self._mesh.dispatch(call, NullChannel())
-            outgoing.record_usage(outcome.calls_used)
+            outgoing.record_usage(outcome.calls_used, outcome.usage)
         return outcome
 
     async def ask_agents(

@@ -40,6 +40,28 @@ def hub_option(command: F) -> F:
     )(command)
 
 
+def budget_options(command: F) -> F:
+    """``--tokens N`` and ``--dollars X``: what the call and the calls that it causes may spend on models."""
+    command = click.option(
+        "--dollars",
+        metavar="X",
+        type=click.FloatRange(min=0),
+        help="Spend at most so many US dollars on models, including all further calls.",
+    )(command)
+    return click.option(
+        "--tokens",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="Spend at most so many tokens on models, including all further calls.",
+    )(command)
+
+
+def join_budget(tokens: int | None, dollars: float | None) -> dict[str, float] | None:
+    """The budget of these options, None without any."""
+    limits = {"tokens": tokens, "dollars": dollars}
+    return {key: limit for key, limit in limits.items() if limit is not None} or None
+
+
 HUB_PARAMETER = "hub"
 """The name of the parameter of ``--hub``, of commands and of the program."""
 

@@ -62,6 +62,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "call": ("calling.skills:call", "Call a skill on any agent that offers it."),
         "stubs": ("calling.stubs:stubs", "Make a Python module with a typed function for each skill."),
         "ask": ("calling.ask:ask", "Ask agents what they can do now."),
+        "artifacts": (
+            "calling.artifacts:artifacts",
+            "List, save, fetch, show and delete artifacts: files that agents and people pass on by links.",
+        ),
         "connect": ("managing.connect:connect", "Connect an MCP client to the hub."),
         "import": ("managing.add_imports:import_", "Import an MCP server, an HTTP API or an A2A agent."),
         "imports": (
@@ -83,6 +87,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "schedules": (
             "calling.schedules:schedules",
             "List the schedules and triggers of workflows, add, pause, resume, remove and run them.",
+        ),
+        "approvals": (
+            "calling.approvals:approvals",
+            "List, show, approve and deny the calls that wait for a person.",
         ),
         "resume": ("calling.runs:resume", "Resume a run."),
         "cancel": ("calling.runs:cancel", "Cancel a run, its branches and the calls in flight."),

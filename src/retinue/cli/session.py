@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, MutableMapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
@@ -50,6 +50,12 @@ class CommandSession:
         from retinue.client.hub_choice import choose_hub
 
         return choose_hub(self.state, option, os.environ)
+
+    def as_owner(self, hub: HubChoice | None) -> HubChoice | None:
+        """The choice with the owner's token, where it would get the token of the state."""
+        if hub is None or hub.token != self.state.local_token():
+            return hub
+        return replace(hub, token=self.state.owner_token())
 
     @asynccontextmanager
     async def client(self, hub: HubChoice | None = None) -> AsyncIterator[MeshClient]:
@@ -124,11 +130,16 @@ def run_command(command: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(command)
 
 
-def ask_hub(skill: str, arguments: Mapping[str, Any], hub: str | None) -> Any:
-    """The value of a skill of the hub that ``hub`` names (`hub_option`); without a hub, of this process."""
+def ask_hub(skill: str, arguments: Mapping[str, Any], hub: str | None, *, as_owner: bool = False) -> Any:
+    """The value of a skill of the hub that ``hub`` names (`hub_option`); without a hub, of this process.
+
+    ``as_owner`` = the hub of this state gets the token of its owner.
+    """
 
     async def ask() -> Any:
-        async with open_session().hub_client(hub) as client:
+        session = open_session()
+        chosen = session.choose_hub(hub)
+        async with session.client(session.as_owner(chosen) if as_owner else chosen) as client:
             return await client.get(skill, arguments)
 
     return run_command(ask())

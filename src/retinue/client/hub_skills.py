@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.client.mesh_client import MeshClient
 from retinue.core.errors import RetinueError, UnknownSkillError
 from retinue.core.remote_faults import rebuild_error
+
+if TYPE_CHECKING:
+    from retinue.core.budget import CallLimits
 
 Json = dict[str, Any]
 
@@ -26,6 +29,10 @@ class HubSkills:
         """The reply of a skill whose repetition does nothing more."""
         return await self._ask(skill, arguments, timeout_s, is_repeatable=True)
 
+    async def start_run(self, asked: Mapping[str, Any], budget: CallLimits | None) -> None:
+        """Start a run within a budget; its id makes a repetition safe."""
+        await self._ask("start_run", asked, None, is_repeatable=True, budget=budget)
+
     async def change(
         self, skill: str, arguments: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
     ) -> Any:
@@ -33,11 +40,18 @@ class HubSkills:
         return await self._ask(skill, arguments, timeout_s, is_repeatable=False)
 
     async def _ask(
-        self, skill: str, arguments: Mapping[str, Any] | None, timeout_s: float | None, *, is_repeatable: bool
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None,
+        timeout_s: float | None,
+        *,
+        is_repeatable: bool,
+        budget: CallLimits | None = None,
     ) -> Any:
         limit_s = self.timeout_s if timeout_s is None else timeout_s
+        options: dict[str, Any] = {} if budget is None else {"budget": budget}
         outcome = await self.client.ask(
-            skill, arguments, timeout_s=limit_s, setting="timeout_s", is_repeatable=is_repeatable
+            skill, arguments, timeout_s=limit_s, setting="timeout_s", is_repeatable=is_repeatable, **options
         )
         if outcome.error is not None:
             raise _explain(rebuild_error(outcome.error), skill)

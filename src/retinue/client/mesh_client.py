@@ -14,6 +14,7 @@ from retinue.core.errors import CallTimedOutError, InvalidParametersError, Probl
 from retinue.mesh.guard.trace_guard import new_trace
 
 if TYPE_CHECKING:
+    from retinue.core.budget import CallLimits
     from retinue.mesh.channel import Channel
     from retinue.mesh.dispatch import Calls  # with schemas and routing, which the hub applies
 
@@ -26,15 +27,15 @@ class CallOptions:
     """The options of one call.
 
     ``agent`` names the agent, ``version`` a range such as ``>=1.2,<2``. ``key`` is an idempotency key.
-    ``budget`` bounds the further calls that the call may cause. ``setting`` names the time limit in the error
-    of a call that exceeds it. ``is_repeatable``: the call only reads, so that it may be sent again.
+    ``budget`` bounds the further calls, tokens and dollars of the call. ``setting`` names the time limit in
+    the error of a call that exceeds it. ``is_repeatable``: the call only reads, so that it may be sent again.
     """
 
     agent: str | None = None
     version: str | None = None
     key: str | None = None
     timeout_s: float = TIMEOUT_S
-    budget: int | None = None
+    budget: CallLimits | None = None
     setting: str = "the caller's timeout"
     is_repeatable: bool = False
 
@@ -106,7 +107,9 @@ class MeshClient:
             outcome = await waiting
             if outcome.error is None or repeated >= self.retries:
                 return outcome
-            is_repeatable = options.is_repeatable or options.key is not None
+            # what a lost call has spent is unknown, so that another one could spend too much
+            is_keyed = options.key is not None and call.trace.extension is None
+            is_repeatable = options.is_repeatable or is_keyed
             wait_s = find_wait(outcome.error, repeated, is_repeatable=is_repeatable)
             if wait_s is None or _is_over(call, wait_s):
                 return outcome
@@ -121,20 +124,24 @@ def _is_over(call: Call, wait_s: float) -> bool:
 
 def _make_call(skill: str, arguments: Mapping[str, Any] | None, options: CallOptions, endpoint: str) -> Call:
     """Raises InvalidParametersError for an option of another form."""
-    key, budget = options.key, options.budget
+    key = options.key
     if key is not None and not (0 < len(key) <= MAX_KEY_LENGTH and key.isascii() and key.isprintable()):
         problem = f"key is not 1 to {MAX_KEY_LENGTH} printable ASCII characters"
         raise InvalidParametersError([Problem("key", problem)])
-    if budget is not None and budget < 0:
-        raise InvalidParametersError([Problem("budget", f"budget is {budget}, and not a number of calls")])
     trace = new_trace()
+    if options.budget is not None:
+        # imported here, because most calls have none
+        from retinue.core.budget import read_budget
+
+        calls, allowance = read_budget(options.budget)
+        trace = replace(trace, calls_left=calls).with_allowance(allowance)
     return Call(
         id=new_id(),
         skill=skill,
         arguments=dict(arguments or {}),
         principal=LOCAL,
         endpoint=endpoint,
-        trace=trace if budget is None else replace(trace, calls_left=budget),
+        trace=trace,
         agent=options.agent,
         version_range=options.version,
         idempotency_key=key,

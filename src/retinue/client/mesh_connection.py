@@ -16,7 +16,7 @@ from retinue.client.found_skills import FoundSkills
 from retinue.client.hub_skills import HubSkills, read_agents
 from retinue.client.mesh_client import CallOptions, MeshClient
 from retinue.client.received_parts import receive, value_with_parts
-from retinue.client.run_handle import RunHandle
+from retinue.client.run_handle import RunHandle, lacks_parameter
 from retinue.client.updates import CallerChannel, CallUpdate, QuestionHandler
 from retinue.core.call import Outcome
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, Problem
@@ -25,6 +25,7 @@ from retinue.core.remote_faults import rebuild_error
 
 if TYPE_CHECKING:
     from retinue.client.hub_choice import HubChoice
+    from retinue.core.budget import CallLimits
     from retinue.mesh.artifacts import Artifact, ArtifactStore, Content
     from retinue.mesh.asking.fanout import Answers
     from retinue.mesh.asking.query import MatchType
@@ -227,7 +228,7 @@ class MeshConnection:
         version: str | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
-        budget: int | None = None,
+        budget: CallLimits | None = None,
         **keywords: Any,
     ) -> T: ...
 
@@ -243,7 +244,7 @@ class MeshConnection:
         version: str | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
-        budget: int | None = None,
+        budget: CallLimits | None = None,
         **keywords: Any,
     ) -> Any: ...
 
@@ -258,14 +259,15 @@ class MeshConnection:
         version: str | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
-        budget: int | None = None,
+        budget: CallLimits | None = None,
         **keywords: Any,
     ) -> Any:
         """Call a skill, found by its id, and return its value; raises the error of a failed call.
 
         The arguments are a mapping or keywords. ``into`` makes the value a pydantic model, a dataclass or
         another type; ``agent`` names the agent, ``version`` a range such as ``>=1.2,<2``; ``timeout_s``
-        replaces the time limit of `connect`; ``budget`` bounds the further calls that the call may cause.
+        replaces the time limit of `connect`; ``budget`` bounds the further calls that the call may cause, or
+        ``{"calls": …, "tokens": …, "dollars": …}`` also what the whole chain spends on models.
         With an idempotency ``key`` a lost call is sent again, and runs once. A result of an image, a sound or
         a file alone is a part with ``content`` and ``save(path)``, or a tuple of them.
         """
@@ -290,7 +292,7 @@ class MeshConnection:
         version: str | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
-        budget: int | None = None,
+        budget: CallLimits | None = None,
         **keywords: Any,
     ) -> Outcome:
         """As `call`, but returns the whole outcome: a failure is data."""
@@ -311,7 +313,7 @@ class MeshConnection:
         agent: str | None = None,
         version: str | None = None,
         timeout_s: float | None = None,
-        budget: int | None = None,
+        budget: CallLimits | None = None,
         **keywords: Any,
     ) -> AsyncGenerator[CallUpdate, None]:
         """Call a skill and iterate over its progress and log lines; the last update has the outcome.
@@ -351,21 +353,31 @@ class MeshConnection:
         id: str | None = None,  # noqa: A002 - the word of the command line
         agents: Mapping[str, str] | None = None,
         timeouts: Mapping[str, Any] | None = None,
+        budget: CallLimits | None = None,
+        progress: bool = False,
     ) -> RunHandle:
         """Start a run of a stored workflow, by its name, or of a definition; returns once it is stored.
 
         The same ``id`` with the same input is the same run, also of another program; without one the run gets
-        a random id. ``agents`` and ``timeouts`` (such as ``5m``) replace those of steps, by step id. Raises
-        DefinitionError for what would surely fail, and RunConflictError for an id of another run.
+        a random id. ``agents`` and ``timeouts`` (such as ``5m``) replace those of steps, by step id;
+        ``budget`` is as of `call`. With ``progress`` the events of the run include what its steps report and
+        write. Raises DefinitionError for what would surely fail, and RunConflictError for an id of another
+        run.
         """
         run = uuid.uuid4().hex if id is None else id
         asked: dict[str, Any] = {"workflow": workflow, "input": as_links(input), "run": run}
         overrides = {
             kind: dict(steps) for kind, steps in (("agents", agents), ("timeouts", timeouts)) if steps
         }
-        # the id makes a repetition safe
-        await self._hub.read("start_run", asked | ({"overrides": overrides} if overrides else {}))
-        return RunHandle(run, self._hub)
+        asked |= {"overrides": overrides} if overrides else {}
+        try:
+            # the id makes a repetition safe
+            await self._hub.start_run(asked | ({"progress": True} if progress else {}), budget)
+        except InvalidParametersError as error:
+            if not progress or not lacks_parameter(error, "progress"):
+                raise
+            await self._hub.start_run(asked, budget)
+        return RunHandle(run, self._hub, progress)
 
     def run(self, id: str) -> RunHandle:  # noqa: A002 - as of start
         """The run of this id, which another program may have started; sends nothing."""

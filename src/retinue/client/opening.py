@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retinue.client.hub_artifacts import LazyArtifacts
 from retinue.client.hub_choice import HubChoice, choose_hub
 from retinue.client.hub_dispatch import HubDispatch
 from retinue.client.mesh_client import MeshClient
 from retinue.client.mesh_connection import MeshConnection
 from retinue.core.error_kinds.execution import HUB
 from retinue.core.errors import AgentUnreachableError, InvalidSettingError
+from retinue.mesh.lazy_artifacts import LazyArtifacts
 from retinue.storage.state import State, find_state_folder
 
 if TYPE_CHECKING:
+    from retinue.artifacts.client import HubArtifacts
     from retinue.client.updates import QuestionHandler
 
 ENDPOINT = "client"
@@ -46,8 +48,15 @@ def open_connection(
         on_question=on_question,
         close=dispatch.aclose,
         choose=choice.choose,
-        artifacts=LazyArtifacts(dispatch.find_artifact_server),
+        artifacts=LazyArtifacts(partial(_open_artifacts, dispatch)),
     )
+
+
+def _open_artifacts(dispatch: HubDispatch) -> HubArtifacts:
+    # imported here, because most programs use no file
+    from retinue.artifacts.client import HubArtifacts
+
+    return HubArtifacts(dispatch.find_artifact_server)
 
 
 class _Choice:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
@@ -19,6 +20,7 @@ from retinue.core.errors import (
     CallCancelledError,
     CallTimedOutError,
     ExecutionFailedError,
+    InvalidParametersError,
     LimitedError,
     StepFailedError,
 )
@@ -33,6 +35,8 @@ _PATIENCE_S = 60.0
 
 _AGAIN_S = 0.5
 
+_ENDS = ("step_finished", "run_finished")
+
 
 @dataclass(slots=True)
 class RunHandle:
@@ -40,18 +44,24 @@ class RunHandle:
 
     id: str
     _hub: HubSkills
+    _progress: bool = False
     _patience_s: float = _PATIENCE_S
 
-    async def events(self, *, after: int = 0) -> AsyncGenerator[RunUpdate, None]:
+    async def events(
+        self, *, after: int = 0, progress: bool | None = None
+    ) -> AsyncGenerator[RunUpdate, None]:
         """The events of the run after the number ``after``, each once, until the run has ended.
 
-        A hub that goes away meanwhile is waited for, for a minute. Raises AgentUnreachableError after that,
-        and UnknownRunError.
+        With ``progress`` also what steps report while they run, and the pieces of texts that they write;
+        None means as the run was started here. Steps that began before are not heard. A hub that goes away
+        meanwhile is waited for, for a minute. Raises AgentUnreachableError after that, and UnknownRunError.
         """
-        async with aclosing(self._follow(after)) as replies:
+        progress = self._progress if progress is None else progress
+        async with aclosing(self._follow(after, progress=progress)) as replies:
             async for reply in replies:
-                for row in reply["events"]:
-                    yield RunUpdate.from_row(row)
+                for update in _read_updates(reply, after):
+                    yield update
+                after = reply["next"]
 
     @overload
     async def result(self, *, timeout_s: float | None = None) -> Any: ...
@@ -109,7 +119,7 @@ class RunHandle:
         """Resume a cancelled run where it stopped, or the undoing of a run that failed half undone."""
         await self._hub.read("resume_run", {"run": self.id})
 
-    async def extend(self, **limits: Any) -> None:
+    async def extend(self, /, **limits: Any) -> None:
         """Continue a run that reached a limit of a step ``think``, with higher limits.
 
         They are keys of ``limits`` of the step, such as ``turns=20``. Raises InvalidParametersError for a
@@ -125,15 +135,22 @@ class RunHandle:
         """
         new = uuid.uuid4().hex if id is None else id
         await self._hub.change("rerun_run", {"run": self.id, "from_step": from_step, "new_run": new})
-        return RunHandle(new, self._hub, self._patience_s)
+        return RunHandle(new, self._hub, _patience_s=self._patience_s)
 
-    async def _follow(self, after: int) -> AsyncGenerator[Mapping[str, Any], None]:
+    async def _follow(self, after: int, *, progress: bool = False) -> AsyncGenerator[Mapping[str, Any], None]:
         """The replies of ``follow_run`` until the one that says that the run is done."""
-        has_answered, away_since = False, None
+        has_answered, away_since, reported = False, None, 0
         while True:
-            asked = {"run": self.id, "after": after, "wait_s": FOLLOW_WAIT_S}
+            asked: dict[str, Any] = {"run": self.id, "after": after, "wait_s": FOLLOW_WAIT_S}
+            if progress:
+                asked["progress_after"] = reported
             try:
                 reply = await self._hub.read("follow_run", asked, timeout_s=FOLLOW_WAIT_S + 40)
+            except InvalidParametersError as error:
+                if not progress or not lacks_parameter(error, "progress_after"):
+                    raise
+                progress = False
+                continue
             except (AgentUnreachableError, BusyError):
                 now = asyncio.get_running_loop().time()
                 away_since = now if away_since is None else away_since
@@ -142,10 +159,32 @@ class RunHandle:
                 await asyncio.sleep(_AGAIN_S)
                 continue
             has_answered, away_since = True, None
-            after = reply["next"]
+            after, reported = reply["next"], reply.get("next_progress", reported)
             yield reply
             if reply["done"]:
                 return
+
+
+def _read_updates(reply: Mapping[str, Any], after: int) -> Iterator[RunUpdate]:
+    """The events of a reply; a step's reports stand before its end, the others behind all events."""
+    reports = deque(reply.get("progress", ()))
+    for row in reply["events"]:
+        if row["event"] in _ENDS:
+            step = row.get("step", "") if row["event"] == "step_finished" else ""
+            for report in tuple(reports):
+                if not step or f"{report.get('step', '')}/".startswith(f"{step}/"):
+                    reports.remove(report)
+                    yield RunUpdate.from_report(report, after)
+        update = RunUpdate.from_row(row)
+        after = update.seq
+        yield update
+    for report in reports:
+        yield RunUpdate.from_report(report, after)
+
+
+def lacks_parameter(error: InvalidParametersError, name: str) -> bool:
+    """Whether the hub does not know this parameter of its skill, because it is older."""
+    return any(problem.path == name for problem in error.problems)
 
 
 def result_of(run: str, reply: Mapping[str, Any]) -> Any:

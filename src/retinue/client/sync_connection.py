@@ -21,6 +21,7 @@ from retinue.client.updates import CallUpdate, Question, QuestionHandler, RunUpd
 from retinue.core.errors import CallCancelledError, InvalidRequestError
 
 if TYPE_CHECKING:
+    from retinue.core.budget import CallLimits
     from retinue.mesh.artifacts import Artifact, Content, SyncArtifact
 
 P = ParamSpec("P")
@@ -178,9 +179,9 @@ class SyncRunHandle:
         """The id of the run."""
         return self._run.id
 
-    def events(self, *, after: int = 0) -> Iterator[RunUpdate]:
+    def events(self, *, after: int = 0, progress: bool | None = None) -> Iterator[RunUpdate]:
         """As `RunHandle.events`."""
-        return self._thread.iterate(self._run.events(after=after))
+        return self._thread.iterate(self._run.events(after=after, progress=progress))
 
     @overload
     def result(self, *, timeout_s: float | None = None) -> Any: ...
@@ -201,6 +202,7 @@ class SyncRunHandle:
     signal = _waiting_run(RunHandle.signal)
     cancel = _waiting_run(RunHandle.cancel)
     resume = _waiting_run(RunHandle.resume)
+    extend = _waiting_run(RunHandle.extend)
 
 
 class SyncMeshConnection:
@@ -264,7 +266,7 @@ class SyncMeshConnection:
         version: str | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
-        budget: int | None = None,
+        budget: CallLimits | None = None,
         **keywords: Any,
     ) -> T: ...
 
@@ -280,7 +282,7 @@ class SyncMeshConnection:
         version: str | None = None,
         key: str | None = None,
         timeout_s: float | None = None,
-        budget: int | None = None,
+        budget: CallLimits | None = None,
         **keywords: Any,
     ) -> Any: ...
 
@@ -299,7 +301,7 @@ class SyncMeshConnection:
         agent: str | None = None,
         version: str | None = None,
         timeout_s: float | None = None,
-        budget: int | None = None,
+        budget: CallLimits | None = None,
         **keywords: Any,
     ) -> Iterator[CallUpdate]:
         """As `MeshConnection.stream`."""
@@ -322,9 +324,13 @@ class SyncMeshConnection:
         id: str | None = None,  # noqa: A002 - the word of the command line
         agents: Mapping[str, str] | None = None,
         timeouts: Mapping[str, Any] | None = None,
+        budget: CallLimits | None = None,
+        progress: bool = False,
     ) -> SyncRunHandle:
         """As `MeshConnection.start`."""
-        starting = self._mesh.start(workflow, input, id=id, agents=agents, timeouts=timeouts)
+        starting = self._mesh.start(
+            workflow, input, id=id, agents=agents, timeouts=timeouts, budget=budget, progress=progress
+        )
         return SyncRunHandle(self._thread.run(starting), self._thread)
 
     def run(self, id: str) -> SyncRunHandle:  # noqa: A002 - as of start

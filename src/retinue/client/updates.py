@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -32,20 +33,27 @@ class CallUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RunUpdate:
-    """One event of a run: a step began, ended or waits, or the run ended.
+    """One event of a run: a step began, ended or waits, or the run ended; or a report of a step.
 
-    ``seq`` is its number, after which `RunHandle.events` goes on. ``kind`` is ``step_started``,
+    ``seq`` is the number of the event, after which `RunHandle.events` goes on. ``kind`` is ``step_started``,
     ``step_finished``, ``run_finished`` or another word of the hub, ``at`` a time in seconds since 1970.
     ``facts`` has what belongs to the step: ``kind``, ``agent``, ``skill``, ``duration_ms``, ``error``, and of
     a step that waits ``topic``, ``message`` and ``schema``. ``log`` is a line that a workflow in Python
     wrote, with ``level``, ``message`` and perhaps ``data``.
+
+    A report is of the kind ``progress`` or ``text``. It has no number of its own: ``seq`` is that of the
+    event before it, and ``at`` the time when it came. ``text``, ``fraction`` and ``piece`` are as those of a
+    `CallUpdate`. Reports are not stored: they come while the step runs, or not at all.
     """
 
     seq: int
     kind: str
     step: str
     at: float
-    facts: Mapping[str, Any]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+    fraction: float | None = None
+    piece: TextPiece | None = None
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> RunUpdate:
@@ -53,6 +61,15 @@ class RunUpdate:
         named = ("seq", "event", "step", "at")
         facts = {key: fact for key, fact in row.items() if key not in named}
         return cls(row["seq"], row["event"], row.get("step", ""), row.get("at", 0.0), facts)
+
+    @classmethod
+    def from_report(cls, report: Mapping[str, Any], seq: int) -> RunUpdate:
+        """The report of a row of ``progress``, which came after the event ``seq``."""
+        step = str(report.get("step", ""))
+        if (piece := TextPiece.from_json(report)) is not None:
+            return cls(seq, "text", step, time.time(), text=piece.text, piece=piece)
+        message = str(report.get("message") or "")
+        return cls(seq, "progress", step, time.time(), text=message, fraction=report.get("fraction"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ RetinueError
 │   │   └── SkillNotOfferedError  no agent in the directory offers it
 │   ├── UnknownAgentError
 │   ├── UnknownRunError
+│   ├── UnknownApprovalError
 │   ├── UnknownScheduleError
 │   ├── UnknownWebhookError   no workflow is started by requests at this address
 │   ├── UnknownArtifactError  no artifact with this digest is stored
@@ -142,6 +143,7 @@ from retinue.core.error_kinds.lookups import (
     RoleNotOfferedError,
     SkillNotOfferedError,
     UnknownAgentError,
+    UnknownApprovalError,
     UnknownArtifactError,
     UnknownPromptError,
     UnknownResourceError,
@@ -267,6 +269,7 @@ __all__ = [
     "TagTakenError",
     "TooLargeError",
     "UnknownAgentError",
+    "UnknownApprovalError",
     "UnknownArtifactError",
     "UnknownPromptError",
     "UnknownResourceError",

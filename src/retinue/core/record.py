@@ -100,6 +100,11 @@ class Skill:
     """Whether it is in the tool lists of MCP clients; else it is found and called all the same."""
     extra: Mapping[str, Any] = field(default_factory=_no_facts)
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether its author says that it may be executed twice."""
+        return self.hints.idempotent or self.hints.read_only
+
 
 @dataclass(frozen=True, slots=True)
 class Trait:
@@ -286,6 +291,11 @@ class Listing:
     def weight(self) -> int:
         """As `AgentRecord.weight`."""
         return self.record.weight
+
+    @property
+    def keeps_keys(self) -> bool:
+        """Whether a repeated idempotency key reaches the agent, which then gives its first outcome."""
+        return self.url is not None or self.source == LOCAL_SOURCE
 
     @property
     def standby(self) -> bool:

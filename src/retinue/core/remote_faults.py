@@ -85,6 +85,7 @@ _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] 
     e.SkillNotOfferedError.type: _of_skill(e.SkillNotOfferedError),
     e.UnknownAgentError.type: lambda _, m, f: e.UnknownAgentError(m.removeprefix("Unknown agent: ")),
     e.UnknownRunError.type: lambda _, m, f: e.UnknownRunError(m.removeprefix("Unknown run: ")),
+    e.UnknownApprovalError.type: lambda _, m, f: e.UnknownApprovalError(m.removeprefix("Unknown approval: ")),
     e.UnknownScheduleError.type: lambda _, m, f: e.UnknownScheduleError(m.removeprefix("Unknown schedule: ")),
     e.UnknownArtifactError.type: lambda _, m, f: e.UnknownArtifactError(m.removeprefix("Unknown artifact: ")),
     e.UnknownStepError.type: lambda _, m, f: e.UnknownStepError(m.removeprefix("Unknown step: ")),

@@ -17,7 +17,7 @@ from retinue.core.allowance import Allowance, Amount, to_dollars, to_microdollar
 Usage = Mapping[str, Any]
 
 SPENT = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
-"""The numbers of a usage that a provider reports; ``cached_tokens`` are among the input tokens."""
+"""The numbers of a usage that a provider reports; cached tokens are among the input tokens."""
 
 RESERVED = ("reserved_tokens", "reserved_usd")
 

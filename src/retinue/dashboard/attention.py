@@ -1,5 +1,5 @@
-"""Lists open matters for a person: questions and missing code of runs, changed imports, failing agents and
-sources.
+"""Lists open matters for a person: calls to approve, questions and missing code of runs, changed imports,
+failing agents and sources.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ _BROKEN = ("unavailable", "unreachable", "degraded", "disabled")
 class Attention:
     """The entries under "Needs a person"; ``unread_runs`` were not searched for questions.
 
+    ``approvals`` are calls that wait for a yes or no; ``questions`` are the other ones of runs.
     ``without_code`` are runs of workflows in Python whose code no node has.
     """
 
+    approvals: Sequence[Json] = ()
     questions: Sequence[Json] = ()
     without_code: Sequence[Json] = ()
     changes: Sequence[Json] = ()
@@ -37,7 +39,13 @@ class Attention:
     """Rows that are left out."""
 
     def __bool__(self) -> bool:
-        return bool(self.questions or self.without_code or self.changes or self.agents or self.sources)
+        return self.count > 0
+
+    @property
+    def count(self) -> int:
+        """The entries, shown and left out."""
+        rows = (self.approvals, self.questions, self.without_code, self.changes, self.agents, self.sources)
+        return sum(map(len, rows)) + self.more
 
 
 async def find_attention(
@@ -47,16 +55,20 @@ async def find_attention(
     broken = [agent for agent in agents if agent["status"] in _BROKEN]
     if "mesh" not in principal.scopes:
         return Attention(agents=broken[:MAX_SHOWN], more=max(0, len(broken) - MAX_SHOWN))
+    approvals = (await hub.read(principal, "list_approvals", {"state": "open"}))["approvals"]
+    listed_ids = {row["approval"] for row in approvals}
     questions: list[Json] = []
     for run in running[:MAX_RUNS]:
         shown = await hub.read(principal, "show_run", {"run": run["run"]})
-        questions += [{**run, "step": step} for step in find_waiting(shown["steps"])]
+        waiting = [step for step in find_waiting(shown["steps"]) if step.get("approval") not in listed_ids]
+        questions += [{**run, "step": step} for step in waiting]
     without_code = [run for run in running if "missing_code" in run]
     imports = (await hub.read(principal, "list_imports"))["imports"]
     changes = [row for row in imports if row.get("waiting")]
     listed = await hub.read(principal, "list_agents", {"limit": 1, "detailed": True})
     sources = list(listed["missing"])
     return Attention(
+        approvals[:MAX_SHOWN],
         questions[:MAX_SHOWN],
         without_code[:MAX_SHOWN],
         changes[:MAX_SHOWN],
@@ -64,6 +76,7 @@ async def find_attention(
         sources[:MAX_SHOWN],
         unread_runs=max(0, len(running) - MAX_RUNS),
         more=sum(
-            max(0, len(rows) - MAX_SHOWN) for rows in (questions, without_code, changes, broken, sources)
+            max(0, len(rows) - MAX_SHOWN)
+            for rows in (approvals, questions, without_code, changes, broken, sources)
         ),
     )

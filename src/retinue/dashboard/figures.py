@@ -20,7 +20,7 @@ CANCELLED = "cancelled"
 """The error of a call that its caller ended, which is no failure."""
 
 _SEQUENCES = ("loop", "switch", "steps")
-_KINDS = ("parallel", "loop", "switch", "wait_for", "wait", "foreach", "steps")
+_KINDS = ("parallel", "loop", "switch", "think", "wait_for", "wait", "foreach", "steps")
 
 
 def measure(calls: list[Json], now: float) -> Json:

@@ -41,12 +41,13 @@ _BEGINNINGS = (
     (b"\xff\xf3", "audio/mpeg"),
 )
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-_HEADERS = {
+FOREIGN_HEADERS = {
     "content-security-policy": "default-src 'none'; sandbox",
     "x-content-type-options": "nosniff",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "private, max-age=900",
 }
+"""The headers of a foreign file: a browser runs nothing of it."""
 
 
 def sniff_media(content: bytes) -> str | None:
@@ -116,7 +117,7 @@ class ResultFiles:
         disposition = (
             f"{'attachment' if is_download else 'inline'}; filename*=UTF-8''{quote(kept.name, safe='')}"
         )
-        headers = {**_HEADERS, "content-disposition": disposition}
+        headers = {**FOREIGN_HEADERS, "content-disposition": disposition}
         return Response(kept.content, 200, headers, media_type=mime or "application/octet-stream")
 
 

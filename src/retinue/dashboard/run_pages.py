@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from retinue.approvals.records import SCOPE
 from retinue.core.call import Principal
-from retinue.core.errors import InvalidParametersError, InvalidRequestError
+from retinue.core.errors import InvalidParametersError, InvalidRequestError, UnknownApprovalError
+from retinue.dashboard.artifact_files import ArtifactFiles
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.drawings.coming_steps import NOT_RUN, TO_COME, add_steps_to_come
 from retinue.dashboard.drawings.shapes import draw_tiles
@@ -31,7 +34,7 @@ from retinue.dashboard.questions import Question, make_question, read_answer
 from retinue.dashboard.result_files import ResultFiles
 from retinue.dashboard.sessions import ROOT
 
-ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run")
+ACTIONS = ("cancel_run", "resume_run", "rerun_run", "signal_run", "answer_approval")
 """The actions on a run; each is a skill of the hub."""
 
 MAX_LISTED = 1000
@@ -39,6 +42,9 @@ MAX_LISTED = 1000
 
 MAX_QUESTIONS = 20
 """Questions of one run that are shown with a form."""
+
+MAX_ARGUMENTS_CHARACTERS = 1_000_000
+"""Characters of the arguments of a call to approve: a person reads all of them, folded if they are long."""
 
 MAX_ROW_CHARACTERS = 400
 """Characters of a value in the row of a step."""
@@ -51,11 +57,17 @@ class RunPages:
     """The pages below ``/ui/runs``; ``has_runs`` tells whether any run was stored."""
 
     def __init__(
-        self, hub: HubSkills, frame: PageFrame, files: ResultFiles, has_runs: Callable[[], bool]
+        self,
+        hub: HubSkills,
+        frame: PageFrame,
+        files: ResultFiles,
+        artifacts: ArtifactFiles,
+        has_runs: Callable[[], bool],
     ) -> None:
         self._hub = hub
         self._frame = frame
         self._files = files
+        self._artifacts = artifacts
         self._has_runs = has_runs
 
     def list_pages(self) -> dict[str, Page]:
@@ -108,6 +120,11 @@ class RunPages:
             "run": run,
             "level": level,
             "files": self._files.show_value(shown, principal),
+            "artifacts": await self._artifacts.show(
+                [run.get("input"), *_list_values(run["steps"]), run.get("output")]
+                if level.within is None
+                else _list_values([level.within])
+            ),
             "failed": only_failed,
             "graph": None if level.is_wide or only_failed else draw_steps(level.steps),
             "tiles": draw_tiles(level.statuses) if level.is_wide and not only_failed else None,
@@ -116,6 +133,9 @@ class RunPages:
                 step["step"]: answered.get(step["step"]) or make_question(step.get("schema"))
                 for step in waiting[:MAX_QUESTIONS]
             },
+            "approvals": await self._read_approvals(principal, waiting[:MAX_QUESTIONS]),
+            "can_approve": SCOPE in principal.scopes,
+            "approval_limit": MAX_ARGUMENTS_CHARACTERS,
             "is_answered": bool(answered),
             "timeline": place_steps(level.rows, run["started_at"], run.get("finished_at") or time.time()),
             "not_begun": (TO_COME, NOT_RUN),
@@ -126,11 +146,24 @@ class RunPages:
         }
         return self._frame.render("run.html", request, context, "runs", data=run)
 
+    async def _read_approvals(self, principal: Principal, waiting: Sequence[Json]) -> dict[str, Json]:
+        """The calls that wait for approval, by id, as far as the visitor may see them."""
+        approvals: dict[str, Json] = {}
+        for approval_id in (step["approval"] for step in waiting if "approval" in step):
+            with suppress(UnknownApprovalError):
+                listing = await self._hub.read(principal, "show_approval", {"approval": approval_id})
+                approvals[approval_id] = listing
+        return approvals
+
     async def _change_run(self, request: Request, principal: Principal) -> Response:
         entries = await read_entries(request)
         run, action = request.path_params["run"], entries.pop("action", "")
         if action not in ACTIONS:
             raise InvalidRequestError(f"action is {action[:40]!r}", remedy=f"one of {', '.join(ACTIONS)}")
+        if action == "answer_approval":
+            answer = {key: entries.get(key, "") for key in ("approval", "verdict", "comment")}
+            (await self._hub.act(principal, action, answer)).get()
+            return lead_to("runs", run)
         if action == "signal_run":
             question = await self._answer(principal, run, entries)
             if question is not None:
@@ -159,6 +192,14 @@ class RunPages:
             return replace(question, problem=describe_error(outcome.error))
         outcome.get()
         return None
+
+
+def _list_values(steps: Iterable[Json]) -> list[Any]:
+    """The inputs and outputs of steps and of those within them."""
+    values: list[Any] = []
+    for step in steps:
+        values += [step.get("input"), step.get("output"), *_list_values(step.get("steps", ()))]
+    return values
 
 
 def _result_of(step: Json) -> Any:

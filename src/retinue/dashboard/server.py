@@ -17,8 +17,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from retinue.core.call import Principal
-from retinue.dashboard import result_files
+from retinue.dashboard import artifact_files, result_files
 from retinue.dashboard.agent_pages import AgentPages
+from retinue.dashboard.artifact_files import ArtifactFiles
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.attention import find_attention
 from retinue.dashboard.drawings.shapes import place_bars
@@ -34,6 +35,7 @@ from retinue.dashboard.run_pages import RunPages
 from retinue.dashboard.sessions import ROOT, BrowserSessions
 from retinue.dashboard.sign_in_pages import Note, SignInPages, Verify
 from retinue.dashboard.workflow_pages import WorkflowPages
+from retinue.mesh.artifacts import ArtifactStore
 
 BARS = 100
 """Calls of one page of a trace."""
@@ -61,6 +63,7 @@ class Dashboard:
         note_access: Note,
         has_runs: Callable[[], bool],
         read_limits: Callable[[], tuple[int, int]],
+        artifacts: ArtifactStore | None = None,
     ) -> None:
         self._hub = hub
         self._live = live
@@ -68,8 +71,9 @@ class Dashboard:
         self._recent = RecentCalls(hub)
         self._frame = PageFrame(url, version)
         self._files = ResultFiles()
+        self._artifacts = ArtifactFiles(artifacts)
         self._agents = AgentPages(hub, self._frame, self._files, open_calls)
-        self._runs = RunPages(hub, self._frame, self._files, has_runs)
+        self._runs = RunPages(hub, self._frame, self._files, self._artifacts, has_runs)
         self._workflows = WorkflowPages(hub, self._frame)
         self._mesh = MeshPage(hub, self._frame, self._recent)
         self._sign_in = SignInPages(sessions, self._frame, verify, note_access)
@@ -82,6 +86,7 @@ class Dashboard:
             f"{ROOT}/traces/{{trace}}": self._trace,
             f"{ROOT}/mesh": self._mesh.show,
             result_files.PATH: self._files.answer,
+            artifact_files.PATH: self._artifacts.answer,
             **self._agents.list_pages(),
             **self._runs.list_pages(),
             **self._workflows.list_pages(),

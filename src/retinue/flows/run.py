@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
+from os import PathLike
 from typing import Any, ParamSpec, TypeVar, overload
 
 from retinue.authoring.forms import make_form
@@ -21,11 +24,13 @@ from retinue.flows.steps import (
     find_error,
     make_call,
     make_own,
+    make_save,
     mark_of,
     name_of,
 )
 from retinue.flows.thinking import make_think
 from retinue.flows.together import check_number, check_steps, choose_values, name_cut_off
+from retinue.mesh.artifacts import Artifact, ArtifactStore
 from retinue.mesh.channel import LogLevel
 from retinue.workflows.definitions.definition import (
     DEFAULT_STEP_TIMEOUT_S,
@@ -129,6 +134,7 @@ class Run:
         model: str | None = None,
         tools: str | Sequence[str] = ("search",),
         deny: str | Sequence[str] = (),
+        approve: str | Sequence[str] = (),
         into: Any = None,
         limits: Mapping[str, Any] | None = None,
         parallel: int | None = None,
@@ -138,16 +144,17 @@ class Run:
         """Let a language model work on a prompt with skills as its tools; awaited, it gives the answer.
 
         ``model`` is a model agent or a role. ``tools`` and ``deny`` name skills by id, by ``agent/skill`` or
-        by a glob, and ``search`` lets the model find further ones. ``into`` is the type of the answer, or its
-        JSON Schema; without it the answer is text. ``limits`` has ``turns``, ``calls``, ``tokens``,
-        ``dollars`` and ``time``, as in YAML. Raises LimitedError, which has a last answer, OutputInvalidError
-        and ModelError.
+        by a glob, and ``search`` lets the model find further ones. A person is asked before each call that
+        ``approve`` names. ``into`` is the type of the answer, or its JSON Schema; without it the answer is
+        text. ``limits`` has ``turns``, ``calls``, ``tokens``, ``dollars`` and ``time``, as in YAML. Raises
+        LimitedError, which has a last answer, OutputInvalidError and ModelError.
         """
         options = {
             "instructions": instructions,
             "model": model,
             "tools": tools,
             "deny": deny,
+            "approve": approve,
             "limits": limits,
             "parallel": parallel,
         }
@@ -184,6 +191,32 @@ class Run:
     ) -> StepOptions:
         """Options of an own function: ``run.options(retry=3).step(upload, plans)``."""
         return StepOptions(self._plan_own, name, read_retry(retry), timeout_s)
+
+    @property
+    def artifacts(self) -> ArtifactStore | None:
+        """The store of the artifacts that this run saves and gets; None where there is none."""
+        return self._tools.artifacts
+
+    def save(
+        self, content: bytes | str | PathLike[str], media_type: str | None = None, *, name: str | None = None
+    ) -> PlannedStep[Artifact]:
+        """Save a file as a step, once; awaited, it gives the artifact, whose link the run records.
+
+        ``content`` is bytes or the path of a file, ``name`` the file name for readers. The artifact is held
+        as long as the run is stored. Raises InvalidSettingError where there is no store of artifacts.
+        """
+        store = self._tools.artifacts
+        if store is None:
+            raise InvalidSettingError(
+                "run.save", "there is no store of artifacts", remedy="run it with retinue hub or run_workflow"
+            )
+        path = None if isinstance(content, bytes) else os.fspath(content)
+        digest = sha256(content).hexdigest() if isinstance(content, bytes) else None
+        return self._plan(
+            "save",
+            mark_of("save", path, digest, media_type, name),
+            make_save(store, content, media_type, caller=self._request.origin.caller, run=self.id, name=name),
+        )
 
     async def gather(
         self,
@@ -233,7 +266,7 @@ class Run:
         works = [partial(step.perform, frame) for step, frame in zip(steps, frames, strict=True)]
         results = await rounds.run(works, tolerated=tolerated)
         for frame in frames:
-            self._budget.settle_share(origin, frame.budget.used)
+            self._budget.settle_share(origin, frame.budget.used, frame.budget.usage)
         return results
 
     async def sleep(

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from hashlib import sha256
+from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -31,7 +32,8 @@ from retinue.core.errors import (
 )
 from retinue.core.remote_faults import rebuild_error
 from retinue.flows.arguments import to_json
-from retinue.workflows.definitions.definition import Retry
+from retinue.mesh.artifacts import Artifact, ArtifactStore
+from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Retry
 from retinue.workflows.interpreter.calls import Ask, CallSteps, shown_input
 from retinue.workflows.interpreter.frame import Frame, below
 from retinue.workflows.runs.ports import Mark
@@ -155,6 +157,28 @@ def make_own(
     return perform
 
 
+def make_save(
+    store: ArtifactStore,
+    content: bytes | str | PathLike[str],
+    media_type: str | None,
+    *,
+    caller: str,
+    run: str,
+    name: str | None,
+) -> Perform[Artifact]:
+    """A save of a file, which records its link."""
+
+    async def save() -> Artifact:
+        return await store.save(content, media_type, caller=caller, name=name, run=run)
+
+    perform_own = make_own(save, (), {}, timeout_s=DEFAULT_STEP_TIMEOUT_S, retry=None)
+
+    async def perform(frame: Frame, path: str) -> Artifact:
+        return Artifact.of(await perform_own(frame, path), store)
+
+    return perform
+
+
 async def _run_in_thread(
     function: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> Any:
@@ -216,12 +240,15 @@ def _convert(path: str, value: Any, into: Any) -> Any:
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """The adapter of a type, made once: a body makes the same step many times."""
     try:
-        return _remembered_adapter(kind)
+        # unions of other orders are equal, but the first member that fits counts
+        return _remembered_adapter(kind, repr(kind))
     except TypeError:  # a type that is not hashable, such as Annotated with a list
         return TypeAdapter(kind)
 
 
-_remembered_adapter = lru_cache(maxsize=128)(TypeAdapter)
+@lru_cache(maxsize=128)
+def _remembered_adapter(kind: Any, text: str) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def find_error(failed: StepFailedError) -> RetinueError:

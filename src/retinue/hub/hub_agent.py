@@ -89,6 +89,9 @@ SKILLS = (
     "list_schedules",
     "add_schedule",
     "change_schedule",
+    "list_approvals",
+    "show_approval",
+    "answer_approval",
     "send_message",
 )
 """The order of the skills on cards and in lists; skills of other distributions follow."""

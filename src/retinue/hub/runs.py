@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from retinue.approvals.records import TOPIC
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.errors import (
@@ -246,6 +247,11 @@ def _add_signals(agent: Agent, runs: Runs, access: RunAccess) -> None:
         record = await access.get(run, ctx.principal)
         if record.status != "running":
             raise InvalidRequestError(f"Run {run} has ended: {record.status}", remedy="see retinue runs ID")
+        if topic.startswith(TOPIC):
+            remedy = f"answer it: retinue approvals approve {topic.removeprefix(TOPIC)}, or deny"
+            raise InvalidRequestError(
+                f"{topic[:80]} is a question about a call, and no signal", remedy=remedy
+            )
         waits = _list_waits(await runs.list_events(record.id))
         waiting = [wait for wait in waits if wait.facts["topic"] == topic and step in (None, wait.step)]
         if len(waiting) > 1:

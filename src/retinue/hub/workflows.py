@@ -147,7 +147,9 @@ class RunStarter:
         """
         reject_limited(principal)
         bundled = await bundle(self.library, loaded)
-        origin = Origin(principal.scopes, principal.id, trace, loaded.digest)
+        # a run answers no approvals
+        scopes = principal.scopes - {"approves"}
+        origin = Origin(scopes, principal.id, trace, loaded.digest, allowance=trace.allowance)
         if is_run_as_mesh(loaded):
             if overrides and "agents" in overrides and not covers(origin.scopes, MESH_SCOPES):
                 # its owner chose the agents that a caller without these rights reaches through it

@@ -60,9 +60,9 @@ from retinue.llm.completion import (
     Usage,
     ignore_usage,
 )
-from retinue.llm.prompt_size import BYTES_PER_TOKEN
 from retinue.llm.spec import ModelSpec
 from retinue.thinking.completion import CompletionRequest
+from retinue.thinking.prompt_size import BYTES_PER_TOKEN
 
 NO_KEY = "none"
 """The key for a server that needs none; the libraries want one."""
@@ -111,6 +111,9 @@ class ApiModel:
             ]
             request = self._request([ModelRequest(parts=parts)], prompt.max_tokens)
             return await self._read_stream(request, on_text, on_usage, self._read)
+        except ModelError as unusable:
+            unusable.is_lost = True  # an answer came, and perhaps without its usage
+            raise
         except _FAILURES as error:
             # without its cause: the text of the libraries' exceptions may hold the key
             raise self._explain(error) from None
@@ -242,7 +245,9 @@ class ApiModel:
                 | failures.ModelConnectionError()
             ):
                 problem = f"the provider is unavailable{status}: {text}"
-                return ModelError(name, "unavailable", problem, retry_after_s=error.retry_after)
+                unavailable = ModelError(name, "unavailable", problem, retry_after_s=error.retry_after)
+                unavailable.is_lost = _may_be_read(error)
+                return unavailable
             case failures.ModelNotFoundError():
                 problem = f"the provider has no model {spec.asks_model}{status}: {text}"
                 return ModelError(name, "not_found", problem, remedy=f"set llm.{name}.model")
@@ -364,6 +369,13 @@ def _open_model(spec: ModelSpec, key: str, http: httpx2.AsyncClient) -> VendorMo
     # what OpenAI calls max_completion_tokens now, other servers know by its first name
     profile = None if url is None else OpenAIModelProfile(openai_chat_supports_max_completion_tokens=False)
     return _OpenAIModel(model, provider=OpenAIProvider(openai_client=own), profile=profile)
+
+
+def _may_be_read(error: Exception) -> bool:
+    """Whether the connection failed after the request was sent, so that the provider may have acted on it."""
+    if isinstance(error, failures.ModelConnectionError):
+        return error.phase not in ("pool", "connect")
+    return isinstance(error, failures.ModelAPIError) and error.in_stream
 
 
 def _message_of(error: Exception) -> str:

@@ -16,8 +16,8 @@ import structlog
 from retinue.core.call import Part
 from retinue.core.errors import BusyError, ModelError
 from retinue.core.text import hide_tokens
-from retinue.llm.prompt_size import estimate_conversation, estimate_tokens
 from retinue.thinking.completion import CompletionReply, CompletionRequest
+from retinue.thinking.prompt_size import estimate_conversation, estimate_tokens
 
 OnText = Callable[[str], Awaitable[None]]
 """Receives the text of an answer piece by piece, as it comes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from retinue.llm.completion import (
 from retinue.llm.spec import ModelSpec
 from retinue.llm.spending import Ledger, Reservation
 from retinue.llm.structured import UnreadableAnswerError
+from retinue.mesh.guard.spending import ModelSpending
 from retinue.thinking.completion import CompletionRequest
 
 OpenModel = Callable[[], Awaitable[Model]]
@@ -47,7 +48,7 @@ Read = Callable[[str], Any]
 
 @dataclass(slots=True)
 class _Request:
-    """One request of a skill, with what its attempts have used.
+    """One request of a skill.
 
     It ends at ``until`` with the error ``limit``; ``deadline`` is that time, or the caller's if earlier.
     """
@@ -58,13 +59,10 @@ class _Request:
     limit: CallTimedOutError
     until: float
     deadline: float
-    used: Usage | None = None
-    model: str = ""
     warnings: tuple[str, ...] = ()
 
-    def add(self, reply: ModelReply, usage: Usage, max_tokens: int) -> None:
-        self.used = usage if self.used is None else self.used + usage
-        self.model = reply.model
+    def note(self, reply: ModelReply, max_tokens: int) -> None:
+        """Keep the warnings of a reply."""
         self.warnings = reply.warnings
         if reply.is_cut:
             self.warnings += (_CUT.format(max_tokens),)
@@ -87,7 +85,7 @@ class ModelCalls:
         """The text of the model's answer."""
         request = self._begin(context, instructions, task, timeout_s)
         text = await self._ask(request, task)
-        return Answer(text, usage=self._usage(request), warnings=request.warnings)
+        return Answer(text, warnings=request.warnings)
 
     async def answer_form(self, context: Context, instructions: str, task: str, read: Read) -> Answer:
         """The answer as ``read`` parses it; the model is asked once more for an unreadable answer.
@@ -107,7 +105,7 @@ class ModelCalls:
                 cut = f" ({request.warnings[0]})" if request.warnings else ""
                 problem_text = f"its answer cannot be read, twice: {error}{cut}"
                 raise ModelError(self._spec.name, "malformed", problem_text) from None
-        return Answer(value, usage=self._usage(request), warnings=request.warnings)
+        return Answer(value, warnings=request.warnings)
 
     async def complete(self, context: Context, conversation: CompletionRequest) -> Answer:
         """The reply to a conversation with tools, as the skill ``complete`` returns it.
@@ -125,9 +123,7 @@ class ModelCalls:
         longest = min(conversation.max_tokens or self._spec.max_tokens, self._spec.max_tokens)
         reply = await self._complete(request, ModelPrompt("", "", longest, conversation))
         assert reply.completion is not None, "the back-end takes conversations"
-        return Answer(
-            reply.completion.to_json(), reply.parts, usage=self._usage(request), warnings=request.warnings
-        )
+        return Answer(reply.completion.to_json(), reply.parts, warnings=request.warnings)
 
     def _begin(self, context: Context, instructions: str, task: str, timeout_s: float | None) -> _Request:
         limit_s, layer, setting = self._spec.timeout_s, "model", f"llm.{self._spec.name}.timeout_s"
@@ -150,18 +146,17 @@ class ModelCalls:
             raise request.limit from None
 
     async def _complete_now(self, request: _Request, prompt: ModelPrompt) -> ModelReply:
-        with self._ledger.reserve(prompt, request.context.trace.id) as reservation:
+        context = request.context
+        with self._ledger.reserve(prompt, context.trace.id, context.allowance) as reservation:
             attempt = replace(prompt, max_tokens=reservation.max_tokens)
             reply = await self._attempt(request, attempt, reservation)
-            usage = self._ledger.price(reply.usage)
-            reservation.settle(usage)
-            request.add(reply, usage, reservation.max_tokens)
+            request.note(reply, reservation.max_tokens)
         return reply
 
     async def _attempt(self, request: _Request, prompt: ModelPrompt, reservation: Reservation) -> ModelReply:
         stream = AnswerStream(request.context)
         model = await self._open()
-        attempts = _Attempts(model, stream, prompt, reservation, self._ledger)
+        attempts = _Attempts(model, stream, request.context, reservation, self._ledger)
         try:
             reply = await complete_with_retries(
                 attempts, prompt, stream.take, retries=self._spec.retries, deadline=request.deadline
@@ -177,29 +172,26 @@ class ModelCalls:
                 self._model = await self._open_model()
             return self._model
 
-    @staticmethod
-    def _usage(request: _Request) -> Mapping[str, Any] | None:
-        return None if request.used is None else request.used.as_json(request.model)
-
 
 class _Attempts:
-    """The model, with what its failed attempts used recorded.
+    """The model, with what each attempt used recorded, also of the ones that failed.
 
     That is what the provider reports, and what has come of the answer. An attempt without either counts
-    nothing, so that an outage does not use up the budget.
+    nothing, so that an outage does not use up the budget, except in a chain of calls with a limit: there it
+    counts with its reservation, unless the provider has answered it or never got it.
     """
 
     def __init__(
         self,
         model: Model,
         stream: AnswerStream,
-        prompt: ModelPrompt,
+        context: Context,
         reservation: Reservation,
         ledger: Ledger,
     ) -> None:
         self._model = model
         self._stream = stream
-        self._prompt = prompt
+        self._context = context
         self._reservation = reservation
         self._ledger = ledger
 
@@ -209,23 +201,44 @@ class _Attempts:
         self._stream.begin()
         before = self._stream.size_bytes
         reported: list[Usage] = []
-        try:
-            return await self._model.complete(prompt, on_text, reported.append)
-        except (asyncio.CancelledError, RetinueError):
-            self._settle(sum(reported, Usage()), self._stream.size_bytes - before)
-            raise
+        most = self._reservation.most
+        with self._context.reserve(most.tokens, most.cost_usd or 0.0, asked=self._ledger.agent) as spending:
+            try:
+                reply = await self._model.complete(prompt, on_text, reported.append)
+            except (asyncio.CancelledError, RetinueError) as error:
+                written_bytes = self._stream.size_bytes - before
+                usage = self._estimate(prompt, sum(reported, Usage()), written_bytes)
+                if usage.tokens:
+                    self._settle(spending, usage, self._ledger.model)
+                elif not may_have_spent(error):
+                    spending.settle({})
+                raise
+            self._settle(spending, reply.usage, reply.model)
+            return reply
 
-    def _settle(self, reported: Usage, written_bytes: int) -> None:
-        if written_bytes or reported.is_estimated:
-            # a provider may report the usage at the end only
-            estimated = self._ledger.estimate(self._prompt, written_bytes)
-            reported = Usage(
-                reported.input_tokens or estimated.input_tokens,
-                max(reported.output_tokens, estimated.output_tokens),
-                reported.cost_usd,
-                True,
-                reported.cached_tokens,
-                reported.cache_write_tokens,
-            )
-        if reported.tokens:
-            self._reservation.settle(self._ledger.price(reported))
+    def _settle(self, spending: ModelSpending, usage: Usage, model: str) -> None:
+        priced = self._ledger.price(usage)
+        self._reservation.settle(priced)
+        spending.settle(priced.as_json(model))
+
+    def _estimate(self, prompt: ModelPrompt, reported: Usage, written_bytes: int) -> Usage:
+        """What a failed attempt used: as reported, and at least what came of its answer."""
+        if not (written_bytes or reported.is_estimated):
+            return reported
+        # a provider may report the usage at the end only
+        estimated = self._ledger.estimate(prompt, written_bytes)
+        return Usage(
+            reported.input_tokens or estimated.input_tokens,
+            max(reported.output_tokens, estimated.output_tokens),
+            reported.cost_usd,
+            True,
+            reported.cached_tokens,
+            reported.cache_write_tokens,
+        )
+
+
+def may_have_spent(error: BaseException) -> bool:
+    """Whether a failed attempt may have spent something that nobody reports: no answer came to its end."""
+    if isinstance(error, ModelError):
+        return error.is_lost
+    return isinstance(error, asyncio.CancelledError | CallTimedOutError)

@@ -19,17 +19,21 @@ from typing import Any
 import orjson
 from filelock import FileLock
 
+from retinue.core.allowance import Allowance
 from retinue.core.errors import BudgetSpentError, InvalidSettingError, StateDamagedError
 from retinue.llm.completion import ModelPrompt, Usage
-from retinue.llm.prompt_size import BYTES_PER_TOKEN
 from retinue.llm.prompts import ASK_INSTRUCTIONS, write_instructions
 from retinue.llm.spec import Budget, ModelSpec, Prices, Provider
 from retinue.storage.files import file_mode, replace_file, storage_errors
+from retinue.thinking.prompt_size import BYTES_PER_TOKEN
 
 MIN_ANSWER_TOKENS = 256
 """A shorter answer is of no use: the call is refused instead."""
 
 KEPT_RUNS = 500
+_TOKENS, _DOLLARS = "trace.tokens", "trace.dollars"
+"""The settings of the limits of a chain of calls."""
+
 _MILLION = 1_000_000
 
 _SAMPLE_TOKENS = 1_000
@@ -102,12 +106,15 @@ class Ledger:
         self._in_memory = Day("")
 
     @contextmanager
-    def reserve(self, prompt: ModelPrompt, run_id: str) -> Iterator[Reservation]:
+    def reserve(
+        self, prompt: ModelPrompt, run_id: str, left: Allowance | None = None
+    ) -> Iterator[Reservation]:
         """Reserve the maximum spending of a call; on exit the settled spending is recorded.
 
-        Raises BudgetSpentError, InvalidSettingError for a limit of costs without prices, and StateError.
+        ``left`` is what the chain of calls may still spend. Raises BudgetSpentError, InvalidSettingError for
+        a limit of costs without prices, and StateError.
         """
-        reservation = self._begin(prompt, run_id)
+        reservation = self._begin(prompt, run_id, left)
         self._open.append(reservation)
         try:
             yield reservation
@@ -115,6 +122,16 @@ class Ledger:
             self._open.remove(reservation)
             if reservation.used is not None:
                 self._record(reservation)
+
+    @property
+    def agent(self) -> str:
+        """The name of the model agent."""
+        return self._spec.name
+
+    @property
+    def model(self) -> str:
+        """The name of its model, as the settings have it."""
+        return self._spec.asks_model or self._spec.model or ""
 
     def price(self, usage: Usage) -> Usage:
         """The usage with its cost, where the back-end did not tell it and the prices are known."""
@@ -142,11 +159,14 @@ class Ledger:
     def check_prices(self) -> None:
         """Raise InvalidSettingError for a limit of costs without prices."""
         if self._budget.limits_cost and self._find_prices() is None and not self._tells_cost:
-            raise InvalidSettingError(
-                f"llm.{self._spec.name}.prices",
-                f"a cost is limited, and the price of {self._spec.asks_model or 'its model'} is not known",
-                remedy="set prices = {input = …, output = …} in US dollars for a million tokens",
-            )
+            raise self._unpriced("a cost is limited")
+
+    def _unpriced(self, reason: str) -> InvalidSettingError:
+        return InvalidSettingError(
+            f"llm.{self._spec.name}.prices",
+            f"{reason}, and the price of {self._spec.asks_model or 'its model'} is not known",
+            remedy="set prices = {input = …, output = …} in US dollars for a million tokens",
+        )
 
     def check_limits(self) -> None:
         """Raise InvalidSettingError for a limit that refuses even the shortest prompt, at any time."""
@@ -167,11 +187,21 @@ class Ledger:
                 remedy="raise the limit, or remove it",
             ) from None
 
-    def _begin(self, prompt: ModelPrompt, run_id: str) -> Reservation:
+    def _begin(self, prompt: ModelPrompt, run_id: str, left: Allowance | None) -> Reservation:
         self.check_prices()
         day = self._read_day()
         asked = self._most(prompt)
-        answer = self._cut_answer(asked, prompt.max_tokens, self._list_limits(day, run_id))
+        limits = self._list_limits(day, run_id)
+        if left is not None:
+            if left.dollars is not None and self._find_prices() is None:
+                # also where the back-end tells the cost afterwards, because that is too late
+                raise self._unpriced("this chain of calls has a limit of money")
+            limits += [
+                (name, limit, 0.0)
+                for name, limit in ((_TOKENS, left.tokens), (_DOLLARS, left.dollars))
+                if limit is not None
+            ]
+        answer = self._cut_answer(asked, prompt.max_tokens, limits)
         return Reservation(run_id, answer, self.price(replace(asked, output_tokens=answer)))
 
     def _most(self, prompt: ModelPrompt) -> Usage:
@@ -214,9 +244,20 @@ class Ledger:
                 after_prompt = left - (self.price(asked).cost_usd or 0.0)
                 room = longest if prices.output == 0 else after_prompt / prices.output * _MILLION
             if room < min(MIN_ANSWER_TOKENS, longest):
+                if name in (_TOKENS, _DOLLARS):
+                    need = self.price(replace(asked, output_tokens=min(MIN_ANSWER_TOKENS, longest)))
+                    raise self._refuse_chain(name, limit, need)
                 raise self._refuse(name, limit, spent)
             longest = min(longest, int(room))
         return longest
+
+    def _refuse_chain(self, name: str, limit: float, need: Usage) -> BudgetSpentError:
+        agent = self._spec.name
+        if name == _TOKENS:
+            left, least = f"{max(0, limit):,.0f} tokens", f"{need.tokens:,} tokens"
+            return BudgetSpentError.of_chain("tokens", agent, least, left, name)
+        left, least = f"${max(0.0, limit):,.6f}", f"${need.cost_usd or 0.0:,.6f}"
+        return BudgetSpentError.of_chain("money", agent, least, left, name)
 
     def _refuse(self, name: str, limit: float, spent: float) -> BudgetSpentError:
         agent = self._spec.name

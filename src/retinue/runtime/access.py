@@ -22,6 +22,7 @@ from retinue.web.public_address import PublicAddress
 from retinue.web.rejections import ProtectedResource
 from retinue.web.security import (
     LOCAL_TOKEN,
+    OWNER_TOKEN,
     PROBE_PATHS,
     PathExceptions,
     SecurityMiddleware,
@@ -72,7 +73,7 @@ def endpoint_checks(
 
     ``exceptions`` are those of `security_settings`. ``tokens`` are accepted besides the state's token.
     """
-    known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN})
+    known = Tokens({**(tokens or {}), state.local_token(): LOCAL_TOKEN, state.owner_token(): OWNER_TOKEN})
     checked = security_settings(settings, host, exceptions)
     return SecurityMiddleware(app, checked, known, token_readers(settings, state, http, url))
 

@@ -15,7 +15,7 @@ from retinue.mesh.idempotency import OutcomeCache
 from retinue.mesh.observing.events import EventBus, log_lines
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.oci.layout.folder_registry import LayoutRegistry
-from retinue.parts.process import Kind, Process
+from retinue.parts.process import Echo, Kind, Process
 from retinue.parts.shown_agents import OwnAgent
 from retinue.runtime.access import agent_rule
 from retinue.runtime.factories import (
@@ -23,16 +23,18 @@ from retinue.runtime.factories import (
     limit_settings,
     named_registries,
     registry_sources,
+    state_artifacts,
     timeout_settings,
 )
 from retinue.runtime.joined_mesh import AgentCalls, JoinedMesh, LimitedCalls
 from retinue.runtime.launch import Start
-from retinue.runtime.loading.artifacts import JoinedArtifacts, StateArtifacts
+from retinue.runtime.loading.artifacts import JoinedArtifacts
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.observing.telemetry import span_opener
 from retinue.settings import Settings, environment
+from retinue.storage.artifacts.state_artifacts import StateArtifacts
 from retinue.storage.outcome_store import OutcomeStore
-from retinue.storage.state import State
+from retinue.storage.state import HUB_VARIABLE, State
 from retinue.web.http_client import HttpClient
 
 
@@ -49,7 +51,7 @@ async def open_agent(kind: Kind, target: Target, hub_url: str | None, start: Sta
         allowed = mesh if rule.send is None else LimitedCalls(mesh, agent.name, rule.send, mesh)
         stored = OutcomeStore(state, agent.name)
         stack.callback(stored.close)
-        own = StateArtifacts(settings.artifacts, state, http)
+        own = state_artifacts(settings, state, http)
         stack.callback(own.close)
         artifacts = JoinedArtifacts(own, state, hub_url, http)
         dispatcher = _make_dispatcher(agent, start, allowed, mesh.peers.signer, rule, stored, artifacts)
@@ -57,6 +59,7 @@ async def open_agent(kind: Kind, target: Target, hub_url: str | None, start: Sta
         shown = OwnAgent(agent, dispatcher.access, start.url)
         process = start.make_process(kind, agent, dispatcher, shown, mesh.peers, mesh.lookup)
         process.add(AgentCalls, AgentCalls(allowed))
+        process.add(JoinedMesh, mesh)
         process.add(StateArtifacts, own)
         yield process
 
@@ -89,8 +92,20 @@ def _make_dispatcher(
     )
 
 
-def attach_model(target: Target, settings: Settings, state: State) -> None:
-    """Open the model that answers for a character; nothing for other agents. Raises InvalidSettingError."""
+def attach_model(target: Target, settings: Settings, state: State, echo: Echo) -> None:
+    """Open the model that answers for a character, and say what an agent in Markdown lacks.
+
+    Nothing for other agents. Raises InvalidSettingError.
+    """
+    if target.has_runs and HUB_VARIABLE not in environment():
+        # an agent that a hub starts gets no key, so it cannot tell which models the hub has
+        from retinue.runtime.models import explain_no_tools
+
+        if lines := explain_no_tools(settings, state, environment()):
+            echo(f"{target.agent.name} needs a model that takes tools, and this machine has none:")
+            for line in lines:
+                echo(line)
+            echo("  a model agent elsewhere in the mesh serves as well: retinue agents --role execute")
     if target.model is not None:
         # imported here, because other agents need nothing of it
         from retinue.runtime.models import answer_as_character

@@ -12,6 +12,7 @@ from retinue.parts.part import Part
 from retinue.parts.process import Echo
 from retinue.runtime.access import agent_rule
 from retinue.runtime.agent_core import attach_model, open_agent
+from retinue.runtime.commands.own_runs import list_own_runs
 from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.parts.agent_publication import AgentLinesPart, ListWatchPart, PublicationPart
@@ -64,7 +65,7 @@ async def serve_agent(
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """
     agent = target.agent
-    attach_model(target, settings, state)
+    attach_model(target, settings, state, echo)
     if options.weight is not None:
         agent.amend(weight=options.weight)
 
@@ -105,6 +106,7 @@ def agent_parts(target: Target, options: ServeOptions, settings: Settings) -> Se
         StoragePart(),
         ArtifactsPart(),
         CallsPart(),
+        *list_own_runs(target),
         *publication,
         ListWatchPart(target, options.hub_url),
         *list_parts_of("agent", settings.parts.off),

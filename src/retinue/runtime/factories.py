@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.cards.signatures import CardSigner, CardVerifier
 from retinue.core.allowance import Allowance
+from retinue.core.errors import InvalidSettingError
 from retinue.core.trust import Trust
 from retinue.mesh.admission import LimitSettings
 from retinue.mesh.dispatch import TimeoutSettings
@@ -18,12 +19,23 @@ from retinue.oci.codec.auth import RegistryCredentials
 from retinue.oci.registry import CopyableRegistry, Registry, open_registry
 from retinue.oci.source import RegistrySource
 from retinue.settings import Settings, environment
-from retinue.settings_tables import LimitTable, RegistryTable, SignatureTable, TimeoutTable, TraceTable
+from retinue.settings_tables import (
+    LimitTable,
+    RegistryTable,
+    SignatureTable,
+    TimeoutTable,
+    TraceTable,
+)
+from retinue.storage.artifacts.state_artifacts import StateArtifacts
 from retinue.storage.card_keys import CardKeys
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State
 from retinue.web.connection_gate import HttpLimits
 from retinue.web.http_client import HttpClient
+
+if TYPE_CHECKING:
+    from retinue.storage.artifacts.blobs import Blobs
+    from retinue.storage.artifacts.store import FindHeld, StoredArtifacts
 
 HOME_SOURCE = "home"
 """Source name of the registry in the state folder."""
@@ -164,6 +176,35 @@ def http_limits(limits: LimitTable) -> HttpLimits:
         connections=limits.connections,
         held_bytes=max(limits.held_bytes, limits.body_bytes),
     )
+
+
+def state_artifacts(settings: Settings, state: State, http: HttpClient) -> StateArtifacts:
+    """The artifacts of a state folder, which are opened at their first use."""
+
+    def make(find_held: FindHeld) -> StoredArtifacts:
+        # imported here, because most processes save no file
+        from retinue.oci.client.http_registry import HttpRegistry
+        from retinue.oci.client.saved_files import RegistryFiles
+        from retinue.oci.layout.saved_files import LayoutFiles
+        from retinue.storage.artifacts.index import ArtifactIndex
+        from retinue.storage.artifacts.store import ArtifactLimits, StoredArtifacts
+
+        table = settings.artifacts
+        limits = ArtifactLimits(table.max_bytes, table.quota_bytes, table.caller_bytes, table.keep_days)
+        index = ArtifactIndex(state.artifacts)
+        blobs: Blobs = LayoutFiles(state.registry)
+        if table.registry is not None:
+            registry = configured_registry(table.registry, settings, http, state)
+            if not isinstance(registry, HttpRegistry):
+                raise InvalidSettingError(
+                    "artifacts.registry",
+                    f"{table.registry} is a folder",
+                    remedy="write the URL of a registry, or leave it out",
+                )
+            blobs = RegistryFiles(registry, table.repository, index.own_id)
+        return StoredArtifacts(index, blobs, limits, find_held=find_held)
+
+    return StateArtifacts(make, state.artifacts.exists)
 
 
 def timeout_settings(timeouts: TimeoutTable) -> TimeoutSettings:

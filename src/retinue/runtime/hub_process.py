@@ -19,6 +19,7 @@ from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, Setti
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.models import spending_reader
+from retinue.runtime.parts.approvals import ApprovalsPart
 from retinue.runtime.parts.artifacts import ArtifactsPart
 from retinue.runtime.parts.audit import AuditPart
 from retinue.runtime.parts.calls import CallsPart
@@ -118,6 +119,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         WorkflowHintsPart(),
         RunsPart(starts_early=not bare),
         SchedulesPart(),
+        ApprovalsPart(),
         CallsPart(),
     ]
 

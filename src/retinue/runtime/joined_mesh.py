@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -28,7 +28,7 @@ from retinue.core.errors import (
     StateError,
     StoppingError,
 )
-from retinue.core.record import AgentRecord, Endpoint, Listing
+from retinue.core.record import HUB_NAME, AgentRecord, Endpoint, Listing
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.mesh.channel import Channel, NullChannel
@@ -78,6 +78,8 @@ class JoinedMesh:
         self.lookup = lookup
         """Calls agents when no hub runs; parts add invokers."""
         self.peers = peers
+        self.hub_skills_here: Callable[[], Awaitable[Calls]] | None = None
+        """Gives the hub's skills in this process, which are called when no hub runs; None for most agents."""
         self._http = http
         self._state = state
         self._hub_url = hub_url
@@ -129,7 +131,10 @@ class JoinedMesh:
         except StateError as error:
             return Outcome(call.id, call.skill, "failed", error=error)
         if url is None:
-            return await self._direct.dispatch(call, channel or NullChannel())
+            calls: Calls = self._direct
+            if call.agent == HUB_NAME and self.hub_skills_here is not None:
+                calls = await self.hub_skills_here()
+            return await calls.dispatch(call, channel or NullChannel())
         hub = HubCalls(self._http, url, token=self._token, joined=joined, signer=self.peers.signer)
         if channel is None or not channel.capabilities:
             return await hub.dispatch(call)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +22,9 @@ from retinue.workflows.runs.ports import Body, Runs
 from retinue.workflows.runs.records import RunEvent, RunRecord, RunRequest
 
 if TYPE_CHECKING:
+    from retinue.workflows.durable.approval_table import ApprovalTable
     from retinue.workflows.durable.database_watch import RunFigures
+    from retinue.workflows.durable.retention import OnDeleted
     from retinue.workflows.durable.runs import DurableRuns
     from retinue.workflows.durable.schedule_table import ScheduleTable
     from retinue.workflows.durable.trigger_table import TriggerTable
@@ -51,6 +53,8 @@ class LazyRuns:
         """Where the runs are stored."""
         self.problem: RetinueError | None = None
         """Why the last attempt to execute runs has failed; None if it has not."""
+        self.on_deleted: OnDeleted | None = None
+        """Told of deleted runs, as `DurableRuns` tells it."""
         self._options = settings.runs
         self._nodes = state.nodes
         self._asked = asyncio.Event()
@@ -136,6 +140,15 @@ class LazyRuns:
             RunNode(node.executor, node.running, node.executor == figures.own_node) for node in figures.nodes
         ]
 
+    async def find_held_artifacts(self, digests: Collection[str]) -> Collection[str]:
+        """Those of the digests that stored runs hold."""
+        return await (await self._open()).find_held_artifacts(digests) if self.store.exists() else ()
+
+    async def tell_deleted(self, runs: Sequence[str], digests: Sequence[str]) -> None:
+        """Tell `on_deleted` of deleted runs."""
+        if self.on_deleted is not None:
+            await self.on_deleted(runs, digests)
+
     async def open_schedules(self) -> ScheduleTable:
         """The schedules, which are stored with the runs."""
         return (await self._open()).schedules
@@ -143,6 +156,10 @@ class LazyRuns:
     async def open_triggers(self) -> TriggerTable:
         """The triggers, which are stored with the runs."""
         return (await self._open()).triggers
+
+    async def open_approvals(self) -> ApprovalTable:
+        """The approvals, which are stored with the runs."""
+        return await (await self._open()).open_approvals()
 
     async def leave(self) -> None:
         """Stop executing runs; another process resumes them."""
@@ -167,6 +184,7 @@ class LazyRuns:
                 keep_days=self._options.keep_days,
                 keep_ids_days=self._options.keep_ids_days,
             ),
+            on_deleted=self.tell_deleted,
             hosted=self._hosted,
         )
         # what the import made lives as long as the process; each full collection would take 0.1 s

@@ -47,6 +47,7 @@ from retinue.runtime.factories import (
     limit_settings,
     named_registries,
     registry_sources,
+    state_artifacts,
     timeout_settings,
 )
 from retinue.runtime.launch import Start
@@ -54,6 +55,7 @@ from retinue.runtime.observing.telemetry import span_opener
 from retinue.runtime.peers import Peers, make_peers
 from retinue.runtime.shelves import open_shelves
 from retinue.settings import Settings, environment
+from retinue.storage.artifacts.state_artifacts import StateArtifacts
 from retinue.storage.outcome_store import OutcomeStore
 from retinue.storage.run_store import RunStore
 from retinue.storage.state import State
@@ -82,6 +84,7 @@ class Mesh:
     figures: CallFigures
     peers: Peers
     hosted: HostedWorkflows
+    artifacts: StateArtifacts
 
     @property
     def events(self) -> EventBus:
@@ -115,6 +118,7 @@ class Mesh:
             self.figures,
             self.peers.mcp_client,
             self.hosted,
+            self.artifacts,
         ):
             process.products[type(product)] = product
         return process
@@ -171,7 +175,12 @@ async def open_mesh(
         progress = RunProgress()
         caller = _make_caller(dispatcher, lookup, directory, search, track, progress)
         step_cache = MemoryCache()
-        hosted, tools = load_hosted(settings.workflows.modules), Tools(caller, step_cache)
+        artifacts = state_artifacts(settings, state, http)
+        stack.callback(artifacts.close)
+        hosted, tools = (
+            load_hosted(settings.workflows.modules),
+            Tools(caller, step_cache, artifacts=artifacts, open_approvals=lambda: runs.open_approvals()),
+        )
         shelves = open_shelves(settings, state, named, own=HOME_SOURCE)
         library = Library(shelves, code=hosted.list_loaded(), list_hosted=lambda: runs.list_hosted())
         interpreter = Interpreter(tools, code=CodeBody(hosted, tools, library).run)
@@ -207,10 +216,12 @@ async def open_mesh(
         stored = OutcomeStore(state, agent.name)
         stack.callback(stored.close)
         outcomes = OutcomeCache(stored=stored)
-        local = LocalInvoker({agent.name: agent}, dispatcher, dispatcher.timeouts, outcomes)
+        local = LocalInvoker(
+            {agent.name: agent}, dispatcher, dispatcher.timeouts, outcomes, artifacts=artifacts
+        )
         lookup.add(LocalLookup({agent.name: agent}, url), local)
         registries = Registries(home, named, notifications)
-        yield Mesh(hub, dispatcher, lookup, directory, search, registries, figures, peers, hosted)
+        yield Mesh(hub, dispatcher, lookup, directory, search, registries, figures, peers, hosted, artifacts)
 
 
 def _make_search(directory: Directory, texts: TextIndex | None) -> SkillSearch:

@@ -135,6 +135,21 @@ def list_model_states(settings: Settings, state: State, environ: Mapping[str, st
     return states
 
 
+def explain_no_tools(settings: Settings, state: State, environ: Mapping[str, str]) -> list[str]:
+    """Why no model of this machine takes tools, in lines; none if one does. Raises InvalidSettingError."""
+    lines = []
+    for model in list_model_states(settings, state, environ):
+        if isinstance(model.backend, Unavailable):
+            lines.append(f"  {model.name}: {model.backend.reason}; {model.backend.remedy}")
+        elif model.problem:
+            lines.append(f"  {model.name}: {model.problem}; {model.remedy}")
+        elif model.backend.backend == "command":
+            lines.append(f"  {model.name}: a command line takes no tools; set the key of its API")
+        else:
+            return []
+    return lines
+
+
 def spending_reader(settings: Settings, state: State) -> Callable[[str], Mapping[str, Any] | None]:
     """Reads an agent's spending of today and its limits; None if it is no model or has spent nothing.
 

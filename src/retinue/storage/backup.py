@@ -30,6 +30,7 @@ _INDEX = "index.json"
 _ATTEMPTS = 5
 """How often a layout is copied whose content is removed meanwhile."""
 
+_COPY_BYTES = 1024 * 1024
 _PAGES = 1_000
 """Database pages that are copied before writers get their turn."""
 
@@ -49,7 +50,7 @@ def back_up(state: State, target: Path, settings_file: Path | None = None) -> li
         names = sorted(path.name for path in state.root.iterdir() if _belongs(path))
         for name in names:
             source, place = state.root / name, target / name
-            if source in (state.database, state.runs):
+            if source in (state.database, state.runs, state.artifacts):
                 _copy_database(source, place)
             elif source == state.tasks:
                 _make_folder(place)
@@ -169,8 +170,11 @@ def _make_folder(path: Path) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    content = source.read_bytes()
-    with os.fdopen(os.open(target, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as copy:
-        copy.write(content)
+    with (
+        source.open("rb") as content,
+        os.fdopen(os.open(target, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as copy,
+    ):
+        # in pieces: an artifact may be larger than the memory
+        shutil.copyfileobj(content, copy, _COPY_BYTES)
         copy.flush()
         os.fsync(copy.fileno())

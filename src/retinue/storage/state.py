@@ -225,8 +225,18 @@ class State:
 
     def local_token(self) -> str:
         """The state token, created at the first call; the file is readable by its owner only."""
+        return self._keep_token("local")
+
+    def owner_token(self) -> str:
+        """The token of the owner, who answers approvals; created and kept as the state token.
+
+        It goes to no child process and into no client's configuration.
+        """
+        return self._keep_token("owner")
+
+    def _keep_token(self, name: str) -> str:
         self.prepare()
-        path = self.keys / "local.token"
+        path = self.keys / f"{name}.token"
         if (token := self._read_token(path)) is not None:
             return token
         with storage_errors(path):
@@ -234,7 +244,7 @@ class State:
             with FileLock(self.keys / ".lock", mode=0o600):
                 if (token := self._read_token(path)) is not None:
                     return token
-                token = f"rtn_local_{secrets.token_urlsafe(32)}"
+                token = f"rtn_{name}_{secrets.token_urlsafe(32)}"
                 replace_file(path, token.encode(), mode=0o600)
         return token
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from retinue.core.call import Outcome
+from retinue.core.call import Answer, Outcome
 from retinue.core.errors import (
     AgentUnreachableError,
     ExecutionFailedError,
@@ -25,7 +25,7 @@ from retinue.thinking.toolbox import is_glob, matches, split_pattern
 from retinue.workflows.caller import Choice, SkillOffer, Wanted
 from retinue.workflows.dispatch_caller import find_willing
 from retinue.workflows.runs.records import MESH_SCOPES, RUN_CALLER, Origin
-from retinue.workflows.skill_offers import is_repeatable, list_once, make_offer
+from retinue.workflows.skill_offers import list_once, make_offer
 
 Function = Callable[[Any], Awaitable[Any]]
 
@@ -106,7 +106,7 @@ class MemoryCaller:
             output_schema=output_schema,
             url=f"memory://{agent}",
             keeps_keys=keeps_keys,
-            is_repeatable=is_repeatable(described),
+            is_repeatable=described.is_repeatable,
         )
         self._offers.setdefault(skill, {})[agent] = (choice, function)
         for role in roles:
@@ -245,13 +245,15 @@ class MemoryCaller:
             error = failed
         except Exception as failed:  # noqa: BLE001  # whatever a skill raises is the outcome of its call
             error = ExecutionFailedError.from_exception(failed)
+        answer = value if isinstance(value, Answer) else Answer(value)
         return Outcome(
             call_id=idempotency_key,
             skill=skill,
             status="done" if error is None else "failed",
             agent=choice.agent,
-            value=value,
+            value=answer.value,
             duration_ms=(time.perf_counter() - began) * 1000,
+            usage=answer.usage,
             error=error,
             calls_used=0,
         )

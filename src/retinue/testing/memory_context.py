@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from retinue.core.errors import TooLargeError
 from retinue.core.json_values import copy_json, encode_json
 from retinue.mesh.channel import LogLevel
 from retinue.workflows.runs.hosting import RunCode
-from retinue.workflows.runs.ports import Count, Effect, Mark, StepCall, WaitMode
+from retinue.workflows.runs.ports import Effect, Mark, StepCall, StepCount, WaitMode
 from retinue.workflows.runs.records import (
     ChildOutcome,
     ChildRun,
@@ -106,6 +106,8 @@ class Run:
         self.stopping = False
         self.finished_seq = 0
         self.undo_requests = 0
+        self.attempts: Counter[str] = Counter()
+        """By the path of a step that counts them."""
         self.extensions: list[Extension] = []
         self._signals: dict[str, deque[Any]] = defaultdict(deque)
         self._signalled = asyncio.Event()
@@ -151,7 +153,7 @@ class Services:
 class MemoryContext:
     """The RunContext of one execution of a run. ``rules`` tell what fails a run that broke one.
 
-    ``calls`` is the number of calls that the body reported; ``resumed`` = an earlier execution was stopped,
+    ``calls`` and ``usage`` are what the body reported; ``resumed`` = an earlier execution was stopped,
     possibly during a call. With ``interrupts`` the execution is cancelled after each call that it records.
     """
 
@@ -159,6 +161,7 @@ class MemoryContext:
         self, run: Run, services: Services, *, resumed: bool = False, interrupts: bool = False
     ) -> None:
         self.calls: int | None = None
+        self.usage: Mapping[str, Any] | None = None
         self._run = run
         self._services = services
         self.rules = ReplayRules(run.record.id)
@@ -192,8 +195,8 @@ class MemoryContext:
     async def list_extensions(self) -> Sequence[Extension]:
         return tuple(self._run.extensions)
 
-    def record_usage(self, calls: int | None) -> None:
-        self.calls = calls
+    def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
+        self.calls, self.usage = calls, usage
 
     async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
         self.rules.check_task("a line of the log")
@@ -212,14 +215,18 @@ class MemoryContext:
         *,
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
-        count: Count | None = None,
+        count: StepCount | None = None,
         mark: Mark | None = None,
     ) -> StepOutcome:
         with self._take(path):
             recorded = self._replay("step", path, mark)
             if recorded is not None:
-                return read_json(StepOutcome, recorded)
-            return await self._run_seen("step", path, effect, timeout_s, facts, count, mark)
+                outcome = read_json(StepOutcome, recorded)
+            else:
+                outcome = await self._run_seen("step", path, effect, timeout_s, facts, count, mark)
+            if count is not None:
+                count.close(outcome)
+            return outcome
 
     async def together(
         self, calls: Sequence[StepCall], *, limit: int | None = None, enough: int | None = None
@@ -246,6 +253,8 @@ class MemoryContext:
                         )
                     self._write(place, "step", call.path, outcome.to_json(), call.mark)
                 contest.note(call, outcome)
+                if call.count is not None:
+                    call.count.close(outcome)
                 return outcome
 
             try:
@@ -283,7 +292,9 @@ class MemoryContext:
                 ended = await (_wait_first(runs) if mode == "first" else _wait_all(runs))
                 recorded = [
                     {"run_id": run.record.id, "status": run.record.status, "duration_ms": _duration_ms(run)}
-                    | StepOutcome(run.record.value, run.record.fault, run.record.calls).to_json()
+                    | StepOutcome(
+                        run.record.value, run.record.fault, run.record.calls, run.record.usage
+                    ).to_json()
                     for run in ended
                 ]
                 self._run.size.stored += len(orjson.dumps(recorded))
@@ -353,7 +364,7 @@ class MemoryContext:
         effect: Effect,
         timeout_s: float,
         given: Mapping[str, Any] | None,
-        count: Count | None = None,
+        count: StepCount | None = None,
         mark: Mark | None = None,
     ) -> StepOutcome:
         """Run an effect, record its outcome, and emit an event for its start and its end."""
@@ -367,7 +378,7 @@ class MemoryContext:
         effect: Effect,
         timeout_s: float,
         given: Mapping[str, Any] | None,
-        count: Count | None,
+        count: StepCount | None,
         may_repeat: bool,
     ) -> StepOutcome:
         """Run an effect, and emit an event for its start and its end."""
@@ -381,6 +392,9 @@ class MemoryContext:
             outcome = StepOutcome(fault=Fault.from_error(error), calls=0)
         else:
             self._emit("step_started", path, dict(facts))
+            if count is not None and count.begin is not None:
+                self._run.attempts[path] += 1
+                count.begin(self._run.attempts[path] - 1)
             outcome = self._run.size.add_outcome(path, await run_effect(path, effect, timeout_s, count))
         if may_repeat:
             outcome = replace(outcome, calls=None, is_repeated=True)
@@ -456,7 +470,13 @@ def _read_child_outcome(children: Mapping[str, ChildRun], item: Mapping[str, Any
     outcome = read_json(StepOutcome, item)
     child = children[item["run_id"]]
     return ChildOutcome(
-        child, item["status"], outcome.value, outcome.fault, item["duration_ms"], outcome.calls
+        child,
+        item["status"],
+        outcome.value,
+        outcome.fault,
+        item["duration_ms"],
+        outcome.calls,
+        outcome.usage,
     )
 
 

@@ -52,6 +52,7 @@ from retinue.workflows.interpreter.frame import Tools
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.library import Library
 from retinue.workflows.orchestrator import Orchestrator
+from retinue.workflows.run_progress import RunProgress
 
 if TYPE_CHECKING:
     from retinue.client.updates import QuestionHandler
@@ -93,6 +94,7 @@ async def connect_agents(
     figures = CallFigures(catch_up=events.flush)
     events.subscribe_later(figures.observe)
     track = TrackRecord(figures, dispatcher.agent_stats)
+    progress = RunProgress()
     caller = DispatchCaller(
         dispatcher,
         lookup,
@@ -101,6 +103,7 @@ async def connect_agents(
         directory=directory,
         track=track,
         search=search,
+        progress=progress,
     )
     cache = MemoryCache()
     sessions: dict[str, Mapping[str, Any]] = {}
@@ -108,7 +111,12 @@ async def connect_agents(
         async with MemoryRuns(Interpreter(Tools(caller, cache)).run) as runs:
             hub = hub_agent(
                 MeshView(directory=directory, lookup=lookup, search=search, caller=caller, track=track),
-                Workflows(orchestrator=Orchestrator(runs), library=Library(), clear_steps=cache.clear),
+                Workflows(
+                    orchestrator=Orchestrator(runs),
+                    library=Library(),
+                    clear_steps=cache.clear,
+                    progress=progress,
+                ),
                 NamedConversations(_reader(sessions), sessions.__setitem__),
                 version=version("retinue"),
             ).agent

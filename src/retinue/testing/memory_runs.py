@@ -10,13 +10,14 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Self
 
 import orjson
 
+from retinue.approvals.records import MemoryApprovals
 from retinue.core.errors import RetinueError, RunConflictError, UnknownRunError, UnknownStepError
 from retinue.core.json_values import copy_json
 from retinue.testing.memory_context import EventLog, MemoryContext, Run, Services
@@ -78,6 +79,7 @@ class MemoryRuns:
     ) -> None:
         self._body = body
         self._hosted = tuple(hosted)
+        self._approvals = MemoryApprovals(clock)
         self._interrupts = interrupts
         self._kept = kept
         self._run_bytes = run_bytes
@@ -179,6 +181,9 @@ class MemoryRuns:
 
     async def list_hosted(self) -> tuple[HostedWorkflow, ...]:
         return self._hosted
+
+    async def open_approvals(self) -> MemoryApprovals:
+        return self._approvals
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         return tuple(_iterate_records(self._find(run_id)))
@@ -293,7 +298,7 @@ class MemoryRuns:
         if status == "cancelled":
             self._close(run, status)
         else:
-            self._close(run, status, value if status == "done" else None, fault, context.calls)
+            self._close(run, status, value if status == "done" else None, fault, context.calls, context.usage)
 
     def _close(
         self,
@@ -302,10 +307,17 @@ class MemoryRuns:
         value: Any = None,
         fault: Fault | None = None,
         calls: int | None = None,
+        usage: Mapping[str, Any] | None = None,
     ) -> None:
         now = self._services.clock()
         run.record = replace(
-            run.record, status=status, value=value, fault=fault, finished_at=now, calls=calls
+            run.record,
+            status=status,
+            value=value,
+            fault=fault,
+            finished_at=now,
+            calls=calls,
+            usage=usage,
         )
         run.ended.set()
         facts = {"status": status} | ({} if fault is None else {"error": as_json(fault)})

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retinue.approvals.records import ApprovalStore, MemoryApprovals, Verdict
 from retinue.authoring.agent import Agent
 from retinue.core.errors import InvalidSettingError, SkillNotOfferedError, UnknownAgentError
 from retinue.core.record import Skill
@@ -39,10 +40,13 @@ from retinue.core.text import suggest
 from retinue.flows.body import CodeBody, HostedWorkflows
 from retinue.flows.determinism import find_hints
 from retinue.flows.workflow import CodeWorkflow
+from retinue.mesh.artifacts import ArtifactStore
 from retinue.mesh.directory.routing import CAPABILITIES, find_role_skill
+from retinue.testing.memory_artifacts import MemoryArtifacts
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.testing.memory_runs import MemoryRuns
 from retinue.testing.scripted_peer import InTurn, ScriptedPeer
+from retinue.thinking.toolbox import matches_any
 from retinue.workflows.definitions.definition import Definition
 from retinue.workflows.definitions.documents import document_of
 from retinue.workflows.definitions.loading import Loaded, load
@@ -91,7 +95,9 @@ async def run_workflow(
     skills: Mapping[str, Any] | None = None,
     signals: Mapping[str, Any] | None = None,
     workflows: Mapping[str, str] | None = None,
+    approvals: Mapping[str, bool | str] | None = None,
     crash_at_every_step: bool = False,
+    artifacts: ArtifactStore | None = None,
 ) -> WorkflowRun:
     """Run a workflow to its end; time that it sleeps passes at once.
 
@@ -104,6 +110,10 @@ async def run_workflow(
     its steps then fails with a NondeterminismError. Calls between the steps of a function that cannot be
     repeated, such as ``time.time()``, are Python warnings at their lines.
 
+    ``approvals`` answer the questions about calls of a step ``think``, by skill, ``agent/skill`` or glob:
+    True, False, or the reason of a no. ``artifacts`` holds the files that agents and steps save; by default
+    it is a `MemoryArtifacts` of this run.
+
     Raises DefinitionError for a faulty definition and for what `retinue run` would refuse,
     InvalidParametersError where the input does not fit, and InvalidSettingError where a step waits for a
     signal that is not there. The failure of a step is part of the run.
@@ -114,8 +124,9 @@ async def run_workflow(
             warnings.warn_explicit(f"{hint.message}: {hint.remedy}", UserWarning, hint.file, hint.line)
     mesh = [*agents, ScriptedPeer(SCRIPTED, skills)] if skills else list(agents)
     caller = MemoryCaller()
+    artifacts = artifacts or MemoryArtifacts()
     for agent in mesh:
-        _offer(caller, agent, mesh)
+        _offer(caller, agent, mesh, artifacts)
 
     async def matches_any(pattern: str) -> bool:
         return bool(await caller.list_offers([pattern], Origin(), 1))
@@ -135,14 +146,21 @@ async def run_workflow(
     def clock() -> float:
         return time.time() + sum(slept_s)
 
-    tools = Tools(caller, clock=clock)
+    store = MemoryApprovals(clock)
+
+    async def open_approvals() -> ApprovalStore:
+        return store
+
+    tools = Tools(caller, clock=clock, open_approvals=open_approvals, artifacts=artifacts)
     hosted = HostedWorkflows([definition] if isinstance(definition, CodeWorkflow) else [])
     library = Library([_Texts(workflows or {})], code=hosted.list_loaded())
     body = Interpreter(tools, code=CodeBody(hosted, tools, library).run).run
     async with MemoryRuns(body, sleep=sleep, clock=clock, interrupts=crash_at_every_step) as runs:
         given = {} if input is None and hosted.list_loaded() else input
         record = await Orchestrator(runs).start(loaded.definition, given, nested=bundled.nested)
-        signalling = asyncio.create_task(_answer_waits(runs, record.id, dict(signals or {})))
+        signalling = asyncio.create_task(
+            _answer_waits(runs, record.id, _Answers(dict(signals or {}), dict(approvals or {}), store))
+        )
         finishing = asyncio.create_task(_finish(runs, record.id))
         await asyncio.wait((signalling, finishing), return_when=asyncio.FIRST_EXCEPTION)
         if signalling.done():
@@ -174,7 +192,7 @@ def _load(definition: str | Path | Mapping[str, Any] | Definition | CodeWorkflow
     return load(definition)
 
 
-def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent]) -> None:
+def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent], artifacts: ArtifactStore) -> None:
     """Offer each skill of an agent that others may see; its further calls reach the whole mesh."""
     record = agent.record()
     peers = [other for other in mesh if other is not agent]
@@ -185,7 +203,7 @@ def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent]) -> None:
         scores = record.scores or {}
         caller.offer(
             skill.id,
-            _call_with(agent, skill, peers),
+            _call_with(agent, skill, peers, artifacts),
             agent=agent.name,
             input_schema=skill.input_schema,
             output_schema=skill.output_schema,
@@ -195,9 +213,11 @@ def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent]) -> None:
         )
 
 
-def _call_with(agent: Agent, skill: Skill, peers: Sequence[Agent]) -> Callable[[Any], Awaitable[Any]]:
+def _call_with(
+    agent: Agent, skill: Skill, peers: Sequence[Agent], artifacts: ArtifactStore
+) -> Callable[[Any], Awaitable[Any]]:
     async def call(arguments: Any) -> Any:
-        return await agent.ask(skill.id, arguments, peers=peers)
+        return await agent.ask(skill.id, arguments, peers=peers, artifacts=artifacts)
 
     return call
 
@@ -221,21 +241,50 @@ def _finder(mesh: Sequence[Agent]) -> Callable[[str, str | None, str | None], Aw
     return find_skill
 
 
-async def _answer_waits(runs: Runs, run_id: str, signals: Mapping[str, Any]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """What the test answers: signals by topic, approvals by pattern, and where approvals are kept."""
+
+    signals: Mapping[str, Any]
+    approvals: Mapping[str, bool | str]
+    store: ApprovalStore
+
+    async def approve(self, approval_id: str) -> Any:
+        """Answer a question about a call; returns the value of its signal."""
+        approval = await self.store.find(approval_id)
+        assert approval is not None
+        agent, skill = approval.request.agent, approval.request.skill
+        verdict = next((v for p, v in self.approvals.items() if matches_any((p,), agent, skill)), None)
+        if verdict is None:
+            raise InvalidSettingError(
+                "approvals",
+                f"a person is asked about {agent}/{skill}, and no answer is given",
+                remedy=f'give it: approvals={{"{agent}/{skill}": True}}',
+            )
+        answer: Verdict = "yes" if verdict is True else "no"
+        comment = verdict if isinstance(verdict, str) else ""
+        await self.store.answer(approval_id, answer, "test", comment)
+        return {"verdict": answer, "by": "test", "comment": comment}
+
+
+async def _answer_waits(runs: Runs, run_id: str, answers: _Answers) -> None:
     """Send each step that waits its signal; a run that is interrupted is followed on."""
     seen = 0
     while (await runs.get(run_id)).status in ("running", "cancelled"):
         async for event in runs.follow(run_id, after=seen):
             seen = event.seq
-            await _answer_wait(runs, event, signals)
+            await _answer_wait(runs, event, answers)
         await asyncio.sleep(0)
 
 
-async def _answer_wait(runs: Runs, event: RunEvent, signals: Mapping[str, Any]) -> None:
+async def _answer_wait(runs: Runs, event: RunEvent, answers: _Answers) -> None:
     if event.kind != "step_started" or event.facts.get("kind") != "wait":
         return
     topic = str(event.facts["topic"])
-    answer = signals.get(topic, _MISSING)
+    if "approval" in event.facts:
+        await runs.signal(event.run_id, topic, await answers.approve(event.facts["approval"]))
+        return
+    answer = answers.signals.get(topic, _MISSING)
     if isinstance(answer, InTurn):
         answer = answer.take() if answer.left else _MISSING
     if answer is _MISSING:

@@ -23,8 +23,9 @@ from retinue.thinking.completion import (
     ToolResult,
     UserMessage,
 )
-from retinue.thinking.limits import ANSWER_TOKENS, LimitName, Reserve, estimate_tokens
+from retinue.thinking.limits import LimitName
 from retinue.thinking.plan import ThinkPlan
+from retinue.thinking.prompt_size import MessageSize, estimate_request, measure_message
 from retinue.thinking.results import explain_problems, text_of_value
 
 MAX_OBJECTIONS = 2
@@ -47,19 +48,15 @@ _LIMITS: Mapping[LimitName, str] = {
 
 @dataclass(slots=True)
 class Conversation:
-    """The messages so far. ``known_tokens`` = the size of the beginning, as the provider counted it."""
+    """The messages so far."""
 
     plan: ThinkPlan
     messages: list[Message] = field(default_factory=list)
     objections: int = 0
-    _known_tokens: int = 0
-    _new: list[Any] = field(default_factory=list)
-    _tools_sent: int = 0
-    _tools_known: int = 0
+    _size: MessageSize = field(default_factory=MessageSize)
 
     def __post_init__(self) -> None:
         self.say(self.plan.prompt)
-        self._new.append(self.system)
 
     @property
     def system(self) -> str:
@@ -70,13 +67,9 @@ class Conversation:
         """Add a message of the loop."""
         self._add(UserMessage((Part.text(text),)))
 
-    def add_reply(self, reply: CompletionReply, usage: Mapping[str, Any] | None) -> None:
+    def add_reply(self, reply: CompletionReply) -> None:
         """Add a reply of the model."""
-        self.messages.append(AssistantMessage(reply))
-        counted = int((usage or {}).get("input_tokens") or 0)
-        if counted:
-            self._known_tokens, self._new, self._tools_known = counted, [], self._tools_sent
-        self._new.append({"text": reply.text, "calls": [call.to_json() for call in reply.calls]})
+        self._add(AssistantMessage(reply))
 
     def add_results(self, results: Sequence[ToolResult]) -> None:
         """Add the results of all calls of the last reply."""
@@ -86,7 +79,6 @@ class Conversation:
         self, tools: Sequence[Tool], tool_choice: ToolChoice, max_tokens: int | None = None
     ) -> CompletionRequest:
         """The next request."""
-        self._tools_sent = len(tools)
         return CompletionRequest(
             self.system,
             tuple(self.messages),
@@ -96,10 +88,9 @@ class Conversation:
             max_tokens,
         )
 
-    def reserve(self, tools: Sequence[Tool]) -> Reserve:
-        """What the next request may cost: what the provider counted last, and what came since."""
-        added = [*self._new, *(tool.to_json() for tool in tools[self._tools_known :])]
-        return Reserve(self._known_tokens + estimate_tokens(added), ANSWER_TOKENS)
+    def estimate(self, tools: Sequence[Tool]) -> int:
+        """How many tokens the prompt of the next request has at most, as its model agent reserves them."""
+        return estimate_request(self.system, self._size, tools, self.plan.output)
 
     def find_problem(self, reply: CompletionReply) -> str | None:
         """Why a final reply is no answer; None for one that is."""
@@ -129,9 +120,9 @@ class Conversation:
         """Tell the model that it may work on."""
         self.say("The limit was raised. Go on with the task.")
 
-    def _add(self, message: UserMessage | ToolMessage) -> None:
+    def _add(self, message: Message) -> None:
         self.messages.append(message)
-        self._new.append(message.to_json())
+        self._size += measure_message(message)
 
 
 def read_answer(plan: ThinkPlan, reply: CompletionReply) -> Any:

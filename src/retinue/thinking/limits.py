@@ -1,8 +1,9 @@
 """The limits of a loop, what it has spent, and which limit ends it.
 
-Requests are reserved before they are made: the prompt by its size, the answer by its limit of tokens. The
-time is that of requests and calls. Waiting for a person, and the time in which a run is interrupted, do not
-count.
+Tokens and money are those of all requests and of the calls that they cause. They are counted by the budget
+of the run, which holds what the chain of calls has left as well. A request is made only if it and a last
+answer fit. The time is that of requests and calls. Waiting for a person, and the time in which a run is
+interrupted, do not count.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import orjson
+from retinue.core.allowance import Allowance, Amount, to_dollars, to_microdollars
 
 LimitName = Literal["turns", "calls", "tokens", "dollars", "time", "repeats"]
 """What may end a loop; ``repeats`` = the model made one call again and again."""
@@ -29,16 +30,20 @@ FIELDS: Mapping[LimitName, str] = {
 MIN_ANSWER_TOKENS = 256
 """A request with less room for its answer is not worth making."""
 
-ANSWER_TOKENS = 4_096
-"""The room for an answer that a request reserves."""
+ANSWER_TOKENS = 8_192
+"""The longest answer that a request asks for, because an interrupted one counts with it."""
 
 LAST_ANSWER_TOKENS = 1_024
 """The room that each request leaves for the last answer, beside its prompt."""
 
-_BYTES_A_TOKEN = 3
-"""A careful estimate: most texts have four."""
+_ANSWER_PRICE = 5
+"""A token of an answer is taken to cost so many times one of a prompt, as at most vendors."""
 
-_IMAGE_TOKENS = 1_600
+_MARGIN = 1.25
+"""For what requests before do not tell, such as a prompt that is not in the cache any more."""
+
+
+_NOTHING = Amount()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +63,25 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a loop has used."""
+    """What a loop has used; ``microdollars_a_token`` = the highest price of a prompt's token so far."""
 
     turns: int = 0
     calls: int = 0
-    tokens: int = 0
-    dollars: float = 0.0
+    amount: Amount = _NOTHING
     time_s: float = 0.0
-    dollars_a_token: float = 0.0
+    microdollars_a_token: float = 0.0
 
-    def with_request(self, usage: Mapping[str, Any] | None, reserved: Reserve, *, unknown: int = 0) -> Spent:
-        """After a request that was sent once with this usage, and ``unknown`` times without an answer.
-
-        The reservation counts for each of these.
-        """
+    def with_request(self, usage: Mapping[str, Any] | None) -> Spent:
+        """After a request that reports this usage."""
         usage = usage or {}
-        used = _count(usage)
-        cost = float(usage.get("cost_usd") or 0.0)
-        rate = max(self.dollars_a_token, cost / used if used else 0.0)
-        lost = reserved.tokens * unknown
-        return replace(
-            self,
-            turns=self.turns + 1,
-            tokens=self.tokens + used + lost,
-            dollars=self.dollars + cost + rate * lost,
-            dollars_a_token=rate,
-        )
+        weight = int(usage.get("input_tokens") or 0) + _ANSWER_PRICE * int(usage.get("output_tokens") or 0)
+        cost = to_microdollars(float(usage.get("cost_usd") or 0.0))
+        price = max(self.microdollars_a_token, cost / weight if weight else 0.0)
+        return replace(self, turns=self.turns + 1, microdollars_a_token=price)
+
+    def with_higher_price(self) -> Spent:
+        """After a request was refused because its share of the money was too small."""
+        return replace(self, microdollars_a_token=2 * self.microdollars_a_token)
 
     def with_calls(self, calls: int) -> Spent:
         return replace(self, calls=self.calls + calls)
@@ -91,34 +89,50 @@ class Spent:
     def with_time(self, seconds: float) -> Spent:
         return replace(self, time_s=self.time_s + seconds)
 
-    def find_limit(self, limits: Limits, reserved: Reserve) -> LimitName | None:
+    def with_amount(self, amount: Amount) -> Spent:
+        """With what the budget counts as spent on models."""
+        return replace(self, amount=amount)
+
+    def find_limit(self, limits: Limits, left: Allowance, prompt_tokens: int) -> LimitName | None:
         """The limit that the next request would exceed; None if it may be made.
 
-        The limit of calls ends a loop only when the model asks for more of them (`room_for_calls`).
+        ``left`` is what may still be spent. The limit of calls ends a loop only when the model asks for more
+        of them (`room_for_calls`).
         """
         if self.turns >= limits.turns:
             return "turns"
-        if self.room_for_answer(limits, reserved) < MIN_ANSWER_TOKENS:
+        if _room(left, prompt_tokens) < MIN_ANSWER_TOKENS:
             return "tokens"
-        if limits.dollars is not None and self.dollars + self._cost_of_both(reserved) >= limits.dollars:
+        both = self._cost(2 * prompt_tokens, MIN_ANSWER_TOKENS + LAST_ANSWER_TOKENS)
+        if left.microdollars is not None and left.microdollars <= both:
             return "dollars"
         return "time" if self.time_s >= limits.time_s else None
 
-    def room_for_answer(self, limits: Limits, reserved: Reserve, *, is_last: bool = False) -> int:
-        """How many tokens the next answer may have, so that the last one fits as well."""
-        left = limits.tokens - self.tokens - reserved.prompt
-        return left if is_last else left - reserved.prompt - LAST_ANSWER_TOKENS
+    def ask_for(self, left: Allowance, prompt_tokens: int, *, is_last: bool = False) -> tuple[int, Allowance]:
+        """The longest answer of the next request, and what it may spend with its prompt."""
+        answer = max(1, min(ANSWER_TOKENS, _room(left, prompt_tokens, is_last=is_last)))
+        money = None
+        if left.microdollars is not None and self.microdollars_a_token:
+            money = self._cost(prompt_tokens, answer)
+        return answer, Allowance(prompt_tokens + answer, money)
 
-    def may_answer(self, limits: Limits, reserved: Reserve) -> bool:
+    def may_answer(self, left: Allowance, prompt_tokens: int) -> bool:
         """Whether there is room for a last answer."""
-        if limits.dollars is not None and self.dollars >= limits.dollars:
+        least = self._cost(prompt_tokens, MIN_ANSWER_TOKENS)
+        if left.microdollars is not None and left.microdollars <= least:
             return False
-        return self.room_for_answer(limits, reserved, is_last=True) >= MIN_ANSWER_TOKENS
+        return _room(left, prompt_tokens, is_last=True) >= MIN_ANSWER_TOKENS
 
-    def _cost_of_both(self, reserved: Reserve) -> float:
-        """What the next request and the last one may cost, at the price of those before."""
-        tokens = 2 * reserved.prompt + MIN_ANSWER_TOKENS + LAST_ANSWER_TOKENS
-        return tokens * self.dollars_a_token
+    def has_more(self, left: Allowance, most: Allowance) -> bool:
+        """Whether a request that might spend ``most`` money can be made once more with a larger share."""
+        if left.microdollars is None or most.microdollars is None:
+            return False
+        return most.microdollars < left.microdollars
+
+    def _cost(self, prompt_tokens: int, answer_tokens: int) -> int:
+        """What a request may cost in millionths of a dollar, by the prices of those before."""
+        weight = prompt_tokens + _ANSWER_PRICE * answer_tokens
+        return round(weight * self.microdollars_a_token * _MARGIN)
 
     def room_for_calls(self, limits: Limits) -> int:
         """How many further calls may be made."""
@@ -132,49 +146,18 @@ class Spent:
         return {
             "turns": self.turns,
             "calls": self.calls,
-            "tokens": self.tokens,
-            "dollars": round(self.dollars, 6),
+            "tokens": self.amount.tokens,
+            "dollars": to_dollars(self.amount.microdollars),
             "time_s": round(self.time_s, 3),
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Reserve:
-    """What a request may cost at most, in tokens."""
-
-    prompt: int
-    answer: int = ANSWER_TOKENS
-
-    @property
-    def tokens(self) -> int:
-        return self.prompt + self.answer
-
-
-def _count(usage: Mapping[str, Any]) -> int:
-    return int(usage.get("input_tokens") or 0) + int(usage.get("output_tokens") or 0)
-
-
-def estimate_tokens(value: Any) -> int:
-    """About how many tokens a JSON value of a request has; images count the same whatever their size."""
-    images = _count_media(value)
-    text = orjson.dumps(value, default=dict)
-    size = len(text) - sum(images)
-    return size // _BYTES_A_TOKEN + _IMAGE_TOKENS * len(images)
-
-
-def _count_media(value: Any) -> list[int]:
-    """The lengths of the encoded images and files in a value."""
-    found: list[int] = []
-    stack: list[Any] = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, Mapping):
-            if isinstance(item.get("data"), str) and "mime_type" in item:
-                found.append(len(item["data"]))
-            stack.extend(item.values())
-        elif isinstance(item, list | tuple):
-            stack.extend(item)
-    return found
+def _room(left: Allowance, prompt_tokens: int, *, is_last: bool = False) -> int:
+    """How many tokens the next answer may have, so that the last one fits as well."""
+    if left.tokens is None:
+        return ANSWER_TOKENS
+    room = left.tokens - prompt_tokens
+    return room if is_last else room - prompt_tokens - LAST_ANSWER_TOKENS
 
 
 def batch_time_s(durations_ms: Iterable[float | None], parallel: int) -> float:

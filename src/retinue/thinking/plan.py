@@ -20,7 +20,8 @@ class ThinkPlan:
     ``agent`` is the model agent and ``choice`` how a run calls it. ``role`` is the role for which it was
     chosen, so that another one may take its place; None for one that was named. ``tools`` are the skills that
     are listed from the start; ``patterns`` and ``deny`` decide about those that are found later. ``unlisted``
-    = how many named skills are left for the search.
+    = how many named skills are left for the search. ``approve`` names the skills before
+    whose calls a person is asked.
     """
 
     version: int
@@ -36,6 +37,7 @@ class ThinkPlan:
     parallel: int
     role: str | None = None
     unlisted: int = 0
+    approve: tuple[str, ...] = ()
 
     @property
     def searches(self) -> bool:

@@ -27,7 +27,10 @@ from retinue.core.errors import NotAuthenticatedError, StateDamagedError, StateE
 from retinue.core.text import suggest
 from retinue.storage.files import replace_file, storage_errors
 
-SCOPES = ("exposed", "mesh", "runs_code")
+SCOPES = ("exposed", "mesh", "runs_code", "approves")
+JOIN_SCOPES = SCOPES[:3]
+"""The scopes of another machine of the mesh, which answers no approvals."""
+
 PREFIX = "rtn_"
 JOIN_CALLER = "join:"
 """Beginning of the id of a caller that has joined with a token of kind "join"."""

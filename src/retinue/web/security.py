@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -68,6 +68,9 @@ MAX_UPLOAD_BYTES = 64 * 1024 * 1024
 
 LOCAL_TOKEN = Principal("local", "mesh", frozenset({"exposed", "mesh", "runs_code"}))
 """The sender of the state token ``keys/local.token``: command line, child process, connected client."""
+
+OWNER_TOKEN = replace(LOCAL_TOKEN, scopes=LOCAL_TOKEN.scopes | {"approves"})
+"""The sender of ``keys/owner.token``, which no child process and no connected client gets."""
 
 _IDENTITY = "retinue.identity"
 _TOKEN_REQUIRED = NotAuthenticatedError("this request needs another token")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -53,14 +54,7 @@ from retinue.thinking.toolbox import is_glob, split_pattern
 from retinue.workflows.caller import Choice, SkillOffer, Wanted
 from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.records import RUN_CALLER, Origin
-from retinue.workflows.skill_offers import (
-    SkillOffers,
-    is_repeatable,
-    keeps_keys,
-    list_once,
-    make_choice,
-    make_offer,
-)
+from retinue.workflows.skill_offers import SkillOfEntry, SkillOffers, list_once, make_offer
 
 MAX_ASKED = 100
 """Agents that a step asks first: as many as a parallel step may call."""
@@ -129,20 +123,26 @@ class RoleChoice:
 
 
 def _choose(offer: RoleOffer, candidates: Iterable[Candidate]) -> Choice:
-    record = offer.listing.record
+    choice = _make_choice(
+        _name_among(candidates, offer.listing), offer.listing, offer.skill.id, offer.listing
+    )
+    return replace(choice, score=offer.score, available=offer.is_available)
+
+
+def _make_choice(name: str, candidate: Candidate, skill_id: str, listing: Listing | None) -> Choice:
+    """The choice of a skill of a candidate, which ``name`` means alone."""
+    skill = None if listing is None else listing.record.find_skill(skill_id)
     return Choice(
-        agent=_name_among(candidates, offer.listing),
-        skill=offer.skill.id,
-        version=record.version,
-        url=record.url,
-        input_schema=offer.skill.input_schema,
-        output_schema=offer.skill.output_schema,
-        score=offer.score,
-        available=offer.is_available,
-        warning=render_deprecation(record),
-        listing=offer.listing.id,
-        keeps_keys=keeps_keys(offer.listing),
-        is_repeatable=is_repeatable(offer.skill),
+        agent=name,
+        skill=skill_id,
+        version=candidate.version,
+        url=candidate.url,
+        input_schema=None if skill is None else skill.input_schema,
+        output_schema=None if skill is None else skill.output_schema,
+        warning="" if listing is None else render_deprecation(listing.record),
+        listing=candidate.id,
+        keeps_keys=listing is not None and listing.keeps_keys,
+        is_repeatable=skill is not None and skill.is_repeatable,
     )
 
 
@@ -217,7 +217,7 @@ class DispatchCaller:
         if version_range is not None or agent is not None:
             # the name must mean this version also among those that were not asked for
             candidates = await self._lookup.resolve_skill(skill, scopes, agent=chosen.name)
-        choice = make_choice(_name_among(candidates, chosen), chosen, skill, listing)
+        choice = _make_choice(_name_among(candidates, chosen), chosen, skill, listing)
         return choice, chosen.name, None if listing is None else listing.record.find_skill(skill)
 
     async def list_offers(self, patterns: Sequence[str], origin: Origin, limit: int) -> Sequence[SkillOffer]:
@@ -225,7 +225,8 @@ class DispatchCaller:
         offers: list[SkillOffer] = []
         for pattern in patterns:
             if is_glob(pattern):
-                offers += await self._offers.list_matching(pattern, origin.scopes, view, limit)
+                skills = await self._offers.list_matching(pattern, origin.scopes, view, limit)
+                offers += [self._make_offer(one) for one in skills]
                 continue
             agent, skill = split_pattern(pattern)
             try:
@@ -238,7 +239,12 @@ class DispatchCaller:
 
     async def find_skills(self, what: str, origin: Origin, limit: int) -> Sequence[SkillOffer]:
         view = self._access.view_of(_principal(origin.caller, origin.scopes))
-        return await self._offers.find(what, origin.scopes, view, limit)
+        skills = await self._offers.find(what, origin.scopes, view, limit)
+        return [self._make_offer(one) for one in skills]
+
+    def _make_offer(self, one: SkillOfEntry) -> SkillOffer:
+        name = self._directory.name_of(one.entry)
+        return make_offer(_make_choice(name, one.entry, one.skill.id, one.listing), one.entry.name, one.skill)
 
     def _find_listing(self, candidate: Candidate) -> Listing | None:
         return self._directory.find_listing(candidate.id)
@@ -281,7 +287,7 @@ class DispatchCaller:
             offer = None if listing is None else listing.record.find_skill(skill)
             if offer is None or not may_call(offer, origin.scopes):
                 continue
-            choices.append(make_choice(_name_among(candidates, candidate), candidate, skill, listing))
+            choices.append(_make_choice(_name_among(candidates, candidate), candidate, skill, listing))
         return choices
 
     async def _ask(self, origin: Origin, query: Query, agent: str, timeout_s: float) -> Outcome:
@@ -293,6 +299,9 @@ class DispatchCaller:
             calls_left=calls_left,
             seconds_left=timeout_s,
         )
+        if origin.allowance is not None or trace.extension is not None:
+            # an answer about capabilities needs no model
+            trace = trace.with_allowance(None if origin.allowance is None else origin.allowance.portion(0, 1))
         principal = _principal(origin.caller, origin.scopes)
         deadline = asyncio.get_running_loop().time() + timeout_s
         call = Call(
@@ -326,6 +335,8 @@ class DispatchCaller:
             calls_left=origin.calls_left,
             seconds_left=timeout_s,
         )
+        if origin.allowance is not None or outgoing.extension is not None:
+            outgoing = outgoing.with_allowance(origin.allowance)
         principal = _principal(origin.caller, origin.scopes)
         listing = self._find_here(choice)
         call = Call(

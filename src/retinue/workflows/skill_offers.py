@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from retinue.core.record import LOCAL_SOURCE, Candidate, Listing, Skill, render_deprecation
+from retinue.core.record import Listing, Skill
 from retinue.core.trust import Trust
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.versions import version_preference
@@ -26,34 +27,12 @@ POLLING_TAG = "polling"
 _YIELD_EVERY = 1_000
 
 
-def make_choice(
-    name: str, candidate: Candidate, skill_id: str, listing: Listing | None, score: float | None = None
-) -> Choice:
-    """The choice of a skill of a candidate, which ``name`` means alone."""
-    skill = None if listing is None else listing.record.find_skill(skill_id)
-    return Choice(
-        agent=name,
-        skill=skill_id,
-        version=candidate.version,
-        url=candidate.url,
-        input_schema=None if skill is None else skill.input_schema,
-        output_schema=None if skill is None else skill.output_schema,
-        score=score,
-        warning="" if listing is None else render_deprecation(listing.record),
-        listing=candidate.id,
-        keeps_keys=keeps_keys(listing),
-        is_repeatable=is_repeatable(skill),
-    )
+class SkillOfEntry(NamedTuple):
+    """A skill, with where the directory lists its agent."""
 
-
-def keeps_keys(listing: Listing | None) -> bool:
-    """Whether a repeated idempotency key reaches the agent, which then gives its first outcome."""
-    return listing is not None and (listing.record.url is not None or listing.source == LOCAL_SOURCE)
-
-
-def is_repeatable(skill: Skill | None) -> bool:
-    """Whether its author says that the skill may be executed twice."""
-    return skill is not None and (skill.hints.idempotent or skill.hints.read_only)
+    entry: Entry
+    listing: Listing
+    skill: Skill
 
 
 def make_offer(choice: Choice, agent: str, skill: Skill | None) -> SkillOffer:
@@ -78,13 +57,13 @@ class SkillOffers:
 
     async def list_matching(
         self, pattern: str, scopes: frozenset[str], view: AgentView | None, limit: int
-    ) -> list[SkillOffer]:
+    ) -> list[SkillOfEntry]:
         """The skills that a glob names, in the order of agents; of versions of an agent the newest.
 
         A skill that is in no list of tools is not named by a glob.
         """
         await self._directory.ensure_fresh(for_call=True)
-        offers: list[SkillOffer] = []
+        skills: list[SkillOfEntry] = []
         seen = 0
         async for page in self._directory.iterate_pages():
             for entry in page:
@@ -92,31 +71,32 @@ class SkillOffers:
                 if seen % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)
                 if entry.enabled and is_seen(view, entry.name) and self._directory.represents_agent(entry):
-                    offers += self._match(entry, pattern, scopes)
-                if len(offers) >= limit:
-                    return offers[:limit]
-        return offers
+                    skills += self._match(entry, pattern, scopes)
+                if len(skills) >= limit:
+                    return skills[:limit]
+        return skills
 
-    def _match(self, entry: Entry, pattern: str, scopes: frozenset[str]) -> list[SkillOffer]:
-        ids = [one for one in entry.list_skills(scopes) if matches(pattern, entry.name, one)]
-        listing = self._directory.find_listing(entry.id) if ids else None
+    def _match(self, entry: Entry, pattern: str, scopes: frozenset[str]) -> list[SkillOfEntry]:
+        ids = [skill_id for skill_id in entry.list_skills(scopes) if matches(pattern, entry.name, skill_id)]
+        return [one for one in self._open_skills(entry, ids, scopes) if one.skill.listed]
+
+    def _open_skills(
+        self, entry: Entry, skill_ids: Sequence[str], scopes: frozenset[str]
+    ) -> list[SkillOfEntry]:
+        """Those of the skills that the caller may call."""
+        listing = self._directory.find_listing(entry.id) if skill_ids else None
         if listing is None:
             return []
-        offers = [self._offer(entry, listing, one, scopes) for one in ids]
-        return [offer for offer, skill in offers if offer is not None and skill is not None and skill.listed]
-
-    def _offer(
-        self, entry: Entry, listing: Listing, skill_id: str, scopes: frozenset[str]
-    ) -> tuple[SkillOffer | None, Skill | None]:
-        skill = listing.record.find_skill(skill_id)
-        if skill is None or not may_call(skill, scopes):
-            return None, None
-        choice = make_choice(self._directory.name_of(entry), entry, skill_id, listing)
-        return make_offer(choice, entry.name, skill), skill
+        skills = [listing.record.find_skill(skill_id) for skill_id in skill_ids]
+        return [
+            SkillOfEntry(entry, listing, skill)
+            for skill in skills
+            if skill is not None and may_call(skill, scopes)
+        ]
 
     async def find(
         self, what: str, scopes: frozenset[str], view: AgentView | None, limit: int
-    ) -> list[SkillOffer]:
+    ) -> list[SkillOfEntry]:
         """The skills of trusted agents that fit a description, best first."""
         if self._search is None or not what.strip():
             return []
@@ -133,13 +113,7 @@ class SkillOffers:
         # of equal hits the version that a call without a range gets is first
         hits = sorted(found.hits, key=lambda hit: version_preference(hit.entry), reverse=True)
         hits.sort(key=lambda hit: (hit.entry.deprecated, -round(hit.score, 9)))
-        offers: list[SkillOffer] = []
-        for hit in hits:
-            listing = self._directory.find_listing(hit.entry.id)
-            if listing is not None:
-                offer, _ = self._offer(hit.entry, listing, hit.skill.id, scopes)
-                offers += [offer] if offer is not None else []
-        return offers
+        return [one for hit in hits for one in self._open_skills(hit.entry, [hit.skill.id], scopes)]
 
     def _is_offered(self, entry: Entry) -> bool:
         return entry.enabled and entry.trust <= TRUSTED and self._directory.represents_agent(entry)

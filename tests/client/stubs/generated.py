@@ -9,8 +9,11 @@ from retinue.client.stubs.module import render_module
 from retinue.client.stubs.section import StubSkill
 
 _GENERIC = {"dict", "list", "Literal", "NotRequired", "Unpack"}
-_PLAIN = {"Any", "Never", "bool", "float", "int", "str"}
-_IMPORTED = {"__future__", "typing", "retinue.client.mesh_connection", "retinue.client.sync_connection"}
+_PLAIN = {"Any", "CallLimits", "Never", "bool", "float", "int", "str"}
+_IMPORTED = {"__future__", "typing", "retinue.core.budget"} | {
+    "retinue.client.mesh_connection",
+    "retinue.client.sync_connection",
+}
 
 
 def make_skill(skill_id: str = "do", **facts: Any) -> StubSkill:
@@ -52,8 +55,9 @@ def check_statements(text: str) -> dict[str, ast.AST]:
             case ast.ImportFrom():
                 assert node.module in _IMPORTED
                 continue
-            case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=[ast.ImportFrom() as inner], orelse=[]):
-                assert inner.module in _IMPORTED
+            case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=[]):
+                assert {ast.unparse(inner).split()[1] for inner in node.body} <= _IMPORTED
+                assert all(isinstance(inner, ast.ImportFrom) for inner in node.body)
                 continue
             case ast.ClassDef():
                 name = node.name

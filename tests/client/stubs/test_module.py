@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from retinue.client.stubs.comparison import Difference, compare_modules
@@ -85,6 +85,7 @@ skills = st.builds(
 
 
 @given(st.lists(skills, max_size=4, unique_by=lambda skill: (skill.id, skill.agent)), st.booleans())
+@example(offered=[StubSkill("a", agent, "a", "", None, None) for agent in (None, "")], is_sync=False)
 def test_any_schema_gives_a_module_with_the_expected_statements_only(
     offered: list[StubSkill], is_sync: bool
 ) -> None:

@@ -37,6 +37,7 @@ from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.ports import Body, RunContext
 from retinue.workflows.runs.records import Origin, RunRequest
+from tests.workflows.runs.effects import counting
 
 ASKED = RunRequest(name="test", definition={}, input=None)
 
@@ -158,6 +159,64 @@ async def test_the_id_of_a_deleted_run_does_not_run_again(tmp_path: Path) -> Non
     assert (await forgetful.start(other, run_id="order-7")).id == "order-7"
     await forgetful.finish("order-7")
     await forgetful.aclose()
+
+
+A, B, C, D = (f"sha256:{letter * 64}" for letter in "abcd")
+UNUSED = f"sha256:{'e' * 64}"
+
+
+async def linking_body(context: RunContext, request: RunRequest) -> Any:
+    """Has a link in its request, in the outcome of a step, in the request of a child, and in its output."""
+    if request.name == "child":
+        return "done"
+
+    async def save() -> Any:
+        return {"files": [{"artifact": B, "size": 1}], "image": f"image@{UNUSED}"}
+
+    await context.step("save", save, timeout_s=30)
+    child = await context.child("c", RunRequest("child", {}, {"file": f"artifact:{C}"}))
+    await context.wait("w", [child])
+    await context.receive("approval", "approved", 30)
+    return f"see http://hub/artifacts/{D}"
+
+
+async def test_a_run_holds_the_artifacts_whose_links_it_stores_until_it_is_deleted(tmp_path: Path) -> None:
+    deleted: list[tuple[Sequence[str], Sequence[str]]] = []
+
+    async def note(ids: Sequence[str], digests: Sequence[str]) -> None:
+        deleted.append((ids, digests))
+
+    runs = DurableRuns(
+        linking_body,
+        url=f"sqlite:///{tmp_path}/runs.db",
+        nodes=tmp_path / "nodes",
+        options=DurableOptions(poll_s=0.05, keep=1, prune_every_s=3600),
+        on_deleted=note,
+    )
+    origin = Origin(trace=TraceContext("trace-1"))
+    await runs.start(RunRequest("test", {}, {"file": {"artifact": A}}, origin=origin), run_id="one")
+    following = runs.follow("one")
+    async for event in following:
+        if event.kind == "step_started" and event.step == "approval":
+            break
+    # the outcome of a step is recorded when its link is held
+    assert await runs.find_held_artifacts([A, B, C, D, UNUSED]) == {A, B, C}
+    await runs.signal("one", "approved", True)
+    await runs.finish("one")
+    assert await runs.find_held_artifacts([A, B, C, D, UNUSED]) == {A, B, C, D}
+    await runs.fork("one", from_step="approval", new_run_id="two")
+    await runs.signal("two", "approved", True)
+    await runs.finish("two")
+    await asyncio.sleep(0.01)
+    await runs.prune()
+    ((ids, digests),) = deleted
+    assert list(ids) in (["one", "trace-1"], ["two", "trace-1"])
+    assert digests == sorted([A, B, C, D])
+    # the other run, which has the same links, goes on to hold them
+    assert await runs.find_held_artifacts([A, B, C, D]) == {A, B, C, D}
+    other = "two" if "one" in ids else "one"
+    assert await runs.held_artifacts.list_of(other) == sorted([A, B, C, D])
+    await runs.aclose()
 
 
 async def test_runs_that_are_deleted_before_their_age_are_told_once(tmp_path: Path) -> None:
@@ -401,9 +460,9 @@ async def test_what_a_run_used_is_known_wherever_it_was_executed(tmp_path: Path)
     """Half of it by a process that let it go, half by another; asked by one that executes nothing."""
 
     async def use(context: RunContext, request: RunRequest) -> Any:
-        first = await context.step("a", do, timeout_s=5, count=lambda: 4)
+        first = await context.step("a", do, timeout_s=5, count=counting(4))
         await context.receive("approval", "approved", 30)
-        second = await context.step("b", do, timeout_s=5, count=lambda: 5)
+        second = await context.step("b", do, timeout_s=5, count=counting(5))
         context.record_usage((first.calls or 0) + (second.calls or 0))
 
     async def do() -> None:

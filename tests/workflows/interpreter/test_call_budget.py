@@ -33,7 +33,7 @@ def test_a_step_gets_half_and_gives_back_what_it_did_not_use() -> None:
         origin = step.begin()
         assert origin == ORIGIN.with_budget((before - 1) // 2)
         step.record_usage(used)
-        step.close(done(step.calls))
+        step.count.close(done(step.calls))
         assert 100 - (budget.used or 0) == before - 1 - min(used, (before - 1) // 2)
 
 
@@ -42,16 +42,16 @@ def test_a_step_of_which_nothing_is_known_keeps_its_share() -> None:
     step = budget.open_step()
     step.begin()
     assert step.calls is None
-    step.close(StepOutcome(fault=FAILED))
+    step.count.close(StepOutcome(fault=FAILED))
     assert budget.used == 50
 
 
 def test_a_recorded_step_counts_what_it_has_used_and_its_share_where_that_is_not_known() -> None:
     budget = CallBudget(ORIGIN)
-    budget.open_step().close(done(21))
-    budget.open_step().close(StepOutcome(fault=FAILED, calls=4))
+    budget.open_step().count.close(done(21))
+    budget.open_step().count.close(StepOutcome(fault=FAILED, calls=4))
     assert budget.used == 25
-    budget.open_step().close(done(None))
+    budget.open_step().count.close(done(None))
     assert budget.used == 25 + 1 + 37
 
 
@@ -59,7 +59,7 @@ def test_a_step_that_sent_nothing_has_used_nothing() -> None:
     budget = CallBudget(ORIGIN)
     step = budget.open_step()
     assert step.calls == 0
-    step.close(done(0))
+    step.count.close(done(0))
     assert budget.used == 0
 
 
@@ -77,8 +77,8 @@ def test_a_body_that_is_walked_again_from_its_record_has_used_what_it_had_used_t
             if dice.random() < 0.7:
                 step.record_usage(dice.randrange(max(share, 0) + 3))
         outcome = StepOutcome(fault=dice.choice([None, FAILED]), calls=step.calls)
-        step.close(outcome)
-        again.open_step().close(outcome)
+        step.count.close(outcome)
+        again.open_step().count.close(outcome)
         assert again.used == first.used
     assert again.open_step().begin() == first.open_step().begin()
 
@@ -107,7 +107,7 @@ def test_with_a_spent_budget_a_call_has_less_than_nothing_and_is_left_to_the_gua
     assert step.begin() == ORIGIN.with_budget(-1)
     step.record_usage(0)
     assert step.calls == 0
-    step.close(StepOutcome(fault=Fault.from_error(BudgetSpentError("calls", "x")), calls=0))
+    step.count.close(StepOutcome(fault=Fault.from_error(BudgetSpentError("calls", "x")), calls=0))
     assert budget.used == 0
 
 
@@ -117,7 +117,7 @@ def test_without_a_budget_nothing_is_bounded(origin: Origin) -> None:
     step = budget.open_step()
     assert step.begin() == origin
     assert step.calls is None
-    step.close(done(None))
+    step.count.close(done(None))
     assert (budget.divide(2), budget.used) == (origin, None)
 
 

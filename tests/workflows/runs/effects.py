@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from retinue.workflows.runs.ports import Runs
+from retinue.workflows.runs.ports import Runs, StepCount
 from retinue.workflows.runs.records import RunEvent, RunRequest
 
 
@@ -26,6 +27,11 @@ def raises(error: BaseException) -> Any:
         raise error
 
     return effect
+
+
+def counting(calls: int) -> StepCount:
+    """The count of an effect that makes so many calls."""
+    return StepCount(lambda outcome: replace(outcome, calls=calls), lambda outcome: None)
 
 
 async def waits_for_ever() -> None:

@@ -17,7 +17,7 @@ from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.records import MESH_SCOPES, Origin
 from tests.workflows.implementations import Open
-from tests.workflows.shapes import SHAPES, Shape
+from tests.workflows.shapes import SHAPES, Shape, think_in_turns
 
 GIVEN = 10_000
 ORIGIN = Origin(MESH_SCOPES, trace=TraceContext("t", depth=1, calls_left=GIVEN))
@@ -52,6 +52,7 @@ class Interrupted:
         self.caller.offer("add", self._add, agent="adder")
         self.caller.offer("flaky", self._flaky, agent="flake")
         self.caller.offer("hang", self._hang, agent="hanger")
+        self.caller.offer("complete", self._think, agent="thinker")
         self.caller.offer("late", self._add_late, agent="latecomer")
         for agent in ("one", "two", "three"):
             self.caller.offer("ask", self._answer, agent=agent, roles=["execute"])
@@ -74,6 +75,10 @@ class Interrupted:
             self._failed_once = True
             raise BusyError("full", 0)
         return {"n": given["n"] * 10}
+
+    async def _think(self, given: Any) -> Any:
+        await self._begin()
+        return think_in_turns(given)
 
     async def _answer(self, given: Any) -> Any:
         await self._begin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,10 +18,10 @@ from retinue.core.errors import (
     UnknownRunError,
     UnknownStepError,
 )
-from retinue.workflows.runs.ports import RunContext
+from retinue.workflows.runs.ports import RunContext, StepCount
 from retinue.workflows.runs.records import RunEvent, RunRequest, StepOutcome
 from tests.workflows.implementations import Open
-from tests.workflows.runs.effects import ask, gives, raises, started, until, waits_for_ever
+from tests.workflows.runs.effects import ask, counting, gives, raises, started, until, waits_for_ever
 
 
 async def test_a_run_gives_the_value_of_its_body(open_runs: Open) -> None:
@@ -420,6 +421,39 @@ async def test_runs_are_listed_by_name_and_no_more_than_asked(open_runs: Open) -
         assert [r.id for r in listed] == ["two"]
 
 
+async def test_a_step_is_told_how_many_attempts_at_it_were_interrupted(open_runs: Open) -> None:
+    """And the outcome that is counted is the recorded one, also when the body walks over it again."""
+    told: list[int] = []
+    closed: list[Any] = []
+    reached = [asyncio.Event() for _ in range(3)]
+
+    async def body(context: RunContext, request: RunRequest) -> Any:
+        begin = StepCount(
+            lambda outcome: replace(outcome, usage={"output_tokens": 7}), closed.append, told.append
+        )
+        first = await context.step("a", gives(1), timeout_s=5, count=begin)
+        await context.step("b", hold, timeout_s=60, count=begin)
+        context.record_usage(0, first.usage)
+
+    async def hold() -> None:
+        place = next(place for place, event in enumerate(reached) if not event.is_set())
+        reached[place].set()
+        if place < 2:
+            await asyncio.Event().wait()
+
+    async with open_runs(body) as runs:
+        await runs.start(ask(), run_id="r")
+        for event in reached[:2]:
+            async with asyncio.timeout(5):
+                await event.wait()
+            await runs.cancel("r")
+            await runs.resume("r")
+        record = await runs.finish("r")
+    assert told == [0, 0, 1, 2]
+    assert [outcome.usage for outcome in closed] == [{"output_tokens": 7}] * 4, "three times a, and b at last"
+    assert (record.calls, record.usage) == (0, {"output_tokens": 7})
+
+
 async def test_what_effects_and_bodies_say_that_they_used_is_recorded_and_read_again(open_runs: Open) -> None:
     seen: list[Any] = []
 
@@ -427,14 +461,14 @@ async def test_what_effects_and_bodies_say_that_they_used_is_recorded_and_read_a
         if request.input is not None:
             context.record_usage(request.input)
             raise BusyError("full", 1)
-        first = await context.step("a", gives(1), timeout_s=5, count=lambda: 7)
-        bad = await context.step("b", raises(BusyError("full", 1)), timeout_s=5, count=lambda: 8)
+        first = await context.step("a", gives(1), timeout_s=5, count=counting(7))
+        bad = await context.step("b", raises(BusyError("full", 1)), timeout_s=5, count=counting(8))
         child = await context.child("c", ask(5))
         (ended,) = await context.wait("c/wait", [child])
         context.record_usage(1)
         context.record_usage(9)
         seen.append((first.calls, bad.calls, ended.calls))
-        await context.step("hold", waits_once, timeout_s=5, count=lambda: 1)
+        await context.step("hold", waits_once, timeout_s=5, count=counting(1))
 
     reached = asyncio.Event()
 

@@ -121,7 +121,12 @@ async def test_a_call_that_must_not_be_made_twice_is_unknown_after_an_interrupti
     (results,) = [one for one in engine.requests[1].messages if one.to_json()["role"] == "tool"]
     texts = [str(result.content[0].value) for result in results.results]  # type: ignore[union-attr]
     unknown = ["may have had its effect" in text for text in texts]
-    assert unknown[stop_at - 2]
+    # the others of the turn may have been in flight as well
+    assert any(unknown)
+    assert all(
+        is_unknown or "the result of adder/add" in text
+        for is_unknown, text in zip(unknown, texts, strict=True)
+    )
     assert len(texts) == TOOLS
 
 

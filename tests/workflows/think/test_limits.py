@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from retinue import Agent, LimitedError
+from retinue import Agent, Answer, LimitedError
+from retinue.core.allowance import Allowance
 from retinue.core.errors import BudgetSpentError
 from retinue.testing import WorkflowRun, run_workflow
-from retinue.workflows.runs.records import Extension
+from retinue.workflows.definitions.loading import load_definition
+from retinue.workflows.runs.records import Extension, Origin
 from tests.support.thinking import ScriptedModel, say, think, use
 from tests.workflows.running import Bench
 from tests.workflows.think.scripts import add_model
@@ -94,6 +96,36 @@ async def test_money_ends_a_loop_before_the_request_that_could_cost_too_much() -
     assert run.record.limited is not None
     assert run.record.limited.limit == "dollars"
     assert 0.02 < run.record.limited.spent["dollars"] <= 0.1
+
+
+async def test_what_a_tool_spends_on_models_counts_as_well() -> None:
+    agent = Agent("writer", version="1.0.0")
+
+    @agent.skill
+    async def write(number: int) -> Answer:
+        """Writes with a model of its own."""
+        return Answer("text", usage={"input_tokens": 3_000, "output_tokens": 1_000})
+
+    model = ScriptedModel(*(use(("writer__write", {"number": n})) for n in range(50)))
+    run = await run_workflow(think(tools=["write"], limits={"tokens": 30_000}), agents=[model.agent, agent])
+    assert run.record.limited is not None
+    assert run.record.limited.limit == "tokens"
+    assert 20_000 < run.record.limited.spent["tokens"] <= 30_000
+    assert len(model.requests) < 9
+
+
+async def test_a_loop_spends_no_more_than_its_chain_of_calls_has_left(bench: Bench) -> None:
+    bench.offer("count", lambda arguments: arguments["number"], agent="counter")
+    requests = add_model(bench, *COUNT)
+    origin = Origin(allowance=Allowance.of(4_000))
+    definition = load_definition(think(tools=["count"]))
+    await bench.orchestrator.start(definition, {}, run_id="r", origin=origin)
+    record = await bench.runs.finish("r")
+    assert record.limited is not None
+    assert record.limited.limit == "tokens"
+    allowances = [call.origin.allowance for call in bench.caller.calls]
+    assert all(one is not None and one.tokens is not None and one.tokens <= 4_000 for one in allowances)
+    assert len(requests) < 9
 
 
 async def test_a_limit_of_money_without_a_price_is_refused() -> None:

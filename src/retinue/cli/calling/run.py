@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retinue.cli.calling.result_files import out_option, print_result
-from retinue.cli.options import hub_option, json_option, read_object
+from retinue.cli.options import budget_options, hub_option, join_budget, json_option, read_object
 from retinue.cli.output import working
 from retinue.cli.session import open_session, run_command
 
@@ -30,6 +30,7 @@ _CODE = re.compile(r"(.+\.py)(?::(.+))?")
 @click.option(
     "--timeout", "timeouts", metavar="STEP=TIME", multiple=True, help="Time limit of a step, such as 5m."
 )
+@budget_options
 @hub_option
 @out_option
 @json_option
@@ -39,6 +40,8 @@ def run(
     run_id: str | None,
     agents: tuple[str, ...],
     timeouts: tuple[str, ...],
+    tokens: int | None,
+    dollars: float | None,
     hub: str | None,
     out: str | None,
     as_json: bool,
@@ -57,10 +60,15 @@ def run(
     overrides = {"agents": _read_pairs("--agent", agents), "timeouts": _read_pairs("--timeout", timeouts)}
     overrides = {kind: pairs for kind, pairs in overrides.items() if pairs}
     values = read_object(given, "input")
+<<<<<<< HEAD
     if code is not None:
         output = run_command(_run_code(code[1], code[2], values, run_id, overrides, hub))
     else:
         output = run_command(_run(loaded or workflow, values, run_id, overrides, hub))
+=======
+    budget = join_budget(tokens, dollars)
+    output = run_command(_run(loaded or workflow, values, run_id, overrides, budget, hub))
+>>>>>>> main
     print_result(output, (), out, as_json=as_json)
 
 
@@ -126,6 +134,7 @@ async def _run(
     given: dict[str, Any],
     run_id: str | None,
     overrides: dict[str, Any],
+    budget: dict[str, float] | None,
     hub: str | None,
 ) -> Any:
     from retinue.runtime.commands.client import RunFollower
@@ -134,5 +143,5 @@ async def _run(
         with working("running") as echo:
             follower = RunFollower(client, echo, echo.now, shows_reports=echo.is_live)
             if isinstance(workflow, str):
-                return await follower.run(workflow, given, run_id, overrides)
-            return await follower.run_file(workflow, given, run_id, overrides)
+                return await follower.run(workflow, given, run_id, overrides, budget)
+            return await follower.run_file(workflow, given, run_id, overrides, budget)

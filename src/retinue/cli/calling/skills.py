@@ -10,7 +10,14 @@ import click
 
 from retinue.cli.calling.result_files import out_option, print_result
 from retinue.cli.completion import complete_agent, complete_skill
-from retinue.cli.options import hub_option, json_option, read_object, registry_option
+from retinue.cli.options import (
+    budget_options,
+    hub_option,
+    join_budget,
+    json_option,
+    read_object,
+    registry_option,
+)
 from retinue.cli.output import note, print_json, print_table, render_usage_line, warn, warn_missing
 from retinue.cli.session import open_session, run_command
 from retinue.core.durations import render_elapsed
@@ -149,6 +156,7 @@ async def _find(wanted: dict[str, Any], registries: tuple[str, ...], hub: str | 
     default=None,
     help="Print progress and log lines; default: in a terminal. Questions are asked in a terminal only.",
 )
+@budget_options
 @hub_option
 @out_option
 @json_option
@@ -159,6 +167,8 @@ def call(
     version: str | None,
     timeout_s: float,
     is_interactive: bool | None,
+    tokens: int | None,
+    dollars: float | None,
     hub: str | None,
     out: str | None,
     as_json: bool,
@@ -188,6 +198,7 @@ def call(
         agent=agent,
         version=version,
         timeout_s=timeout_s,
+        budget=join_budget(tokens, dollars),
     )
     outcome = run_command(asked)
     for warning in outcome.warnings:

@@ -14,7 +14,8 @@ from retinue.cli.session import open_session, run_command
 def dashboard(no_browser: bool, hub: str | None) -> None:
     """Open the dashboard of the running hub in a browser.
 
-    The printed address signs a browser in once, within a minute, with the rights of the command line.
+    The printed address signs a browser in once, within a minute, with the rights of the command line. For
+    the hub of this state these are the rights of its owner, who approves calls.
     """
     import webbrowser
 
@@ -22,7 +23,7 @@ def dashboard(no_browser: bool, hub: str | None) -> None:
     from retinue.runtime.imports.browser_login import has_browser
 
     session = open_session()
-    link = run_command(make_dashboard_link(session.choose_hub(hub)))
+    link = run_command(make_dashboard_link(session.as_owner(session.choose_hub(hub))))
     click.echo(link)
     if not no_browser and has_browser():
         webbrowser.open(link)

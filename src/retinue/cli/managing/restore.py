@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from retinue.storage.state import State
     from retinue.web.issued_tokens import IssuedToken
 
-_NEW_KEYS = ("mesh.key", "local.token", "card-signing.json")
+_NEW_KEYS = ("mesh.key", "local.token", "owner.token", "card-signing.json")
 
 
 @click.command()

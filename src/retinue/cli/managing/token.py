@@ -32,7 +32,11 @@ def token() -> None:
 
 @token.command()
 @click.option(
-    "--scope", "scopes", metavar="S", multiple=True, help="exposed, mesh or runs_code; default: exposed."
+    "--scope",
+    "scopes",
+    metavar="S",
+    multiple=True,
+    help="exposed, mesh, runs_code or approves; default: exposed.",
 )
 @click.option("--name", metavar="N", help="Name of the holder, shown in lists and logs.")
 @click.option("--expires", metavar="TIME", help="Lifetime, such as 30d, 12h or 90m.")
@@ -50,19 +54,19 @@ def new(
     """Create a token and print it once.
 
     Scopes: exposed = skills exposed to clients; mesh = also skills of the mesh; runs_code = also skills
-    that run code. A --join token has all scopes and carries the key of the mesh: set RETINUE_JOIN to it on
-    the other machine, then run "retinue serve TARGET --join HUB", "retinue worker --join HUB" or "retinue
-    hub --join HUB" there.
+    that run code; approves = with mesh, also the answers to approvals. A --join token has all scopes and
+    carries the key of the mesh: set RETINUE_JOIN to it on the other machine, then run "retinue serve
+    TARGET --join HUB", "retinue worker --join HUB" or "retinue hub --join HUB" there.
     """
     from retinue.storage.mesh_key import Join, render_join
     from retinue.web.codec.peer_requests import MAX_GLOB_LENGTH
-    from retinue.web.issued_tokens import SCOPES
+    from retinue.web.issued_tokens import JOIN_SCOPES
 
     if join and (scopes or agents):
         raise click.UsageError(
             "--join cannot be combined with --scope or --agent: a join token has all scopes."
         )
-    wanted = SCOPES if join else _check_scopes(scopes)
+    wanted = JOIN_SCOPES if join else _check_scopes(scopes)
     _check_name(name)
     for glob in agents:
         if len(glob) > MAX_GLOB_LENGTH:

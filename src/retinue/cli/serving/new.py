@@ -1,10 +1,11 @@
-"""``retinue new``: create the folder of a new agent, or the file of a new workflow."""
+"""``retinue new``: create the folder of a new agent, the file of a workflow, or an agent in Markdown."""
 
 from __future__ import annotations
 
 import re
 import shutil
 from importlib import resources
+from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,15 +27,19 @@ SUFFIX = ".txt"
 @click.command()
 @click.argument("name")
 @click.option("--workflow", is_flag=True, help="Create the workflow NAME.yaml instead.")
-def new(name: str, workflow: bool) -> None:
+@click.option("--think", is_flag=True, help="Create the agent in Markdown NAME.md instead.")
+def new(name: str, workflow: bool, think: bool) -> None:
     """Create the folder of a new agent, or a workflow.
 
     NAME is the folder and the agent's name. The folder holds agent.py with one skill, agent.json,
     a test with its pytest.ini, and a README. With --workflow, NAME.yaml is a workflow, and
-    workflow.schema.json beside it lets editors complete and check it.
+    workflow.schema.json beside it lets editors complete and check it. With --think, NAME.md is an agent
+    in Markdown: a language model that answers with skills of the mesh.
     """
     from retinue.core.errors import InvalidSettingError
 
+    if workflow and think:
+        raise click.UsageError("--workflow and --think exclude each other")
     if not NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
         kind, example = ("a workflow", "word-flow") if workflow else ("an agent", "word-agent")
         raise InvalidSettingError(
@@ -42,7 +47,9 @@ def new(name: str, workflow: bool) -> None:
             f"{name!r} is not {kind} name",
             remedy=f"use lower-case letters and digits, separated by - . or _, such as {example}",
         )
-    if workflow:
+    if think:
+        _create_markdown(name)
+    elif workflow:
         _create_workflow(name)
     else:
         _create_agent(name)
@@ -76,21 +83,39 @@ def _create_agent(name: str) -> None:
     click.echo(f"  {module_command('pytest')} {name}{needed}")
 
 
-def _create_workflow(name: str) -> None:
+def _create_file(file: Path, template: Traversable, placeholder: str, name: str) -> None:
+    """Write a new file of a template; raises InvalidSettingError if there is one."""
     from retinue.core.errors import InvalidSettingError
+    from retinue.storage.files import storage_errors
+
+    with storage_errors(file):
+        try:
+            with file.open("x", encoding="utf-8") as created:
+                created.write(template.read_text("utf-8").replace(placeholder, name))
+        except FileExistsError:
+            raise InvalidSettingError(
+                "NAME", f"{file} exists", remedy="choose another name, or move the file away"
+            ) from None
+
+
+def _create_markdown(name: str) -> None:
+    file = Path(f"{name}.md")
+    template = resources.files("retinue.cli.serving").joinpath("templates", "think", "agent.md.txt")
+    _create_file(file, template, TEMPLATE_NAME, name)
+    retinue = command_line()
+    click.echo(f"Created {file}. Try:")
+    click.echo(f"  {retinue} serve {file}")
+    click.echo(f"""  {retinue} call {name} '{{"prompt": "What can you do?"}}'      (in another terminal)""")
+
+
+def _create_workflow(name: str) -> None:
     from retinue.storage.files import storage_errors
     from retinue.workflows.definitions.editor_schema import FILE_NAME, render_schema
 
     file, schema = Path(f"{name}.yaml"), Path(FILE_NAME)
     template = resources.files("retinue.cli.serving").joinpath("templates", "workflow", "workflow.yaml.txt")
-    with storage_errors(file):
-        try:
-            with file.open("x", encoding="utf-8") as created:
-                created.write(template.read_text("utf-8").replace(WORKFLOW_TEMPLATE_NAME, name))
-        except FileExistsError:
-            raise InvalidSettingError(
-                "NAME", f"{file} exists", remedy="choose another name, or move the file away"
-            ) from None
+    _create_file(file, template, WORKFLOW_TEMPLATE_NAME, name)
+    with storage_errors(schema):
         schema.write_bytes(render_schema())  # that of this release, also where an older one lies there
     retinue = command_line()
     click.echo(f"Created {file} and {FILE_NAME}. Try:")

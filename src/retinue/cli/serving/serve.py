@@ -89,10 +89,11 @@ def serve(
 ) -> int:
     """Serve an agent and publish it.
 
-    TARGET is file.py[:name], module:name, an agent.json or an ElizaOS character file. With --llm it is a
-    language model: claude, gemini or one that retinue.toml names in [llm.NAME]. The agent is published when
-    it is ready and forgotten when it stops (Ctrl-C). To join the hub of another machine, set RETINUE_JOIN to
-    the token that "retinue token new --join" prints there, and pass the hub's URL with --join.
+    TARGET is file.py[:name], module:name, an agent.json, an ElizaOS character file or an agent in Markdown.
+    With --llm it is a language model: claude, gemini or one that retinue.toml names in [llm.NAME]. The agent
+    is published when it is ready and forgotten when it stops (Ctrl-C). To join the hub of another machine,
+    set RETINUE_JOIN to the token that "retinue token new --join" prints there, and pass the hub's URL with
+    --join.
     """
     with _loading_program():
         from retinue.runtime.access import check_advertised

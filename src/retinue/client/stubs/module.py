@@ -44,12 +44,13 @@ from typing import TYPE_CHECKING, Any, Literal, Never, NotRequired, TypeAlias, T
 
 if TYPE_CHECKING:
     from {home} import {mesh}
+    from retinue.core.budget import CallLimits
 """
 
 
 def render_module(skills: Sequence[StubSkill], *, command: str, is_sync: bool = False) -> str:
     """The text of the module. ``command`` makes it again; ``is_sync`` makes functions without ``await``."""
-    skills = sorted(skills, key=lambda skill: (skill.id, skill.agent or ""))
+    skills = sorted(skills, key=lambda skill: (skill.id, skill.agent is not None, skill.agent or ""))
     names = TypeNames(RESERVED)
     functions = _name_functions(skills, names)
     prefixes = _name_prefixes(functions)

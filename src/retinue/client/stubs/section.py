@@ -18,7 +18,16 @@ from retinue.client.stubs.source_text import (
 )
 
 RESERVED = frozenset(
-    ("Any", "Literal", "MeshConnection", "Never", "NotRequired", "SyncMeshConnection", "TYPE_CHECKING")
+    (
+        "Any",
+        "CallLimits",
+        "Literal",
+        "MeshConnection",
+        "Never",
+        "NotRequired",
+        "SyncMeshConnection",
+        "TYPE_CHECKING",
+    )
 ) | {"TypeAlias", "TypedDict", "Unpack", "annotations", "bool", "cast", "dict", "float", "int", "list", "str"}
 """Names that a generated module uses itself."""
 
@@ -27,7 +36,7 @@ _OPTIONS = {
     "version": "str | None",
     "key": "str | None",
     "timeout_s": "float | None",
-    "budget": "int | None",
+    "budget": "int | dict[str, float] | None",
 }
 """The options of each function, as those of `MeshConnection.call`."""
 

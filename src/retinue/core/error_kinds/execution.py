@@ -300,9 +300,13 @@ or it takes no tools.
 
 
 class ModelError(ExecutionError):
-    """A language model gave no usable answer; ``reason`` says why."""
+    """A language model gave no usable answer; ``reason`` says why.
+
+    ``is_lost`` = the provider may have begun to answer, so that the usage is unknown if nothing told it.
+    """
 
     type = "model_error"
+    is_lost = False
 
     def __init__(
         self,

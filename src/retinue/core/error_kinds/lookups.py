@@ -91,6 +91,16 @@ class UnknownRunError(LookupFailedError):
         self.run_id = run_id
 
 
+class UnknownApprovalError(LookupFailedError):
+    """No approval has this id."""
+
+    type = "unknown_approval"
+
+    def __init__(self, approval_id: str) -> None:
+        super().__init__(f"Unknown approval: {approval_id[:80]}", remedy="list them: retinue approvals")
+        self.approval_id = approval_id
+
+
 class UnknownScheduleError(LookupFailedError):
     """No schedule has this name."""
 

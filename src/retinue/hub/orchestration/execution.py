@@ -154,7 +154,7 @@ class Orchestration:
         try:
             if request.run is not None:
                 result = await self._run_with_id(plan, request.run, ctx)
-            elif request.reads_cache and session is None and plan.key:
+            elif request.reads_cache and session is None and plan.key and ctx.trace.allowance is None:
                 result = await self._run_shared(plan, ctx)
             else:
                 result = await self._run_alone(plan, ctx)
@@ -310,7 +310,7 @@ class Orchestration:
             started = await self._start(plan, ctx, outgoing.trace)
             outgoing.record_usage(None)
             record = await self._finish(started, plan, ctx, keep_alone=lambda: False)
-            outgoing.record_usage(record.calls)
+            outgoing.record_usage(record.calls, record.usage)
         return await self._read_result(started, record, plan, ctx.principal)
 
     async def _run_with_id(self, plan: _Plan, run: str, ctx: Context) -> OrchestrationResult:
@@ -326,7 +326,7 @@ class Orchestration:
                 raise RunConflictError(run)
             outgoing.record_usage(None)
             record = await self._finish(started, plan, ctx, keep_alone=lambda: True)
-            outgoing.record_usage(record.calls)
+            outgoing.record_usage(record.calls, record.usage)
         return await self._read_result(started, record, plan, ctx.principal)
 
     async def _run_shared(self, plan: _Plan, ctx: Context) -> OrchestrationResult:
@@ -363,7 +363,7 @@ class Orchestration:
                 flight.started.set_result(started)
                 outgoing.record_usage(None)
                 record = await self._finish(started, plan, ctx, keep_alone=flight.has_others)
-                outgoing.record_usage(record.calls)
+                outgoing.record_usage(record.calls, record.usage)
             return await self._read_result(started, record, plan, ctx.principal)
         finally:
             self._leave(key, flight)

@@ -8,6 +8,7 @@ from typing import Any
 
 from retinue.core.call import Answer
 from retinue.core.durations import render_elapsed
+from retinue.core.usage import sum_usages
 from retinue.workflows.definitions.definition import Definition, iterate_steps
 from retinue.workflows.orchestrator import Selection
 from retinue.workflows.runs.records import RunEvent, StepRecord, as_json, read_json
@@ -72,7 +73,10 @@ class OrchestrationResult:
 
 
 def render_answer(answered: OrchestrationResult, workflow: str, duration_ms: float) -> Answer:
-    """The result of a tool with its metadata, and the tokens and money that it took."""
+    """The result of a tool with its metadata, and the tokens and money that it took.
+
+    The usage of the call itself is that of the run, which the guard adds.
+    """
     duration = round(duration_ms)
     metadata: Json = {
         "workflow": workflow,
@@ -97,7 +101,7 @@ def render_answer(answered: OrchestrationResult, workflow: str, duration_ms: flo
     usage = None if answered.is_cached else answered.usage
     if usage:
         result["usage"] = dict(usage)
-    return Answer({**result, "metadata": metadata}, usage=usage, meta={METADATA_KEY: metadata})
+    return Answer({**result, "metadata": metadata}, meta={METADATA_KEY: metadata})
 
 
 def read_run(events: Iterable[RunEvent], steps: Iterable[StepRecord]) -> RunFacts:
@@ -157,11 +161,6 @@ def _in_milliseconds(value: Any) -> Any:
 
 def sum_usage(steps: Iterable[StepRecord]) -> Json | None:
     """The numbers of all usages, added by key."""
-    total: Json = {}
-    for step in steps:
-        value = step.outcome.value
-        usage = value.get("usage") if isinstance(value, Mapping) and "agent" in value else None
-        for key, number in (usage or {}).items():
-            if isinstance(number, int | float) and not isinstance(number, bool):
-                total[key] = total.get(key, 0) + number
-    return total or None
+    usages = [usage for step in steps if (usage := step.outcome.spent)]
+    total = (sum_usages(usages) if usages else None) or {}
+    return {key: number for key, number in total.items() if isinstance(number, int | float)} or None

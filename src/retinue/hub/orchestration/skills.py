@@ -147,7 +147,7 @@ def _add_execute_tools(agent: Agent, orchestration: Orchestration) -> None:
         )
         answer = await orchestration.execute(request, ctx)
         value = {**answer.value, "taskId": task_id}
-        return Answer(value, usage=answer.usage, meta=answer.meta)
+        return Answer(value, meta=answer.meta)
 
 
 def _read_orchestrate(

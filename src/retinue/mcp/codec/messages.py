@@ -73,8 +73,8 @@ class Reply:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """``_meta`` of the result, {} without one."""
-        meta = (self.result or {}).get("_meta")
+        """``_meta`` of the result, or the data of the error, which has the same keys; {} without one."""
+        meta = (self.result or {}).get("_meta") if self.error is None else self.error.get("data")
         return meta if isinstance(meta, dict) else {}
 
     @property

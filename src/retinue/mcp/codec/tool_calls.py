@@ -21,7 +21,7 @@ from retinue.mcp.codec.messages import Message, Reply
 from retinue.mcp.codec.tools import INPUT_FIELD, RESULT_FIELD, is_input_wrapped, is_output_wrapped
 from retinue.mcp.codec.wire import VERSION_KEY, encode_header
 from retinue.web.codec.jsonrpc import find_guard_error
-from retinue.web.codec.trace import USAGE_KEY, WARNINGS_KEY
+from retinue.web.codec.trace import CALLS_USED_KEY, USAGE_KEY, WARNINGS_KEY
 
 VERSION = "2026-07-28"
 WHOLE_KEY = "retinue/whole"
@@ -260,4 +260,7 @@ def _read_error(error: Mapping[str, Any], agent: str, skill: Skill) -> RetinueEr
 def _remote_error(agent: str, code: Any, message: str, data: Any) -> RetinueError:
     """The guard's refusal further on, which is relayed unchanged, or an error of the agent."""
     code = code if type(code) is int else -32603
+    if isinstance(data, dict):
+        # they are of this reply, and not of the error that is passed on
+        data = {key: value for key, value in data.items() if key not in (USAGE_KEY, CALLS_USED_KEY)}
     return find_guard_error(code, message, data) or RemoteFaultError(agent, code, message, data)

@@ -209,7 +209,9 @@ class ToolHandlers:
         is_compact: bool,
     ) -> dict[str, Any]:
         if outcome.error is not None:
-            return self._render_error(outcome.error, outcome.skill)
+            # an error has no ``_meta``, and the caller settles a budget by it
+            spent = _spent_by(outcome) if caller.trace.extension is not None else {}
+            return self._render_error(outcome.error, outcome.skill, spent)
         try:
             result = render_call_result(
                 outcome.value, outcome.parts, output_schema, is_whole=is_whole, is_compact=is_compact
@@ -222,9 +224,20 @@ class ToolHandlers:
             return result
         return self.long_results.shorten(result, outcome, output_schema, caller.principal)
 
-    def _render_error(self, error: RetinueError, tool: str) -> dict[str, Any]:
-        """A result for a model to read; raises the error where the error table requires a JSON-RPC error."""
+    def _render_error(
+        self, error: RetinueError, tool: str, spent: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """A result for a model to read; raises the error where the error table requires a JSON-RPC error.
+
+        ``spent`` are the calls and the usage of the failed call, which a result has in its ``_meta``.
+        """
         code, message, data = mcp_fault(error, tool=tool, guard_as_tool_error=self.guard_as_tool_error)
         if code is not None:
-            raise MCPError(code, message, data)
+            raise MCPError(code, message, {**(data or {}), **spent} if spent else data)
         return render_error_result(message, data)
+
+
+def _spent_by(outcome: Outcome) -> dict[str, Any]:
+    """What a failed call has used of its budgets."""
+    spent: dict[str, Any] = {} if outcome.usage is None else {USAGE_KEY: dict(outcome.usage)}
+    return spent if outcome.calls_used is None else spent | {CALLS_USED_KEY: outcome.calls_used}

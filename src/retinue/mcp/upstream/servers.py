@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
-from retinue.core.call import Principal
+from retinue.core.call import Answer, Principal
 from retinue.core.errors import ExecutionFailedError, InvalidParametersError, Problem
 from retinue.core.record import Listing, Skill
 from retinue.core.usage import Usage, add_usage, read_usage
@@ -99,7 +99,8 @@ class _UrlConnection:
     ) -> Any:
         outgoing.record_usage(0)  # its own calls are not of this mesh
         with self._limit.running():
-            return await self._send(request, trace_for(outgoing.trace), channel)
+            result = await self._send(request, trace_for(outgoing.trace), channel)
+        return outgoing.take_answer(result) if isinstance(result, Answer) else result
 
     async def _send(self, request: ServerRequest, meta: Mapping[str, Any], channel: Channel) -> Any:
         async with self._starting:

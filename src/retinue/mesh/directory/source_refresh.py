@@ -20,10 +20,6 @@ MISS_TTL_S = 1.0
 """Look-ups that find nothing read a source again at most this often."""
 
 
-LOOK_S = 0.05
-"""Calls look for a change of a source at most this often, because a look costs a stat call."""
-
-
 RETRY_S = 5.0
 """A source that failed is read again after this time, where its time to live is longer."""
 

@@ -9,8 +9,11 @@ from retinue.core.errors import RetinueError
 from retinue.core.record import ListingKey
 from retinue.mesh.directory.limits import DEFAULT_LIMITS, DirectoryLimits
 from retinue.mesh.directory.listing_cache import ListingCache
-from retinue.mesh.directory.source_refresh import LOOK_S, SourceRefresher, SourceSync
+from retinue.mesh.directory.source_refresh import SourceRefresher, SourceSync
 from retinue.mesh.directory.sources import Source, SourceProblem
+
+LOOK_S = 0.05
+"""Calls look for a change of a source at most this often, because a look costs a stat call."""
 
 
 class SourceSet:

@@ -53,11 +53,11 @@ class TraceBudget:
         """Subtract calls that were spent elsewhere."""
         self.left -= min(max(calls, 0), self.left)
 
-    def reserve(self, hops: int | None = None) -> int:
+    def reserve(self, hops: int | None = None, most: int | None = None) -> int:
         """Take one call, and return its share of the rest; raises BudgetSpentError.
 
         ``hops`` is how many hops the chain may continue below that call; with 0 it gets no share. None = the
-        call has no siblings and gets half, so that it can be repeated.
+        call has no siblings and gets half, so that it can be repeated. The share is at most ``most``.
         """
         if not self.take():
             raise BudgetSpentError("calls", "trace.calls")
@@ -68,6 +68,8 @@ class TraceBudget:
         share = int(self.left / (self._in_flight + room))
         if hops is not None and self._in_flight == 1:
             share = max(share, min(hops, self.left))
+        if most is not None:
+            share = min(share, most)
         self.left -= share
         return share
 

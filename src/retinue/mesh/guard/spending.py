@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from retinue.core.allowance import Allowance, Amount, narrow, to_dollars
 from retinue.core.call import TraceContext, TraceExtension
@@ -28,7 +28,7 @@ from retinue.core.usage import (
 )
 
 if TYPE_CHECKING:
-    from retinue.mesh.guard.trace_guard import TraceSigner
+    from retinue.mesh.guard.trace_guard import AdmittedCall, TraceSigner
 
 NOTHING = Amount()
 
@@ -63,7 +63,7 @@ class SpendingBudget:
 
     def reserve(self, siblings: int = 1) -> Allowance:
         """Take the share of one of several further calls that begin at once."""
-        return self._take(self.left.portion(_SPARE - 1, _SPARE * siblings))
+        return self._take(share_of(self.left, siblings=siblings))
 
     def reserve_rest(self, *, spare: bool = False) -> Allowance:
         """Take all that is left, for a relayed call; with ``spare`` an eighth less."""
@@ -75,7 +75,7 @@ class SpendingBudget:
 
     def reserve_most(self, most: Allowance) -> Allowance:
         """Take a share of at most ``most``."""
-        return self._take(self.left.portion(1, 1).narrowed(most))
+        return self._take(share_of(self.left, most))
 
     def reserve_amount(self, amount: Amount, asked: str) -> Allowance:
         """Take exactly this amount for a request of ``asked``; raises BudgetSpentError."""
@@ -107,6 +107,49 @@ class SpendingBudget:
     def _take(self, share: Allowance) -> Allowance:
         self.left = self.left.minus(share.amount)
         return share
+
+
+class ModelSpending:
+    """One request to a model that a skill makes itself: reserved before it, settled after it.
+
+    It is a context manager, whose entry raises BudgetSpentError. Without `settle` the whole reservation
+    counts as spent where the chain of calls has a limit. The usage is added to that of the call.
+    """
+
+    def __init__(self, admitted: AdmittedCall, most: Amount, asked: str) -> None:
+        self._admitted = admitted
+        self._most = most
+        self._asked = asked
+        self._share: Allowance | None = None
+        self._is_settled = False
+
+    def __enter__(self) -> Self:
+        spending = self._admitted.spending
+        if spending is not None:
+            self._share = spending.reserve_amount(self._most, self._asked)
+        return self
+
+    def settle(self, usage: Usage) -> None:
+        """Record what the request has spent; {} = nothing, as after a refusal by the provider."""
+        self._is_settled = True
+        self._end(read_usage(usage) or {})
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_settled:
+            self._end(None)
+
+    def _end(self, usage: Usage | None) -> None:
+        admitted, unreported = self._admitted, None
+        if self._share is not None and admitted.spending is not None:
+            unreported = admitted.spending.settle(self._share, usage)
+        admitted.usage = add_usage(add_usage(admitted.usage, usage or None), unreported)
+
+
+def share_of(left: Allowance, most: Allowance | None = None, *, siblings: int = 1) -> Allowance:
+    """The share of a call of what is left: at most ``most``, else the rest but an eighth for all siblings."""
+    if most is not None:
+        return left.portion(1, 1).narrowed(most)
+    return left.portion(_SPARE - 1, _SPARE * siblings)
 
 
 def limit_claim(extension: TraceExtension | None, limit: Allowance | None) -> TraceExtension | None:

@@ -244,6 +244,11 @@ class TraceGuard:
         """Further calls that the first call of a trace may cause; the first call counts as well."""
         return self._settings.calls - 1
 
+    @property
+    def new_trace_allowance(self) -> Allowance | None:
+        """What a new trace may spend on models."""
+        return self._settings.allowance
+
     def _begin(self, trace: TraceContext) -> TraceContext:
         """A new chain; depth, path and budget that came without a usable id still count."""
         if self._settings.strict != "off":
@@ -390,15 +395,21 @@ class AdmittedCall:
             self._here = Hop(agent, self._here.skill)
 
     def further_call(
-        self, seconds_left: float | None = None, *, siblings: int = 1, most: Allowance | None = None
+        self,
+        seconds_left: float | None = None,
+        *,
+        siblings: int = 1,
+        most: Allowance | None = None,
+        most_calls: int | None = None,
     ) -> OutgoingCall:
         """One call made from this one, one hop deeper; raises BudgetSpentError.
 
         A hop that is too deep costs nothing: the called process rejects it, with a better explanation.
-        ``siblings`` = how many such calls begin at once; ``most`` limits what this one may spend.
+        ``siblings`` = how many such calls begin at once; ``most`` limits what this one may spend on models,
+        ``most_calls`` its further calls.
         """
         hops = self._guard.max_depth - self.trace.depth - 1
-        share = 0 if hops < 0 else self.budget.reserve(hops)
+        share = 0 if hops < 0 else self.budget.reserve(hops, most_calls)
         trace = next_hop(self.trace, self._here, calls_left=share, seconds_left=seconds_left)
         if most is not None or trace.extension is not None:
             trace = trace.with_allowance(self._share_spending(siblings, most))

@@ -39,7 +39,10 @@ POLLS = frozenset({"list_agents", "list_runs"})
 
 POLL_RECORDED_EVERY_S = 60.0
 
-_TEXT_OF_CALLERS = ("skill", "tool", "agent", "caller", "id", "trace_id")
+RECORDED_ARGUMENTS = {"answer_approval": ("approval", "verdict")}
+"""Skills of the hub and those of their arguments that rows have: they say who permitted which call."""
+
+_TEXT_OF_CALLERS = ("skill", "tool", "agent", "caller", "id", "trace_id", "approval", "verdict")
 """Keys of rows that hold text of a caller, which may be a token that was put into the wrong place."""
 
 MAX_NAMED_LENGTH = 600
@@ -87,7 +90,7 @@ class CallEndedEvent:
     def as_json(self) -> dict[str, Any]:
         """The event as a flat row without arguments or values, which may hold secrets (P-26).
 
-        ``reason`` is the text of the error, without secrets.
+        ``reason`` is the text of the error, without secrets. `RECORDED_ARGUMENTS` are in the row.
         """
         call, outcome = self.call, self.outcome
         row: dict[str, Any] = {
@@ -109,6 +112,10 @@ class CallEndedEvent:
             row["usage"] = dict(outcome.usage)
         if call.run_step:
             row["run_step"] = call.run_step
+        recorded = RECORDED_ARGUMENTS.get(call.skill)
+        if recorded is not None and isinstance(call.arguments, Mapping):
+            arguments = call.arguments
+            row.update({key: text for key in recorded if isinstance(text := arguments.get(key), str)})
         if outcome.error is not None:
             row["error"] = outcome.error.type
             row["reason"] = write_reason(outcome.error, call.arguments)
@@ -218,6 +225,9 @@ def _log_row(event: CallEndedEvent) -> dict[str, Any]:
     row["timestamp"] = row["timestamp"].replace("+00:00", "Z")
     if len(event.call.skill) > MAX_NAMED_LENGTH:
         row["skill"] = _cut(hide_tokens(event.call.skill))
+    for key in RECORDED_ARGUMENTS.get(event.call.skill, ()):
+        if key in row:
+            row[key] = _cut(row[key])
     error = event.outcome.error
     raised = error.__cause__ if isinstance(error, ExecutionFailedError) else None
     if raised is not None and not isinstance(raised, RetinueError):
@@ -232,7 +242,8 @@ def _cut(text: str) -> str:
 def record_calls(append: Callable[[Mapping[str, Any]], None]) -> Observer:
     """An observer that appends every event to the audit log, as a flat JSON object.
 
-    ``append`` must not block for long. Rows have no arguments or values, which may be secret.
+    ``append`` must not block for long. Rows have no other arguments than `RECORDED_ARGUMENTS`, and no values,
+    because these may be secret.
     """
 
     def observe(event: Event) -> None:

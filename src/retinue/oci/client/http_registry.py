@@ -144,6 +144,10 @@ class HttpRegistry:
             guard(await self._held(repository, tag))
         return await self._servers[0].run(flows.push_package(repository, tag, package))
 
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a flow at the registry itself, and at no mirror."""
+        return await self._servers[0].run(flow)
+
     async def delete(self, repository: str, target: str) -> None:
         await self._servers[0].run(flows.delete(Reference(repository).at(target)))
 

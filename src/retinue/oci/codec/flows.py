@@ -177,7 +177,7 @@ def pull_blob(repository: str, blob: Descriptor, *, where: str) -> Flow[bytes]:
         if response.status not in REDIRECTS:
             break
         # Large registries redirect to blob storage; the digest is verified all the same.
-        response = yield RegistryRequest("GET", _next_host(response), max_response_bytes=cap, what=where)
+        response = yield RegistryRequest("GET", next_host(response), max_response_bytes=cap, what=where)
     if response.status == 404:
         raise ContentMissingError(where, blob.digest)
     content = expect(response, 200).body
@@ -288,7 +288,7 @@ def _choose(reference: Reference) -> Flow[Reference]:
     return reference.at(tag)
 
 
-def _next_host(response: Response) -> str:
+def next_host(response: Response) -> str:
     """The target of a redirect. Raises RegistryRefusedError for one from https to http."""
     there = read_location(response)
     if response.url.startswith("https:") and not there.startswith("https:"):

@@ -15,6 +15,9 @@ SAVED_FILES: Final = "retinue-artifacts"
 
 SAVED_FILE_TYPE: Final = "application/vnd.retinue.artifact"
 
+STATE: Final = "dev.retinue.state"
+"""Annotation of a manifest in a shared registry: the state whose file it keeps."""
+
 _SHARD_CHARACTERS = 2
 _PREFIX = "sha256:"
 
@@ -34,8 +37,11 @@ def tag_of(digest: str) -> str:
     return digest.removeprefix(_PREFIX)
 
 
-def manifest_of(digest: str, size_bytes: int, media_type: str, name: str | None) -> Manifest:
-    """The manifest of one file."""
-    annotations = {} if name is None else {TITLE: name}
-    layer = Descriptor(media_type, digest, size_bytes, annotations=annotations)
-    return Manifest(EMPTY_CONFIG, (layer,), artifact_type=SAVED_FILE_TYPE)
+def manifest_of(
+    digest: str, size_bytes: int, media_type: str, name: str | None, *, state: str = ""
+) -> Manifest:
+    """The manifest of one file; that of another ``state`` has another digest."""
+    titled = {} if name is None else {TITLE: name}
+    layer = Descriptor(media_type, digest, size_bytes, annotations=titled)
+    annotations = {STATE: state} if state else {}
+    return Manifest(EMPTY_CONFIG, (layer,), artifact_type=SAVED_FILE_TYPE, annotations=annotations)

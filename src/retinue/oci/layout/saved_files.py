@@ -199,6 +199,9 @@ class StagedFile:
             tag_of(self.digest), StoredPackage(manifest, raw, digest_of(raw), MANIFEST_TYPE, blobs), None
         )
 
+    async def is_there(self) -> bool:
+        return True  # it was placed in the transaction of the index
+
     async def discard(self, *, is_stored: bool) -> None:
         await asyncio.to_thread(self.remove)
 

@@ -23,6 +23,7 @@ from retinue.storage.state import State, find_hub_url
 from retinue.web.mesh_tokens import is_hub_of
 
 if TYPE_CHECKING:
+    from retinue.core.budget import CallLimits
     from retinue.runtime.commands.file_places import FilePlaces
     from retinue.workflows.definitions.loading import Loaded
 
@@ -53,6 +54,7 @@ async def open_client(
             yield MeshClient(process.dispatcher, None)
 
 
+<<<<<<< HEAD
 @dataclass(frozen=True, slots=True)
 class HostingClient:
     """A client of the skills in this process, which executes ``workflow``."""
@@ -88,6 +90,9 @@ async def open_hosting_client(
 
 
 CALL_KINDS = ("call", "undo", "review")
+=======
+CALL_KINDS = ("call", "undo", "review", "model")
+>>>>>>> main
 """The kinds of steps that are calls."""
 
 
@@ -122,13 +127,14 @@ class RunFollower:
         given: Any,
         run_id: str | None = None,
         overrides: Mapping[str, Any] | None = None,
+        budget: CallLimits | None = None,
     ) -> Any:
         """Start a run and return its output; StepFailedError has the step, its agent and the cause."""
         # the id is chosen here, so that the run can be cancelled even if the start gets no response
         run = uuid.uuid4().hex if run_id is None else run_id
         asked = {"workflow": workflow, "input": given, "run": run}
         asked |= _given(overrides=overrides, progress=self._shows_reports)
-        return await self._own(run, self._client.get("start_run", asked))
+        return await self._own(run, self._client.get("start_run", asked, **_given(budget=budget)))
 
     async def run_file(
         self,
@@ -136,12 +142,13 @@ class RunFollower:
         given: Any,
         run_id: str | None = None,
         overrides: Mapping[str, Any] | None = None,
+        budget: CallLimits | None = None,
     ) -> Any:
         """As `run`, of a definition in a file, which errors and warnings name with the line."""
         from retinue.runtime.commands.file_places import FilePlaces
 
         self._places = FilePlaces.of(loaded)
-        return await self.run(loaded.definition.to_json(), given, run_id, overrides)
+        return await self.run(loaded.definition.to_json(), given, run_id, overrides, budget)
 
     async def resume(self, run: str) -> Any:
         """Resume a cancelled run and return its output, as `run`."""
@@ -272,6 +279,8 @@ def describe(event: Mapping[str, Any], run: str = "", *, whole: bool = True) -> 
         return f"  {describe_log_line(event)}"
     if kind == "wait" and event["event"] == "step_started":
         asked = event.get("message") or f"waits for {event['topic']}"
+        if "approval" in event:
+            return f"  {event['step']:<18} {asked} — answer: retinue approvals approve {event['approval']}"
         form = describe_value(event.get("schema"))
         return f"  {event['step']:<18} {asked} — answer: retinue signal {run} {event['topic']} VALUE{form}"
     if kind == "timer" and event["event"] == "step_started":

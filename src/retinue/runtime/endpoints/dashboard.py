@@ -20,6 +20,7 @@ from retinue.mesh.admission import Admission
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.events import EventBus
 from retinue.parts.process import Process
+from retinue.storage.artifacts.state_artifacts import StateArtifacts
 from retinue.storage.browser_sessions import SessionFile
 from retinue.storage.run_store import RunStore
 from retinue.web.security import SecurityMiddleware
@@ -90,6 +91,7 @@ def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
         note_access=note_access,
         has_runs=run_store.exists,
         read_limits=lambda: (guard.max_depth, guard.new_trace_calls),
+        artifacts=process.find(StateArtifacts),
     )
     made = HubDashboard(dashboard.routes(), sessions, end_streams)
     return made

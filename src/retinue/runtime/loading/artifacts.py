@@ -1,4 +1,4 @@
-"""The artifacts of a process: those of its state folder, opened at the first use, and those of its hub."""
+"""The artifacts of an agent's process: those of its hub, or of its state folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from retinue.core.errors import UnknownArtifactError
 from retinue.mesh.artifacts import Artifact, Content
-from retinue.settings_tables import ArtifactTable
+from retinue.storage.artifacts.state_artifacts import StateArtifacts
 from retinue.storage.mesh_key import joined_token
 from retinue.storage.state import State, find_hub_url
 from retinue.web.http_client import HttpClient
@@ -19,63 +19,6 @@ from retinue.web.mesh_tokens import is_hub_of
 
 if TYPE_CHECKING:  # most processes save no file
     from retinue.artifacts.client import ArtifactServer, HubArtifacts
-    from retinue.storage.artifacts.store import FindHeld, StoredArtifacts
-
-
-class StateArtifacts:
-    """The artifacts of a state folder: an `ArtifactStore`.
-
-    ``find_held`` tells which artifacts stored runs hold; set it before the first deletion.
-    """
-
-    def __init__(self, table: ArtifactTable, state: State, http: HttpClient) -> None:
-        self.find_held: FindHeld | None = None
-        self._table = table
-        self._state = state
-        self._http = http
-        self._opened: StoredArtifacts | None = None
-
-    @property
-    def stored(self) -> StoredArtifacts:
-        """The store, which is made at the first use."""
-        if self._opened is None:
-            from retinue.oci.layout.saved_files import LayoutFiles
-            from retinue.storage.artifacts.index import ArtifactIndex
-            from retinue.storage.artifacts.store import ArtifactLimits, StoredArtifacts, hold_nothing
-
-            table = self._table
-            limits = ArtifactLimits(table.max_bytes, table.quota_bytes, table.caller_bytes, table.keep_days)
-            index = ArtifactIndex(self._state.artifacts)
-            blobs = LayoutFiles(self._state.registry)
-            self._opened = StoredArtifacts(index, blobs, limits, find_held=self.find_held or hold_nothing)
-        return self._opened
-
-    def close(self) -> None:
-        """Close the index; nothing if it was never opened."""
-        if self._opened is not None:
-            self._opened.close()
-
-    async def save(
-        self,
-        content: Content,
-        media_type: str | None = None,
-        *,
-        caller: str,
-        name: str | None = None,
-        run: str | None = None,
-    ) -> Artifact:
-        return await self.stored.save(content, media_type, caller=caller, name=name, run=run)
-
-    async def find(self, digest: str) -> Artifact:
-        return await self.stored.find(digest)
-
-    async def open(self, digest: str, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes, None]:
-        async with aclosing(self.stored.open(digest, start, end)) as pieces:
-            async for piece in pieces:
-                yield piece
-
-    async def export(self, artifact: Artifact, path: str | PathLike[str]) -> Path:
-        return await self.stored.export(artifact, path)
 
 
 class JoinedArtifacts:

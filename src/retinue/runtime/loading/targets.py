@@ -1,4 +1,4 @@
-"""Loads the target of ``serve`` and ``publish``: a Python file, a module, an ``agent.json``, a character."""
+"""Loads the target of ``serve`` and ``publish``: Python, an ``agent.json``, a character, or Markdown."""
 
 from __future__ import annotations
 
@@ -56,12 +56,15 @@ class Target:
     """The ``agent.json`` with the exposure lists; None without one."""
     model: str | None = None
     """The model that answers the actions of a character without functions."""
+    has_runs: bool = False
+    """Whether a call of the agent is a run, which the process executes itself while no hub runs."""
 
 
 def load_target(text: str, *, folder: Path | None = None) -> Target:
-    """Load ``file.py[:attr]``, ``module:attr``, ``agent.json`` or a character; raises InvalidSettingError.
+    """Load ``file.py[:attr]``, ``module:attr``, ``agent.json``, a character or an agent in Markdown.
 
-    A skill without a description, which no search finds, is logged as a warning.
+    Raises InvalidSettingError, and DefinitionError for Markdown. A skill without a description, which no
+    search finds, is logged as a warning.
     """
     target = _load(text, folder or Path.cwd())
     silent = [
@@ -79,6 +82,8 @@ def _load(text: str, folder: Path) -> Target:
     path = (folder / place).resolve()
     if path.suffix in (".json", ".jsonc"):
         return _load_agent_file(path)
+    if path.suffix == ".md":
+        return _load_markdown(path)
     if path.suffix == ".py":
         return Target(_pick(_import_file(path), attribute, text), (path,))
     if path.is_dir() and (path / "agent.json").is_file():
@@ -88,7 +93,7 @@ def _load(text: str, folder: Path) -> Target:
     raise InvalidSettingError(
         "target",
         f"{text!r} is not an agent",
-        remedy="give a Python file (agent.py, agent.py:name), package.module:name, or an agent.json",
+        remedy="give a Python file (agent.py, agent.py:name), package.module:name, agent.json or agent.md",
     )
 
 
@@ -206,6 +211,18 @@ def _load_character(facts: Mapping[str, Any], path: Path) -> Target | None:
     return Target(agent, files, model=character.model if agent.needs_model else None)
 
 
+def _load_markdown(path: Path) -> Target:
+    # imported here, because other agents need nothing of it: the grammar of workflows, and YAML
+    from retinue.markdown.agent import ThinkingAgent
+    from retinue.markdown.definition import parse_agent
+
+    name = path.name.removesuffix(".md").removesuffix(".agent")
+    definition = parse_agent(_read_utf8(path), path.name, name=name)
+    for warning in definition.warnings:
+        _log.warning(warning)
+    return Target(ThinkingAgent(definition, path.name), (path,), has_runs=True)
+
+
 def read_lists(path: Path) -> ExposureLists | None:
     """Read the ``mcp`` block of an ``agent.json``; raises InvalidSettingError."""
     facts = _read_object(path)
@@ -239,17 +256,22 @@ def _access(facts: Mapping[str, Any], path: Path) -> AccessRule:
     return AccessRule(_texts(lists, "receive", path), _texts(lists, "send", path))
 
 
-def _read_object(path: Path) -> Mapping[str, Any]:
+def _read_utf8(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise InvalidSettingError(
                 path.name, f"it is over {MAX_FILE_BYTES:,} bytes", remedy="make it smaller"
             )
-        facts = pyjson5.decode(path.read_bytes().decode())
+        return path.read_bytes().decode()
     except FileNotFoundError:
         raise InvalidSettingError("target", f"no file {path}", remedy="check the path") from None
     except UnicodeDecodeError:
         raise InvalidSettingError(path.name, "it is not UTF-8", remedy="save it as UTF-8 text") from None
+
+
+def _read_object(path: Path) -> Mapping[str, Any]:
+    try:
+        facts = pyjson5.decode(_read_utf8(path))
     except pyjson5.Json5DecoderException as error:
         reason = _BYTES.sub(r"\1", str(error.args[0]))
         raise InvalidSettingError(

@@ -1,53 +1,95 @@
-"""Artifacts as a part of a hub or agent: their endpoint, and the deletion of what nothing holds."""
+"""Artifacts as a part of a process: their endpoint, and the deletion of what nothing holds."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from starlette.routing import Route
+import structlog
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from retinue.core.artifact_links import PATH
+from retinue.core.errors import RetinueError
 from retinue.parts.lazy import LazyApp
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
-from retinue.runtime.loading.artifacts import StateArtifacts
-from retinue.settings_tables import ArtifactTable
+from retinue.runtime.lazy_runs import LazyRuns
+from retinue.runtime.serving import end_task
+from retinue.storage.artifacts.state_artifacts import StateArtifacts
+
+FIRST_S = 60.0
+"""How long after the start of a hub the first deletion is, so that it does not slow the start."""
+
+EVERY_S = 3_600.0
+
+_SERVING = frozenset({"hub", "agent"})
+
+_log = structlog.get_logger("retinue.artifacts")
 
 
 class ArtifactsPart(Part):
-    """Serves the artifacts of the state folder at ``/artifacts``; a worker serves none."""
+    """Serves the artifacts of the state folder at ``/artifacts`` of a hub or an agent.
+
+    Deleted runs release what they held. A hub deletes each hour what nothing has held for long enough.
+    """
 
     name = "artifacts"
-    kinds = frozenset({"hub", "agent", "worker"})
-    gives = StateArtifacts
+    kinds = frozenset({"hub", "agent", "worker", "command"})
+    needs = (StateArtifacts,)
     rank = 85
     is_required = True
 
+    def __init__(self, *, first_s: float = FIRST_S, every_s: float = EVERY_S) -> None:
+        self._first_s = first_s
+        self._every_s = every_s
+
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        artifacts = process.find(StateArtifacts)  # an agent's core has it already
-        if artifacts is None:
-            artifacts = StateArtifacts(process.tables.get(ArtifactTable), process.state, process.http)
-        try:
-            yield _open(artifacts, serves=process.kind != "worker")
-        finally:
-            artifacts.close()
+        artifacts, runs = process.get(StateArtifacts), process.find(LazyRuns)
+        if runs is not None:
+            artifacts.find_held = runs.find_held_artifacts
+            runs.on_deleted = artifacts.release
+
+        @asynccontextmanager
+        async def running() -> AsyncIterator[None]:
+            collecting = asyncio.create_task(self._collect(artifacts))
+            try:
+                yield
+            finally:
+                await end_task(collecting)
+
+        yield Opened(
+            routes=_make_routes(artifacts) if process.kind in _SERVING else (),
+            any_media_type=(PATH,),
+            running=running if process.kind == "hub" else None,
+        )
+
+    async def _collect(self, artifacts: StateArtifacts) -> None:
+        wait_s = self._first_s
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = self._every_s
+            if not artifacts.exists():
+                continue
+            try:
+                await artifacts.store.collect()
+            except RetinueError as error:
+                _log.warning("artifacts not deleted", error=error.message)
 
 
-def _open(artifacts: StateArtifacts, *, serves: bool) -> Opened:
+def _make_routes(artifacts: StateArtifacts) -> Sequence[BaseRoute]:
     async def make() -> ASGIApp:
         # imported at the first request, because most processes get none
         from starlette.routing import Router
 
         from retinue.artifacts.server import routes
 
-        return Router(routes(lambda: artifacts.stored), redirect_slashes=False)
+        return Router(routes(lambda: artifacts.store), redirect_slashes=False)
 
     app = LazyApp(make)
-    routes = (
+    return (
         Route(PATH, app, methods=["GET", "POST"]),
         Route(f"{PATH}/{{rest:path}}", app, methods=["GET", "POST", "DELETE"]),
     )
-    return Opened(product=artifacts, routes=routes if serves else (), any_media_type=(PATH,))

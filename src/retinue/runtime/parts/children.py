@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
+from pathlib import Path
 
 from retinue.core.errors import ChildFailedError, InvalidSettingError
 from retinue.mesh.directory.directory import Directory
@@ -26,7 +28,7 @@ from retinue.runtime.observing.log_files import AgentLogs, keep_small, writes_to
 from retinue.runtime.serving import end_task
 from retinue.runtime.supervisor import ChildSpec, OnChange, Probe, Ready, Supervisor
 from retinue.settings import Settings
-from retinue.settings_tables import LlmTable, LogTable, TimeoutTable
+from retinue.settings_tables import AgentTable, LlmTable, LogTable, TimeoutTable
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 
@@ -182,7 +184,7 @@ def child_specs(
     common = _own_variables(state, hub_url)
     inherited = select_for_agent(environ)
     specs = []
-    for table in settings.agents:
+    for table in chain.from_iterable(map(_open_folder, settings.agents)):
         port = () if table.port is None else ("--port", str(table.port))
         arguments = ("serve", table.target, "--host", table.host, *port)
         if table.advertise is not None:
@@ -212,6 +214,21 @@ def model_children(
         environment = select_for_agent(environ) | keys | own | _own_variables(state, hub_url)
         specs.append(ChildSpec(name, ("serve", "--llm", name, *port), environment))
     return specs
+
+
+def _open_folder(entry: AgentTable) -> Sequence[AgentTable]:
+    """An entry for each agent in Markdown of a folder without an agent.json; other entries as they are."""
+    folder = Path(entry.target)
+    if not folder.is_dir() or (folder / "agent.json").is_file():
+        return [entry]
+    files = sorted(file for file in folder.glob("*.md") if file.name != "README.md")
+    if len(files) > 1 and entry.port is not None:
+        raise InvalidSettingError(
+            f"agents: {entry.target}: port",
+            f"the folder has {len(files)} agents",
+            remedy="leave the port away, or write an entry for each file",
+        )
+    return [entry.model_copy(update={"target": str(file)}) for file in files] or [entry]
 
 
 def _own_variables(state: State, hub_url: str) -> dict[str, str]:

@@ -60,7 +60,8 @@ class SchedulesPart(Part):
         guard = process.dispatcher.admission.guard
 
         def begin_chain() -> TraceContext:
-            return replace(new_trace(), calls_left=guard.new_trace_calls)
+            trace = replace(new_trace(), calls_left=guard.new_trace_calls)
+            return trace.with_allowance(guard.new_trace_allowance)
 
         firing = Firing(
             process.get(RunStarter), partial(find_end_of_rights, process.state.keys, self._clock), begin_chain

@@ -22,6 +22,7 @@ from retinue.parts.opening import open_parts
 from retinue.parts.part import Part
 from retinue.parts.process import Echo
 from retinue.runtime.agent_core import attach_model, open_agent
+from retinue.runtime.commands.own_runs import list_own_runs
 from retinue.runtime.endpoints.agent_mcp import McpEndpoints
 from retinue.runtime.launch import Start
 from retinue.runtime.loading.targets import Target
@@ -42,7 +43,7 @@ async def serve_on_stdio(
 ) -> int:
     """Serve until the client closes its end or a signal arrives; returns the exit code."""
     state.prepare()
-    attach_model(target, settings, state)
+    attach_model(target, settings, state, echo)
     stop = Stop()
     stop.on_signals()
     async with AsyncExitStack() as stack:
@@ -64,7 +65,7 @@ async def serve_on_stdio(
 
 def stdio_parts(target: Target) -> Sequence[Part]:
     """The parts of an agent on standard input and output."""
-    return [AgentMcpPart(), ListWatchPart(target)]
+    return [AgentMcpPart(), *list_own_runs(target), ListWatchPart(target)]
 
 
 async def _serve(server: McpServer, wire: StandardStreams) -> None:

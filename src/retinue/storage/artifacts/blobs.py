@@ -22,8 +22,11 @@ PIECE_BYTES = 1024 * 1024
 class Staged(Protocol):
     """Content that has arrived whole and is not stored yet; one of `prepare` and `place` stores it."""
 
-    digest: str
-    size_bytes: int
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def size_bytes(self) -> int: ...
 
     async def prepare(self, media_type: str, name: str | None) -> None:
         """Store it where that takes requests; nothing for a folder."""
@@ -31,6 +34,10 @@ class Staged(Protocol):
 
     def place(self, media_type: str, name: str | None) -> None:
         """Store it where that takes no request, in the transaction of the index; it blocks on disk I/O."""
+        ...
+
+    async def is_there(self) -> bool:
+        """Whether the stored content is still there, which another process may have deleted meanwhile."""
         ...
 
     async def discard(self, *, is_stored: bool) -> None:

@@ -34,6 +34,8 @@ CREATE TABLE saves (
 ) WITHOUT ROWID;
 CREATE INDEX saves_by_caller ON saves (caller, at);
 CREATE INDEX saves_by_run ON saves (run);
+CREATE TABLE own (id TEXT NOT NULL);
+INSERT INTO own VALUES (lower(hex(randomblob(4))));
 """
 _BUSY_TIMEOUT_S = 30.0
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -78,6 +80,11 @@ class ArtifactIndex:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+
+    def own_id(self) -> str:
+        """A random id of this index, which is that of its state in a shared registry."""
+        with self._reading() as connection:
+            return str(connection.execute("SELECT id FROM own").fetchone()[0])
 
     def exists(self) -> bool:
         """Whether anything was ever saved here."""

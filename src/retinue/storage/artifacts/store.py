@@ -18,7 +18,13 @@ from pathlib import Path
 import structlog
 
 from retinue.core.artifact_links import UNKNOWN_TYPE, check_digest, check_media_type, clean_name
-from retinue.core.errors import InvalidRequestError, NotAllowedError, TooLargeError, UnknownArtifactError
+from retinue.core.errors import (
+    BusyError,
+    InvalidRequestError,
+    NotAllowedError,
+    TooLargeError,
+    UnknownArtifactError,
+)
 from retinue.mesh.artifacts import Artifact, Content
 from retinue.storage.artifacts.blobs import Blobs, Staged, file_name_in, iterate_content
 from retinue.storage.artifacts.export import export_artifact
@@ -116,6 +122,10 @@ class StoredArtifacts:
                 self._index.add, new, caller, run or "", self._quotas, lambda: staged.place(kind, plain)
             )
             is_stored = True
+            if not await staged.is_there():
+                await asyncio.to_thread(self._index.drop_saves, digest=staged.digest)
+                await self._remove([staged.digest])
+                raise BusyError("the artifact was deleted while it was saved", 1.0)
         finally:
             await staged.discard(is_stored=is_stored or await self._is_known(staged.digest))
         _log.info("artifact saved", digest=staged.digest[:19], size=staged.size_bytes, caller=caller)

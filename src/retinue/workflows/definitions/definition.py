@@ -561,10 +561,16 @@ def list_calls(definition: Definition) -> tuple[str, ...]:
     return tuple(dict.fromkeys(s.skill for s in iterate_steps(definition.steps) if s.skill))
 
 
+_MODEL_ROLES = ("plan", "execute", "review")
+"""In the place of a model's name: the best model for the role."""
+
+
 def list_agents(definition: Definition) -> tuple[str, ...]:
     """The agents that a definition names, each once, in the order of first use."""
     named: list[str] = []
     for step in iterate_steps(definition.steps):
         agents = step.parallel.agents if step.parallel is not None else None
         named += [*([step.agent] if step.agent else []), *(agents if isinstance(agents, list) else [])]
+        if step.think is not None and step.think.model not in (None, *_MODEL_ROLES):
+            named.append(step.think.model or "")
     return tuple(dict.fromkeys(name for name in named if "${{" not in name and name != "auto"))

@@ -136,6 +136,7 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "model": "Name of a model agent, or a role; absent: the best available model that takes tools",
         "tools": "Skills by id, agent/skill or glob; search: further ones as they are needed (the default)",
         "deny": "Skills that are never tools, by id, agent/skill or glob",
+        "approve": "Skills before whose calls a person is asked, by id, agent/skill or glob",
         "output": "JSON Schema of the answer; absent: text",
         "limits": "What may be used before the model has to answer",
         "parallel": "Calls at the same time",
@@ -273,6 +274,7 @@ def _write_unions(models: dict[str, Any]) -> None:
         ("Step", "wait"): [DURATION_SCHEMA, {"$ref": "#/$defs/Timer"}],
         ("Think", "tools"): [text, {"type": "array", "items": text, "maxItems": MAX_PATTERNS}],
         ("Think", "deny"): [text, {"type": "array", "items": text, "maxItems": MAX_PATTERNS}],
+        ("Think", "approve"): [text, {"type": "array", "items": text, "maxItems": MAX_PATTERNS}],
         ("Parallel", "agents"): [text, {"type": "array", "items": text, "maxItems": 100}],
     }
     for (model, key), kinds in unions.items():

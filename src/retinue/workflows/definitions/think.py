@@ -87,6 +87,7 @@ class Think(StrictModel):
     model: Name | None = None
     tools: Patterns = (SEARCH,)
     deny: Patterns = ()
+    approve: Patterns = ()
     output: dict[str, Any] | None = None
     limits: ThinkLimits = ThinkLimits()
     parallel: int = Field(default=DEFAULT_PARALLEL, ge=1, le=MAX_PARALLEL)

@@ -88,7 +88,9 @@ class RunDatabase:
         self.used_ids = self._tables.used_ids
         self.schedules = self._tables.schedules
         self.triggers, self.deliveries = self._tables.triggers, self._tables.deliveries
+        self.artifacts = self._tables.artifacts
         self.hosted = self._tables.hosted
+        self.approvals = self._tables.approvals
         # Not the loop's default executor: DBOS replaces it, and shuts its own down when it is closed.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="runs-database")
         self._prepared = asyncio.Lock()

@@ -221,5 +221,9 @@ class EventSink:
         step = f"{below}/{path}" if below and path else below or path
         self._table.add(NewEvent(self._root, self._run_id, kind, step, dict(facts), once=once))
 
+    async def flush(self) -> None:
+        """Store the emitted events now. Raises StateError."""
+        await self._table.flush()
+
     def was_emitted(self, once: str) -> bool:
         return not self.repairs or once in self.emitted.once

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextvars import Context
 from typing import Any, TypeVar, TypeVarTuple
 
-import orjson
 import sqlalchemy as sa
 import structlog
 
@@ -28,6 +27,7 @@ from retinue.workflows.durable.dbos_engine import (
 )
 from retinue.workflows.durable.events import EmittedEvents, EventSink, EventTable, NewEvent
 from retinue.workflows.durable.executions_here import Execution, ExecutionsHere
+from retinue.workflows.durable.held_artifacts import HeldArtifacts
 from retinue.workflows.durable.nodes import Lease
 from retinue.workflows.durable.run_context import DurableContext
 from retinue.workflows.durable.run_rows import (
@@ -104,6 +104,7 @@ class Executions:
         self._body = body
         self._database = database
         self._rows = RunRows(database)
+        self._held = HeldArtifacts(database)
         self._events = events
         self._taken_up: dict[str, float] = {}
         self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
@@ -152,7 +153,7 @@ class Executions:
         execution, is_new = self.here.begin(invocation)
         execution.root = find_root(run_id, root)
         if is_new and execution.root == run_id:
-            self._sizes[run_id] = RunSize(self._run_bytes, len(orjson.dumps(request)))
+            self._sizes[run_id] = RunSize.of(request, self._run_bytes)
         events = EventSink(self._events, run_id, execution.root)
         task = asyncio.current_task()
         assert task is not None
@@ -250,6 +251,11 @@ class Executions:
         """Whether a run with this id exists."""
         return run_id in await self._rows.find([run_id])
 
+    async def hold_artifacts(self, root: str, digests: Collection[str]) -> None:
+        """Let an outermost run hold artifacts for as long as it is stored."""
+        if digests:
+            await self._held.add(root, digests)
+
     async def _size_of(self, root: str) -> RunSize:
         """The stored size of an outermost run, read once when this process begins to execute it."""
         size = self._sizes.get(root)
@@ -337,6 +343,7 @@ class Executions:
         run_id, epoch, size = execution.run_id, self.lease.epoch, await self._size_of(execution.root)
         if execution.aborted:
             raise cancelled(run_id)
+        await self.hold_artifacts(execution.root, size.take_links())
         # The event that it began may be lost with its node, so a run without any events counts too.
         resumed = events.repairs or events.emitted.resumed > 0
         # A step whose agent waits for a run of its own must not hold the place which that run needs.
@@ -382,11 +389,12 @@ class Executions:
             context.record_usage(None)
         if context.open_children:
             await self.stop(sorted(context.open_children))
-        # All events of the run are stored before its end is.
+        # The artifacts in its output are held, and all events of the run are stored, before its end is.
+        await self.hold_artifacts(execution.root, size.take_links())
         await self._events.flush()
         if fault is not None:
-            raise stored_failure(fault, context.calls)
-        return stored_output(value, parts, context.calls)
+            raise stored_failure(fault, context.calls, context.usage)
+        return stored_output(value, parts, context.calls, context.usage)
 
     async def _settle(self, execution: Execution, events: EventSink, engine: asyncio.Task[Any]) -> None:
         """Wait until the end of a run is recorded, and emit it; not where the run is another execution's.

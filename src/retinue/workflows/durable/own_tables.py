@@ -49,6 +49,17 @@ CREATE TABLE IF NOT EXISTS {deliveries} (
 CREATE TABLE IF NOT EXISTS {hosted} (
     executor TEXT NOT NULL, name TEXT NOT NULL, workflow TEXT NOT NULL, PRIMARY KEY (executor, name))
 """,
+    """
+CREATE TABLE IF NOT EXISTS {approvals} (
+    id TEXT PRIMARY KEY, digest TEXT NOT NULL, caller TEXT NOT NULL, state TEXT NOT NULL,
+    expires DOUBLE PRECISION NOT NULL, record TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS retinue_approvals_digest ON {approvals} (digest)
+""",
+    """
+CREATE TABLE IF NOT EXISTS {artifacts} (
+    root TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (root, digest));
+CREATE INDEX IF NOT EXISTS retinue_artifacts_digest ON {artifacts} (digest)
+""",
 )
 """One script for each version. Append new ones; never change a released one.
 
@@ -90,7 +101,9 @@ class OwnTables:
         self.used_ids = f"{own}used_ids"
         self.schedules = f"{own}schedules"
         self.triggers, self.deliveries = f"{own}triggers", f"{own}deliveries"
+        self.artifacts = f"{own}artifacts"
         self.hosted = f"{own}hosted_workflows"
+        self.approvals = f"{own}approvals"
         self._versions = f"{own}schema_version"
 
     def check(self) -> None:
@@ -120,7 +133,9 @@ class OwnTables:
                 "schedules": self.schedules,
                 "triggers": self.triggers,
                 "deliveries": self.deliveries,
+                "artifacts": self.artifacts,
                 "hosted": self.hosted,
+                "approvals": self.approvals,
                 "serial": serial,
             }
             for script in self._scripts[stored.version :]:

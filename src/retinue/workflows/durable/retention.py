@@ -8,7 +8,7 @@ The id of a deleted run is still an idempotency key, so its digest stays longer,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 
 import sqlalchemy as sa
@@ -18,6 +18,7 @@ from retinue.core.errors import INCOMPLETE, RunConflictError
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import EngineClient
 from retinue.workflows.durable.events import EventTable
+from retinue.workflows.durable.held_artifacts import HeldArtifacts
 from retinue.workflows.durable.run_rows import RunRows
 from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.runs.records import Fault, RunRequest, read_json
@@ -35,6 +36,9 @@ TOLD_EVERY_S = 3_600.0
 
 _DAY_S = 86_400.0
 
+OnDeleted = Callable[[Sequence[str], Sequence[str]], Awaitable[None]]
+"""Told of the ids of deleted runs and of their chains of calls, and of the digests that they held."""
+
 
 class Retention:
     """Deletes ended runs older than ``keep_days`` or beyond the newest ``keep``, and remembers their ids."""
@@ -45,7 +49,9 @@ class Retention:
         rows: RunRows,
         events: EventTable,
         signals: SignalTable,
+        held: HeldArtifacts,
         *,
+        on_deleted: OnDeleted | None = None,
         keep: int,
         keep_days: float,
         keep_ids_days: float,
@@ -55,6 +61,8 @@ class Retention:
         self._rows = rows
         self._events = events
         self._signals = signals
+        self._held = held
+        self._on_deleted = on_deleted
         self._keep = keep
         self._keep_days = keep_days
         self._keep_ids_days = keep_ids_days
@@ -101,6 +109,11 @@ class Retention:
         await self._database.ask(self._database.client.delete, list(gone))
         await self._events.forget(list(gone))
         await self._signals.forget(list(gone))
+        digests = await self._held.forget(list(gone))
+        if self._on_deleted is not None:
+            traces = [row.record.request.origin.trace for row in rows.values()]
+            chains = [trace.id for trace in traces if trace is not None]
+            await self._on_deleted([*gone, *chains], sorted(digests))
 
     def _remember_ids(self, connection: sa.Connection, used: Sequence[dict[str, object]]) -> None:
         statement = sa.text(

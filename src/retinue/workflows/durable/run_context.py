@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple
 
@@ -33,7 +33,7 @@ from retinue.workflows.durable.run_rows import CALLS, read_ended, stored_ended
 from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.durable.stored_once import is_large
 from retinue.workflows.runs.hosting import RunCode
-from retinue.workflows.runs.ports import Count, Effect, Mark, StepCall, WaitMode
+from retinue.workflows.runs.ports import Effect, Mark, StepCall, StepCount, WaitMode
 from retinue.workflows.runs.records import (
     ChildOutcome,
     ChildRun,
@@ -77,6 +77,8 @@ class RunServices(Protocol):
     ) -> list[RunRecord]: ...
 
     async def is_stored(self, run_id: str) -> bool: ...
+
+    async def hold_artifacts(self, root: str, digests: Collection[str]) -> None: ...
 
     async def stop(self, ids: Sequence[str]) -> None: ...
 
@@ -123,14 +125,22 @@ class StepPlace:
         self.give_back()
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a durable call does, and how its outcome is counted."""
+
+    act: Callable[[], Awaitable[StepOutcome]]
+    count: StepCount | None = None
+
+
 class DurableContext:
     """A RunContext; ``rules.task`` is the body's own task. Each step occupies one of the node's ``places``.
 
     ``places`` is None where steps occupy none. ``owner`` is the token of the execution, ``epoch`` the one of
     the lease that it began in. ``resumed`` = the run stopped before, possibly in the middle of a call.
-    ``calls`` is what the body reported, ``outcomes`` the values of its steps by path, ``waits`` what
-    its waits gave by the call's name. ``size`` is that of the outermost run. ``recorded`` are the calls of
-    a run that is taken up.
+    ``calls`` and ``usage`` are what the body reported, ``outcomes`` the values of its steps by path,
+    ``waits`` what its waits gave by the call's name. ``size`` is that of the outermost run. ``recorded`` are
+    the calls of a run that is taken up.
     """
 
     def __init__(
@@ -148,6 +158,7 @@ class DurableContext:
         recorded: RecordedCalls | None = None,
     ) -> None:
         self.calls: int | None = None
+        self.usage: Mapping[str, Any] | None = None
         self.outcomes: dict[str, Any] = {}
         self.waits: dict[str, Any] = {}
         self.rules = ReplayRules(run_id)
@@ -196,8 +207,8 @@ class DurableContext:
         except StateError as error:
             raise RunLetGoError(error.message) from error
 
-    def record_usage(self, calls: int | None) -> None:
-        self.calls = calls
+    def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
+        self.calls, self.usage = calls, usage
 
     async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
         self.rules.check_task("a line of the log")
@@ -218,12 +229,12 @@ class DurableContext:
         *,
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
-        count: Count | None = None,
+        count: StepCount | None = None,
         mark: Mark | None = None,
     ) -> StepOutcome:
         with self.rules.take(path):
-            act = partial(run_effect, path, effect, timeout_s, count)
-            outcome = await self._do_seen(path, path, act, facts, self._place, mark)
+            work = _Work(partial(run_effect, path, effect, timeout_s, count), count)
+            outcome = await self._do_seen(path, path, work, facts, self._place, mark)
         self.outcomes[path] = outcome.value
         return outcome
 
@@ -243,9 +254,10 @@ class DurableContext:
         task = asyncio.current_task()
         place = self._places_held[task] = StepPlace(self._places)
         act = partial(run_effect, call.path, contest.enter(call), call.timeout_s, call.count)
+        work = _Work(act, call.count)
         try:
             outcome = await self._do_seen(
-                call.path, call.path, act, call.facts, place, call.mark, reserved, gate
+                call.path, call.path, work, call.facts, place, call.mark, reserved, gate
             )
             contest.note(call, outcome)
             return outcome
@@ -270,6 +282,7 @@ class DurableContext:
         # A child that an earlier execution started is among what the run has stored.
         if not self._may_repeat or not await self._services.is_stored(child_id):
             self._size.add(f"the input of {path}", request.to_json())
+            await self._hold_artifacts()
         await self._await_lease()
         return await self._services.start_child(child_id, request, self._root)
 
@@ -343,7 +356,7 @@ class DurableContext:
                 await asyncio.sleep(min(left_s, CLOCK_LOOK_S))
 
         with self.rules.take(path):
-            await self._do_seen(f"sleep {path}", path, wait, facts, nullcontext(), mark)
+            await self._do_seen(f"sleep {path}", path, _Work(wait), facts, nullcontext(), mark)
 
     async def receive(
         self,
@@ -365,7 +378,7 @@ class DurableContext:
 
         with self.rules.take(path):
             until = await self._record_end(path, timeout_s)
-            return await self._do_seen(f"receive {path}", path, take, facts, nullcontext(), mark)
+            return await self._do_seen(f"receive {path}", path, _Work(take), facts, nullcontext(), mark)
 
     async def _record_end(self, path: str, seconds: float) -> float:
         async def read_clock() -> Any:
@@ -377,7 +390,7 @@ class DurableContext:
         self,
         name: str,
         path: str,
-        act: Callable[[], Awaitable[StepOutcome]],
+        work: _Work,
         given: Mapping[str, Any] | None,
         place: AbstractAsyncContextManager[None],
         mark: Mark | None = None,
@@ -404,8 +417,10 @@ class DurableContext:
                     self._events.emit("step_started", path, facts)
                     outcome = StepOutcome(fault=Fault.from_error(error), calls=0)
                 else:
-                    self._events.emit("step_started", path, facts)
-                    outcome = self._size.add_outcome(path, await act())
+                    await self._begin(path, facts, work.count)
+                    outcome = self._size.add_outcome(path, await work.act())
+                # before the outcome is recorded, so that no link of a run leads nowhere
+                await self._hold_artifacts()
             if may_repeat:
                 outcome = replace(outcome, calls=None, is_repeated=True)
             outcome = replace(outcome, ms=round((time.perf_counter() - began) * 1000, 3))
@@ -422,7 +437,25 @@ class DurableContext:
             if recorded["fault"] is not None:
                 finished["error"] = recorded["fault"]
             self._events.emit("step_finished", path, finished, once)
-        return read_json(StepOutcome, recorded)
+        outcome = read_json(StepOutcome, recorded)
+        if work.count is not None:
+            work.count.close(outcome)
+        return outcome
+
+    async def _begin(self, path: str, facts: Mapping[str, Any], count: StepCount | None) -> None:
+        """Emit that a step begins; before one that counts its attempts, the event is stored."""
+        if count is None or count.begin is None:
+            self._events.emit("step_started", path, facts)
+            return
+        number = 1
+        while (once := f"begun {path} {number}") in self._events.emitted.once:
+            number += 1
+        self._events.emit("step_started", path, facts, once)
+        try:
+            await self._events.flush()
+        except StateError as error:
+            raise RunLetGoError(error.message) from error
+        count.begin(number - 1)
 
     async def _call(
         self,
@@ -446,6 +479,13 @@ class DurableContext:
             if mark is not None and error.recorded is not None:
                 recorded = await self._services.find_mark(self._run_id, error.recorded)
             raise self._refuse_replay(name, error, mark, recorded) from None
+
+    async def _hold_artifacts(self) -> None:
+        if digests := self._size.take_links():
+            try:
+                await self._services.hold_artifacts(self._root, digests)
+            except StateError as error:
+                raise RunLetGoError(error.message) from error
 
     async def _await_lease(self) -> None:
         """Wait for the lease of this node; if it was lost, check that the run is still this execution's."""
@@ -476,11 +516,13 @@ def _describe(name: str) -> str:
 
 def _render_ended(record: RunRecord) -> dict[str, Any]:
     took_s = 0.0 if record.finished_at is None else record.finished_at - record.started_at
-    outcome = StepOutcome(record.value, record.fault, record.calls).to_json()
+    outcome = StepOutcome(record.value, record.fault, record.calls, record.usage).to_json()
     return outcome | {"run_id": record.id, "status": record.status, "ms": round(took_s * 1000, 3)}
 
 
 def _parse_ended(children: Mapping[str, ChildRun], item: Mapping[str, Any]) -> ChildOutcome:
     outcome = read_json(StepOutcome, item)
     child = children[item["run_id"]]
-    return ChildOutcome(child, item["status"], outcome.value, outcome.fault, item["ms"], outcome.calls)
+    return ChildOutcome(
+        child, item["status"], outcome.value, outcome.fault, item["ms"], outcome.calls, outcome.usage
+    )

@@ -207,9 +207,13 @@ def refer_to_calls(
     return stored.pack(value)
 
 
-def stored_output(value: Any, parts: Sequence[Reference], calls: int | None) -> dict[str, Any]:
+def stored_output(
+    value: Any, parts: Sequence[Reference], calls: int | None, usage: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The output of a done run; with the time, because rows in SQLite have only seconds."""
     stored = {"value": value, "at": time.time(), "calls": calls}
+    if usage is not None:
+        stored["usage"] = usage
     return {**stored, "parts": list(parts)} if parts else stored
 
 
@@ -224,9 +228,11 @@ def read_ended(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**recorded, "ended": unpack(recorded["ended"], recorded.get("parts", ()), {})}
 
 
-def stored_failure(fault: Fault, calls: int | None) -> StoredFailure:
+def stored_failure(fault: Fault, calls: int | None, usage: Mapping[str, Any] | None = None) -> StoredFailure:
     """The exception that ends a run with a fault."""
     data = {**as_json(fault), "calls": calls}
+    if usage is not None:
+        data["usage"] = usage
     return StoredFailure(fault.message, fault.type, code=str(time.time()), data=data)
 
 
@@ -272,6 +278,7 @@ def _parse_row(row: StoredRun, result: Mapping[str, Any]) -> RunRow:
         parent_id=row.parent_workflow_id,
         forked_from=row.forked_from,
         calls=result.get("calls"),
+        usage=result.get("usage"),
     )
     executor = row.executor_id if row.status == "PENDING" else None
     return RunRow(record, find_root(row.workflow_id, root), executor, row.app_version, row.executor_id)

@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +18,16 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from retinue.core.errors import RunConflictError, StateError
 from retinue.core.json_values import copy_json
+from retinue.workflows.durable.approval_table import ApprovalTable
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.database_watch import DatabaseWatch, RunFigures
 from retinue.workflows.durable.dbos_engine import Engine, EngineError
 from retinue.workflows.durable.events import EventTable
 from retinue.workflows.durable.executions import EXTENSION, UNDO_REQUEST, Executions, end_of
+from retinue.workflows.durable.held_artifacts import HeldArtifacts
 from retinue.workflows.durable.hosted_table import HostedTable
 from retinue.workflows.durable.nodes import Lease, Node, take_slot
-from retinue.workflows.durable.retention import Retention
+from retinue.workflows.durable.retention import OnDeleted, Retention
 from retinue.workflows.durable.run_rows import (
     RunRow,
     RunRows,
@@ -85,8 +87,8 @@ class DurableRuns:
 
     This process executes runs from the first `start`, `resume` or `fork` on, or from `launch`; reading,
     following, cancelling and signalling do not need the engine. ``nodes`` is the folder of this machine's
-    slots, ``hosted`` the workflows in Python that ``body`` executes. One in a process at a time. After
-    `aclose` its runs wait until they are taken up again.
+    slots, ``hosted`` the workflows in Python that ``body`` executes. ``on_deleted`` is told of deleted runs.
+    One in a process at a time. After `aclose` its runs wait until they are taken up again.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class DurableRuns:
         nodes: Path,
         options: DurableOptions | None = None,
         hosted: Sequence[HostedWorkflow] = (),
+        on_deleted: OnDeleted | None = None,
     ) -> None:
         self._body = body
         self._own_workflows = tuple(hosted)
@@ -106,14 +109,18 @@ class DurableRuns:
         self._rows = RunRows(self._database)
         self._events = EventTable(self._database)
         self._signals = SignalTable(self._database)
+        self.held_artifacts = HeldArtifacts(self._database)
         self._hosted = HostedTable(self._database, self._own_workflows)
         self.schedules = ScheduleTable(self._database, nodes)
         self.triggers = TriggerTable(self._database, nodes)
+        self._approvals = ApprovalTable(self._database, self._signals)
         self._retention = Retention(
             self._database,
             self._rows,
             self._events,
             self._signals,
+            self.held_artifacts,
+            on_deleted=on_deleted,
             keep=self._options.keep,
             keep_days=self._options.keep_days,
             keep_ids_days=self._options.keep_ids_days,
@@ -290,6 +297,7 @@ class DurableRuns:
         fork = self._database.client.fork
         if not await self._database.ask(fork, run_id, first, new_run_id, executor):
             raise RunConflictError(new_run_id)
+        await self.held_artifacts.copy(run_id, new_run_id)
         return await self.get(new_run_id)
 
     async def signal(self, run_id: str, topic: str, value: Any) -> None:
@@ -307,6 +315,9 @@ class DurableRuns:
             hosts = await self._database.read(self._hosted.read_living)
         living = (workflow for workflows in hosts.values() for workflow in workflows)
         return tuple(sorted(living, key=lambda workflow: (workflow.code.name, workflow.code.digest)))
+
+    async def open_approvals(self) -> ApprovalTable:
+        return self._approvals
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         if is_outermost(run_id):
@@ -340,6 +351,11 @@ class DurableRuns:
             if row.ended:
                 return
             await _await_any(changed, FOLLOW_S)
+
+    async def find_held_artifacts(self, digests: Collection[str]) -> set[str]:
+        """Those of the digests that stored runs hold."""
+        await self._database.prepare()
+        return await self.held_artifacts.find(digests)
 
     async def prune(self) -> int:
         """Delete the ended runs that need not be kept, with their child runs; returns the number of runs."""

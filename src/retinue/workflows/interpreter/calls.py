@@ -21,6 +21,7 @@ from typing import Any
 
 import orjson
 
+from retinue.core.allowance import Allowance
 from retinue.core.call import Outcome
 from retinue.core.durations import render_duration
 from retinue.core.errors import (
@@ -100,7 +101,7 @@ class Ask:
     chosen among the agents that say yes. ``key_path`` is the key of an earlier attempt whose outcome is
     unknown, ``choice`` the agent that had it. ``once`` = only one that
     was lost or refused is followed by another. ``check`` raises an error for a value that the body cannot
-    use; it belongs to the call, so such a value wins no race.
+    use; it belongs to the call, so such a value wins no race. ``most`` = what it may spend on models.
     """
 
     step_id: str
@@ -130,6 +131,7 @@ class Ask:
     keep: Callable[[Outcome], Awaitable[Outcome]] | None = None
     shown: Any = None
     heeds_agents_wait: bool = False
+    most: Allowance | None = None
 
     @property
     def target(self) -> str:
@@ -399,7 +401,7 @@ class _Attempt:
             raise await record_failure(
                 context, path, error, step=self._path, skill=skill, agent=choice.agent
             ) from None
-        budget = self._frame.budget.open_step()
+        budget = self._frame.budget.open_step(ask.most)
 
         async def effect() -> Any:
             return await self._obtain(path, choice, skill, arguments, timeout_s, budget, wait_s)
@@ -419,9 +421,8 @@ class _Attempt:
             effect,
             timeout_s=min(timeout_s + wait_s, self._left_s),
             facts=facts,
-            count=lambda: budget.calls,
+            count=budget.count,
         )
-        budget.close(outcome)
         was_lost = outcome.fault is not None and outcome.fault.on_error == "unreachable"
         trial = Trial(
             self._path,
@@ -475,7 +476,7 @@ class _Attempt:
             # Waiting counts against the time of a step, but not against that of a compensation.
             left_s = timeout_s if wait_s > timeout_s else max(timeout_s - waited_s, AGAIN_S)
             outcome = await make_call(timeout_s=left_s)
-        budget.record_usage(outcome.calls_used)
+        budget.record_usage(outcome.calls_used, outcome.usage)
         if outcome.error is not None:
             error = outcome.error
             if is_callers_time(error):

@@ -13,8 +13,10 @@ from hashlib import sha256
 from math import inf
 from typing import Any
 
+from retinue.approvals.records import ApprovalStore
 from retinue.core.call import MAX_KEY_LENGTH
 from retinue.core.errors import CallTimedOutError, ExpressionError, RetinueError, StepFailedError
+from retinue.mesh.artifacts import ArtifactStore
 from retinue.workflows.caller import Cache, Caller, Choice, MemoryCache
 from retinue.workflows.definitions.definition import Step, WorkflowSettings
 from retinue.workflows.definitions.run_forms import Bundled
@@ -37,6 +39,8 @@ def _steady_clock() -> Callable[[], float]:
 class Tools:
     """The services that steps use; ``clock`` gives seconds since 1970 and is read inside effects only.
 
+    ``artifacts`` holds the files that steps save; None where there is no store.
+
     By default it is not moved by a change of the system's clock while the process runs, so that no limit
     is over too early or too late.
     """
@@ -44,6 +48,8 @@ class Tools:
     caller: Caller
     cache: Cache = field(default_factory=MemoryCache)
     clock: Callable[[], float] = field(default_factory=_steady_clock)
+    open_approvals: Callable[[], Awaitable[ApprovalStore]] | None = None
+    artifacts: ArtifactStore | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +173,8 @@ class Frame:
         return self.request.origin.caller
 
     def record_usage(self) -> None:
-        """Report the calls that the body used, at its end."""
-        self.context.record_usage(self.budget.used)
+        """Report what the body used of its budgets, at its end."""
+        self.context.record_usage(self.budget.used, self.budget.usage)
 
     def name(self, path: str) -> str:
         """A path of this body, unique among all runs."""

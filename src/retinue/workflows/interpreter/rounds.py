@@ -15,12 +15,12 @@ from typing import Any, NoReturn, TypeVar
 from retinue.mesh.channel import LogLevel
 from retinue.workflows.runs.hosting import RunCode
 from retinue.workflows.runs.ports import (
-    Count,
     DurableRuleError,
     Effect,
     Mark,
     RunContext,
     StepCall,
+    StepCount,
     WaitMode,
 )
 from retinue.workflows.runs.records import ChildOutcome, ChildRun, Extension, RunRequest, StepOutcome
@@ -59,8 +59,8 @@ class MarkedContext:
     async def list_extensions(self) -> Sequence[Extension]:
         return await self._context.list_extensions()
 
-    def record_usage(self, calls: int | None) -> None:
-        self._context.record_usage(calls)
+    def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
+        self._context.record_usage(calls, usage)
 
     async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
         await self._context.log(message, level, data)
@@ -72,7 +72,7 @@ class MarkedContext:
         *,
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
-        count: Count | None = None,
+        count: StepCount | None = None,
         mark: Mark | None = None,
     ) -> StepOutcome:
         mark = mark or self._mark

@@ -29,24 +29,20 @@ from retinue.thinking.results import (
 )
 from retinue.thinking.toolbox import FIND_SKILLS, FIND_TOOL, PinnedTool, Toolbox, digest_of
 from retinue.workflows.caller import Choice
-from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S
+from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Retry
 from retinue.workflows.interpreter.calls import Ask, CallSteps
 from retinue.workflows.interpreter.frame import Frame, StepResult
 from retinue.workflows.interpreter.rounds import MarkedContext, Rounds
+from retinue.workflows.interpreter.think_approvals import PlannedCall, ask_person, needs_person
 from retinue.workflows.interpreter.think_plan import read_choice
 from retinue.workflows.interpreter.think_search import find_tools
 from retinue.workflows.runs.records import StepOutcome
 
+LOST_RETRY = Retry(attempts=3, delay="1s")
+"""A call whose agent was lost in it is made again under the same key; other failures are told the model."""
 
-@dataclass(frozen=True, slots=True)
-class _PlannedCall:
-    """A call that is to be made: the skill behind the function, and its arguments."""
-
-    call: ToolCall
-    tool: PinnedTool
-    arguments: Any
-    key: str
-    path: str
+AWAY_S = 20.0
+"""How long an agent that is away is waited for: about as long as a restart takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +83,19 @@ class CallTurn:
         verdicts = [self._judge(call, number) for number, call in enumerate(reply.calls, 1)]
         answers = {one.id: one for one in verdicts if isinstance(one, ToolResult)}
         searches = [one for one in verdicts if isinstance(one, ToolCall)]
-        planned = [one for one in verdicts if isinstance(one, _PlannedCall)]
+        planned = [one for one in verdicts if isinstance(one, PlannedCall)]
         if searches:
             found = await find_tools(self.frame, self.plan, self.box, searches, self.path, self.turn)
             answers |= {one.id: one for one in found}
+        asked = [one for one in planned if needs_person(self.plan, one.tool)]
+        if asked:
+            answers |= await ask_person(self.frame, asked, self.turn)
+            planned = [one for one in planned if one.call.id not in answers]
         if planned:
             answers |= await self._make(planned)
         return [answers[call.id] for call in reply.calls]
 
-    def _judge(self, call: ToolCall, number: int) -> ToolResult | ToolCall | _PlannedCall:
+    def _judge(self, call: ToolCall, number: int) -> ToolResult | ToolCall | PlannedCall:
         """The refusal of a call, or the call itself for a search, or what is to be made."""
         if number > self.room:
             self.limit = self.limit or "calls"
@@ -124,19 +124,22 @@ class CallTurn:
         if problem is not None or isinstance(call.arguments, str):
             return refuse(call, problem or "")
         arguments = tool.arguments_of(call.arguments)
-        return _PlannedCall(call, tool, arguments, key, f"{self.turn}/call-{number}")
+        return PlannedCall(call, tool, arguments, key, f"{self.turn}/call-{number}")
 
     def _unknown(self, name: str) -> str:
         near = self.box.suggest(name)
         meant = f" Did you mean {' or '.join(near)}?" if near else ""
         return f"There is no tool {name[:100]!r}.{meant}"
 
-    async def _make(self, planned: list[_PlannedCall]) -> dict[str, ToolResult]:
+    async def _make(self, planned: list[PlannedCall]) -> dict[str, ToolResult]:
         """Make calls together, each with its share of the budget; returns their results by call id."""
         frame = self.frame
         is_begun_here = await self._note_begin(planned)
         rounds = Rounds(frame.context, self.plan.parallel)
         origin = frame.budget.divide(len(planned))
+        if origin.allowance is not None:
+            # a share that is lost in a crash counts as spent: half of the rest stays for the model
+            origin = origin.with_allowance(origin.allowance.portion(1, 2))
         request = replace(frame.request, origin=origin)
         frames = [frame.branch(MarkedContext(frame.context, None, rounds), request) for _ in planned]
         works = [
@@ -144,7 +147,7 @@ class CallTurn:
         ]
         made = await rounds.run(works, tolerated=None)
         for own in frames:
-            frame.budget.settle_share(origin, own.budget.used)
+            frame.budget.settle_share(origin, own.budget.used, own.budget.usage)
         results: dict[str, ToolResult] = {}
         durations: list[float | None] = []
         for one, ended in zip(planned, made, strict=True):
@@ -155,7 +158,7 @@ class CallTurn:
         self.time_s = batch_time_s(durations, self.plan.parallel)
         return results
 
-    async def _note_begin(self, planned: list[_PlannedCall]) -> bool:
+    async def _note_begin(self, planned: list[PlannedCall]) -> bool:
         """Record that calls begin which must not be made twice; False if an earlier execution began them."""
         if all(one.tool.is_repeatable for one in planned):
             return True
@@ -169,7 +172,7 @@ class CallTurn:
         await self.frame.context.step(f"{self.turn}/begin", effect, timeout_s=60.0, facts=facts)
         return is_new
 
-    async def _make_one(self, frame: Frame, planned: _PlannedCall, is_begun_here: bool) -> _Made:
+    async def _make_one(self, frame: Frame, planned: PlannedCall, is_begun_here: bool) -> _Made:
         tool, choice = planned.tool, read_choice(planned.tool.choice)
 
         async def verify() -> None:
@@ -184,6 +187,9 @@ class CallTurn:
             agent=choice.agent,
             choice=choice,
             timeout_s=min(DEFAULT_STEP_TIMEOUT_S, self.left_s),
+            retry=LOST_RETRY if tool.is_repeatable else None,
+            once=True,
+            wait_s=AWAY_S,
             allow_empty=True,
             verify=verify,
             keep=keep_result,
@@ -206,7 +212,7 @@ class CallTurn:
         error.remedy = "find it again with find_skills" if self.box.searches else "use another tool"
         raise error
 
-    def _render(self, planned: _PlannedCall, made: _Made) -> ToolResult:
+    def _render(self, planned: PlannedCall, made: _Made) -> ToolResult:
         """The result of a call for the model; raises StepFailedError where its failure ends the run."""
         tool, fault, result = planned.tool, made.fault, made.result
         if result is None:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from retinue.core.errors import BudgetSpentError, InvalidParametersError, StepFailedError
+from retinue.core.allowance import Allowance
+from retinue.core.errors import InvalidParametersError, StepFailedError
 from retinue.thinking.completion import COMPLETE, CompletionReply, CompletionRequest
 from retinue.workflows.caller import Choice
 from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Retry
 from retinue.workflows.interpreter.calls import Ask, CallSteps
 from retinue.workflows.interpreter.frame import Frame
-from retinue.workflows.runs.records import StepOutcome
 
 REPLACED_AFTER_S = 30.0
 """How long a model is waited for that another one can replace, if the step says nothing else."""
@@ -25,14 +25,14 @@ MODEL_RETRY = Retry(attempts=4, delay="2s", backoff=3.0)
 class ModelTurn:
     """What became of a request.
 
-    ``reply`` is None where it failed, with ``failure``. ``unknown`` = how many times it may have been sent
-    without an answer that is known here; ``time_s`` = how long all of them took.
+    ``reply`` is None where it failed, with ``failure``. ``most`` = what it might spend, ``time_s`` = how long
+    all attempts took.
     """
 
     reply: CompletionReply | None
     usage: Mapping[str, Any] | None
     time_s: float
-    unknown: int
+    most: Allowance
     failure: StepFailedError | None = None
 
 
@@ -43,10 +43,13 @@ async def ask_model(
     path: str,
     *,
     retry: Retry | None,
+    most: Allowance,
     left_s: float,
     is_replaceable: bool,
 ) -> ModelTurn:
     """Make a request, with its retries; it is repeated alone, without the calls that came before it.
+
+    It may spend ``most``.
 
     A model that is away is waited for as ``retry`` says; without it, one that ``is_replaceable`` by another
     for `REPLACED_AFTER_S`.
@@ -65,6 +68,7 @@ async def ask_model(
         wait_s=REPLACED_AFTER_S if is_replaceable and retry is None else None,
         shown=_describe(request),
         heeds_agents_wait=True,
+        most=most,
     )
     calls = CallSteps(frame)
     try:
@@ -74,19 +78,9 @@ async def ask_model(
         reply, failure = None, failed
     outcomes = calls.outcomes
     time_s = sum(outcome.ms or 0.0 for outcome in outcomes) / 1000
-    unknown = sum(outcome.is_repeated + _was_sent_in_vain(outcome) for outcome in outcomes)
     if reply is None:
-        return ModelTurn(None, None, time_s, unknown, failure)
-    usage = outcomes[-1].value.get("usage")
-    return ModelTurn(reply, usage, time_s, unknown + (usage is None))
-
-
-def _was_sent_in_vain(outcome: StepOutcome) -> bool:
-    """Whether a request failed in such a way that it may have been paid."""
-    fault = outcome.fault
-    if fault is None or fault.type == BudgetSpentError.type:
-        return False
-    return fault.on_error in ("timeout", "cancelled") or bool(fault.data.get("sent"))
+        return ModelTurn(None, None, time_s, most, failure)
+    return ModelTurn(reply, outcomes[-1].value.get("usage"), time_s, most)
 
 
 async def _find_problem(value: Any) -> str | None:

@@ -78,6 +78,7 @@ async def make_plan(caller: Caller, origin: Origin, asked: Think) -> ThinkPlan:
         limits=Limits(limits.turns, limits.calls, limits.tokens, limits.dollars, limits.time_s),
         output=asked.output,
         parallel=asked.parallel,
+        approve=asked.approve,
         role=role,
         unlisted=max(0, len(offers) - MAX_LISTED),
     )

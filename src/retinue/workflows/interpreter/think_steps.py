@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from retinue.core.allowance import Allowance
 from retinue.core.errors import (
     BudgetSpentError,
     InvalidSettingError,
@@ -27,6 +28,7 @@ from retinue.core.errors import (
     StepFailedError,
 )
 from retinue.core.json_values import text_of
+from retinue.core.usage import amount_of
 from retinue.thinking.completion import COMPLETE, CompletionReply
 from retinue.thinking.conversation import Conversation, read_answer
 from retinue.thinking.limits import FIELDS, LimitName, Spent
@@ -70,7 +72,9 @@ class _Loop:
     """The loop of one step: its conversation, its tools, and what it has spent."""
 
     def __init__(self, frame: Frame, plan: ThinkPlan, path: str, retry: Retry | None) -> None:
-        self._frame = frame
+        self._frame = frame.branch(frame.context, frame.request)
+        self._budget = frame.budget.narrow(tokens=plan.limits.tokens, dollars=plan.limits.dollars)
+        self._frame.budget = self._budget
         self._plan = plan
         self._path = path
         self._retry = retry
@@ -106,7 +110,13 @@ class _Loop:
                 raise await self._fail(_unfit(self._path, problem, turn.reply))
 
     def _find_limit(self) -> LimitName | None:
-        return self._spent.find_limit(self._limits, self._talk.reserve(self._box.list_tools()))
+        prompt_tokens = self._talk.estimate(self._box.list_tools())
+        return self._spent.find_limit(self._limits, self._left, prompt_tokens)
+
+    @property
+    def _left(self) -> Allowance:
+        """What may still be spent on models, by this step and in its chain of calls."""
+        return self._budget.allowance or Allowance()
 
     @property
     def _turn(self) -> str:
@@ -116,24 +126,25 @@ class _Loop:
     async def _ask(self, *, is_last: bool = False) -> ModelTurn:
         """Make the next request; the last one of a loop keeps the tools and forbids calls."""
         tools = self._box.list_tools()
-        reserved = self._talk.reserve(tools)
-        room = self._spent.room_for_answer(self._limits, reserved, is_last=is_last)
-        request = self._talk.request(tools, "none" if is_last else "auto", room)
+        prompt_tokens = self._talk.estimate(tools)
+        max_tokens, most = self._spent.ask_for(self._left, prompt_tokens, is_last=is_last)
+        request = self._talk.request(tools, "none" if is_last else "auto", max_tokens)
         turn = await ask_model(
             self._frame,
             self._model,
             request,
             f"{self._path}/turn-{self._spent.turns + 1}/model",
             retry=self._retry,
+            most=most,
             left_s=LAST_ANSWER_S if is_last else self._spent.seconds_left(self._limits),
             is_replaceable=self._plan.role is not None,
         )
-        self._spent = self._spent.with_request(turn.usage, reserved, unknown=turn.unknown)
-        self._spent = self._spent.with_time(turn.time_s)
+        self._spent = self._spent.with_request(turn.usage).with_time(turn.time_s)
+        self._count()
         if turn.reply is not None:
             if self._limits.dollars is not None and "cost_usd" not in (turn.usage or {}):
                 raise await self._fail(_unpriced(self._model.agent, turn.reply.model))
-            self._talk.add_reply(turn.reply, turn.usage)
+            self._talk.add_reply(turn.reply)
             self._last_text = turn.reply.text or self._last_text
         return turn
 
@@ -151,7 +162,12 @@ class _Loop:
         )
         self._talk.add_results(await turn.answer(reply))
         self._spent = self._spent.with_calls(len(reply.calls)).with_time(turn.time_s)
+        self._count()
         self._limit = turn.limit
+
+    def _count(self) -> None:
+        """Take over what the budget counts as spent."""
+        self._spent = self._spent.with_amount(amount_of(self._budget.usage))
 
     async def _take_failure(self, turn: ModelTurn) -> LimitName | None:
         """The limit that made a request fail; None if another model takes the place of one that is away.
@@ -161,6 +177,9 @@ class _Loop:
         assert turn.failure is not None
         cause = turn.failure.cause
         if cause.get("type") == BudgetSpentError.type and cause["data"].get("what") in _BY_BUDGET:
+            if cause["data"]["what"] == "money" and self._spent.has_more(self._left, turn.most):
+                self._spent = self._spent.with_higher_price()
+                return None
             return _BY_BUDGET[cause["data"]["what"]]
         if self._spent.seconds_left(self._limits) <= 0 and cause.get("on_error") == "timeout":
             return "time"
@@ -195,7 +214,7 @@ class _Loop:
     async def _end(self, limit: LimitName) -> None:
         """Ask for the last answer and raise StepFailedError, unless the limits were raised since."""
         answer: Any = self._last_text
-        if self._spent.may_answer(self._limits, self._talk.reserve(self._box.list_tools())):
+        if self._spent.may_answer(self._left, self._talk.estimate(self._box.list_tools())):
             self._talk.ask_to_end(limit)
             turn = await self._ask(is_last=True)
             answer = answer if turn.reply is None else read_answer(self._plan, turn.reply)
@@ -212,6 +231,7 @@ class _Loop:
         """Go on with the limits that the run was given when it had ended."""
         self._ends += 1
         self._limits, self._limit = self._limits.extended(extension.limits), None
+        self._budget.extend(tokens=self._limits.tokens, dollars=self._limits.dollars)
         facts = {"kind": "extend", "limits": extension.limits, "below": f"/turn-{self._spent.turns}/extend"}
         await add_note(self._frame.context, f"{self._turn}/extend", facts)
         self._talk.go_on()

@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, Protocol
 
+from retinue.approvals.records import ApprovalStore
 from retinue.mesh.channel import LogLevel
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.records import (
@@ -39,8 +40,6 @@ Effect = Callable[[], Awaitable[Any]]
 """The work of a step; returns a JSON value or raises. It may run twice if its node dies before the outcome is
 recorded.
 """
-Count = Callable[[], int | None]
-"""Gives the number of calls that an effect made and caused, after its end; None = unknown."""
 
 
 class DurableRuleError(RuntimeError):
@@ -68,6 +67,20 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class StepCount:
+    """Counts what a step uses of the budgets of its run.
+
+    ``record`` gives the outcome of an effect with what it used, before that is recorded. ``close`` gets each
+    recorded outcome, on replay as well. ``begin``, if there is one, is told before the effect how many
+    earlier attempts at it were interrupted and may have spent something; they are then counted durably.
+    """
+
+    record: Callable[[StepOutcome], StepOutcome]
+    close: Callable[[StepOutcome], None]
+    begin: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepCall:
     """One of the effects that `RunContext.together` runs; its fields are arguments of `RunContext.step`.
 
@@ -78,7 +91,7 @@ class StepCall:
     effect: Effect
     timeout_s: float
     facts: Mapping[str, Any] | None = None
-    count: Count | None = None
+    count: StepCount | None = None
     mark: Mark | None = None
     decides: bool = True
 
@@ -118,8 +131,8 @@ class RunContext(Protocol):
         It is no durable call. The list only grows, so a replay finds each earlier extension.
         """
 
-    def record_usage(self, calls: int | None) -> None:
-        """Set `RunRecord.calls`; the last call before the end of the body counts."""
+    def record_usage(self, calls: int | None, usage: Mapping[str, Any] | None = None) -> None:
+        """Set `RunRecord.calls` and ``usage``; the last call before the end of the body counts."""
 
     async def log(self, message: str, level: LogLevel, data: Mapping[str, Any] | None) -> None:
         """Add a line to the events of the run; a body that is begun again adds each line once.
@@ -134,13 +147,13 @@ class RunContext(Protocol):
         *,
         timeout_s: float,
         facts: Mapping[str, Any] | None = None,
-        count: Count | None = None,
+        count: StepCount | None = None,
         mark: Mark | None = None,
     ) -> StepOutcome:
         """Run an effect and record its outcome; failures and time-outs are outcomes too.
 
-        ``facts`` are added to the events of the step. ``count`` gives ``calls`` of the outcome, which stay
-        unknown if an earlier execution of the run was interrupted during the step.
+        ``facts`` are added to the events of the step. ``count`` records what it used; ``calls`` stay unknown
+        if an earlier execution of the run was interrupted during the step.
         """
 
     async def together(
@@ -267,6 +280,9 @@ class Runs(Protocol):
 
         Nodes may have the same workflow with equal or different code.
         """
+
+    async def open_approvals(self) -> ApprovalStore:
+        """The approvals, which are kept with the runs; raises StateError."""
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         """The recorded outcomes of a run and its child runs, those of a child after its parent's.

@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeVar
 import orjson
 from pydantic import TypeAdapter
 
-from retinue.core.call import Hop, TraceContext
+from retinue.core.allowance import Allowance
+from retinue.core.call import Hop, TraceContext, TraceExtension
 from retinue.core.errors import (
     INCOMPLETE,
     CallCancelledError,
@@ -32,6 +33,7 @@ from retinue.core.errors import (
     find_guard_error,
 )
 from retinue.core.remote_faults import rebuild_error
+from retinue.core.usage import read_usage
 
 RunStatus = Literal["running", "done", "failed", "cancelled"]
 EventKind = Literal["run_started", "step_started", "step_finished", "run_resumed", "run_finished", "log"]
@@ -108,15 +110,27 @@ class Fault:
 class StepOutcome:
     """The outcome of one durable call: a value or a fault.
 
-    ``calls`` = the number of calls that it made and caused; None = unknown. ``ms`` = how long it took,
-    ``is_repeated`` = an earlier execution of the run was possibly interrupted in it.
+    ``calls`` = the number of calls that it made and caused; None = unknown. ``usage`` = what it counts as
+    spent on models, where that is limited or where it failed. ``ms`` = how long it took, ``is_repeated`` = an
+    earlier execution of the run was possibly interrupted in it.
     """
 
     value: Any = None
     fault: Fault | None = None
     calls: int | None = None
+    usage: Mapping[str, Any] | None = None
     ms: float | None = field(default=None, compare=False)
     is_repeated: bool = field(default=False, compare=False)
+
+    @property
+    def spent(self) -> Mapping[str, Any] | None:
+        """What the call has spent on models; None for nothing, or where that is unknown."""
+        if self.usage is not None:
+            return self.usage
+        value: Any = self.value
+        if not isinstance(value, Mapping) or "agent" not in value or value.get("cached"):
+            return None
+        return read_usage(value["usage"]) if value.get("usage") else None
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON, without what is unknown."""
@@ -124,6 +138,8 @@ class StepOutcome:
         stored = {"value": value, "fault": None if self.fault is None else as_json(self.fault)}
         if self.calls is not None:
             stored["calls"] = self.calls
+        if self.usage is not None:
+            stored["usage"] = self.usage
         if self.ms is not None:
             stored["ms"] = self.ms
         return stored | {"is_repeated": True} if self.is_repeated else stored
@@ -139,7 +155,7 @@ class ChildRun:
 
 @dataclass(frozen=True, slots=True)
 class ChildOutcome:
-    """How a child run ended, with the time from start to end; ``calls`` as in RunRecord."""
+    """How a child run ended, with the time from start to end; ``calls`` and ``usage`` as in RunRecord."""
 
     child: ChildRun
     status: RunStatus
@@ -147,6 +163,7 @@ class ChildOutcome:
     fault: Fault | None = None
     duration_ms: float = 0.0
     calls: int | None = None
+    usage: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +193,9 @@ class Origin:
 
     ``scopes`` are the rights that its steps choose and call agents with, ``caller`` the principal on whose
     behalf. ``trace`` = the call that started the run, None where it begins a chain; its ``calls_left`` is
-    the run's budget. ``digest`` = the artifact that its definition came from. Branches get the origin of
-    their run, with their share of the budget and the ``limits`` around them.
+    the run's budget. ``allowance`` = the tokens and the money that it may spend on models, None for no limit.
+    ``digest`` = the artifact that its definition came from. Branches get the origin of their run, with their
+    share of the budget and the ``limits`` around them.
     """
 
     scopes: frozenset[str] = frozenset()
@@ -185,6 +203,17 @@ class Origin:
     trace: TraceContext | None = None
     digest: str | None = None
     limits: tuple[Limit, ...] = ()
+    allowance: Allowance | None = None
+
+    @property
+    def tokens_left(self) -> int | None:
+        """The tokens that the run may still spend, None for no limit."""
+        return None if self.allowance is None else self.allowance.tokens
+
+    @property
+    def dollars_left(self) -> float | None:
+        """The US dollars that the run may still spend, None for no limit."""
+        return None if self.allowance is None else self.allowance.dollars
 
     @property
     def calls_left(self) -> int | None:
@@ -205,6 +234,10 @@ class Origin:
         """The same origin with another budget; without a trace there is none."""
         return self if self.trace is None else replace(self, trace=replace(self.trace, calls_left=calls_left))
 
+    def with_allowance(self, allowance: Allowance | None) -> Origin:
+        """The same origin with other tokens and other money to spend."""
+        return replace(self, allowance=allowance)
+
     def as_mesh(self) -> Origin:
         """The same origin with the scopes of the mesh in addition (``runs_as: mesh``)."""
         return replace(self, scopes=self.scopes | MESH_SCOPES)
@@ -224,10 +257,15 @@ class Origin:
                 "tracestate": self.trace.tracestate,
                 "baggage": dict(self.trace.baggage),
             }
+            extension = self.trace.extension
+            if self.trace.trusted and extension is not None and extension.others:
+                fields_stored["trace"]["others"] = dict(extension.others)
         if self.digest is not None:
             fields_stored["digest"] = self.digest
         if self.limits:
             fields_stored["limits"] = as_json(self.limits)
+        if self.allowance is not None:
+            fields_stored["allowance"] = list(self.allowance)
         return fields_stored
 
     @classmethod
@@ -245,6 +283,7 @@ class Origin:
                 tracestate=stored.get("tracestate"),
                 baggage=stored.get("baggage") or {},
                 trusted=True,
+                extension=TraceExtension(None, stored["others"]) if stored.get("others") else None,
             )
         return cls(
             scopes=frozenset(value.get("scopes", ())),
@@ -252,6 +291,7 @@ class Origin:
             trace=trace,
             digest=value.get("digest"),
             limits=tuple(Limit(**limit) for limit in value.get("limits", ())),
+            allowance=Allowance(*value["allowance"]) if value.get("allowance") else None,
         )
 
 
@@ -311,7 +351,8 @@ class RunRecord:
     """The state of a run; times are in seconds since 1970.
 
     ``calls`` = the number of calls that the run and its child runs made and caused. None = unknown: the
-    run has no budget, still runs, or was ended from outside.
+    run has no budget, still runs, or was ended from outside. ``usage`` = what they count as spent on models;
+    None = unknown, or nothing where that is not limited.
     """
 
     id: str
@@ -324,6 +365,7 @@ class RunRecord:
     parent_id: str | None = None
     forked_from: str | None = None
     calls: int | None = None
+    usage: Mapping[str, Any] | None = None
 
     @property
     def is_half_undone(self) -> bool:

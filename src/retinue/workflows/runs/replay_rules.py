@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import orjson
 
+from retinue.core.artifact_links import find_digests
 from retinue.core.durations import render_duration
 from retinue.core.errors import (
     CallCancelledError,
@@ -22,7 +22,7 @@ from retinue.core.errors import (
 from retinue.core.json_values import copy_json
 from retinue.mesh.channel import LogLevel
 from retinue.mesh.time_limit import TimeLimit
-from retinue.workflows.runs.ports import Count, DurableRuleError, Effect, Mark, StepCall
+from retinue.workflows.runs.ports import DurableRuleError, Effect, Mark, StepCall, StepCount
 from retinue.workflows.runs.records import Fault, StepOutcome
 
 MAX_RUN_BYTES = 64 * 1024 * 1024
@@ -41,6 +41,7 @@ MAX_REFUSED = 1000
 """How many durable calls of a body are refused after a broken rule, before the body is cancelled."""
 
 _ALWAYS_KEPT_BYTES = 4 * 1024
+_IN_LINKS = b"sha256:"
 _STEP_LAYER = "workflow step"
 
 _T = TypeVar("_T")
@@ -55,13 +56,33 @@ class RunSize:
     def __init__(self, limit: int = MAX_RUN_BYTES, stored: int = 0) -> None:
         self.stored = stored
         self._limit = limit
+        self._links: set[str] = set()
+
+    @classmethod
+    def of(cls, request: Any, limit: int) -> RunSize:
+        """That of a run which has stored its request alone."""
+        encoded = orjson.dumps(request)
+        size = cls(limit, len(encoded))
+        if _IN_LINKS in encoded:
+            size._links.update(find_digests(encoded))
+        return size
+
+    def take_links(self) -> frozenset[str]:
+        """The digests of the artifacts whose links were counted since the last time."""
+        if not self._links:
+            return frozenset()
+        links, self._links = frozenset(self._links), set()
+        return links
 
     def add(self, what: str, value: Any) -> int:
         """Count a JSON value that is about to be stored; returns its bytes.
 
         Raises TooLargeError where it does not fit.
         """
-        size = len(orjson.dumps(value))
+        encoded = orjson.dumps(value)
+        size = len(encoded)
+        if _IN_LINKS in encoded:
+            self._links |= find_digests(encoded)
         if size > _ALWAYS_KEPT_BYTES and self.stored + size > self._limit:
             raise TooLargeError(
                 f"{what}, {size:,} bytes after {self.stored:,} that the run has stored,",
@@ -80,7 +101,7 @@ class RunSize:
         try:
             self.add(f"the result of step {path}", outcome.to_json())
         except TooLargeError as error:
-            return StepOutcome(fault=Fault.from_error(error), calls=outcome.calls)
+            return StepOutcome(fault=Fault.from_error(error), calls=outcome.calls, usage=outcome.spent)
         return outcome
 
 
@@ -271,10 +292,12 @@ class Contest:
         return value
 
 
-async def run_effect(path: str, effect: Effect, timeout_s: float, count: Count | None = None) -> StepOutcome:
+async def run_effect(
+    path: str, effect: Effect, timeout_s: float, count: StepCount | None = None
+) -> StepOutcome:
     """Run an effect and return its outcome; raises only if the task that runs it is cancelled."""
     outcome = await _try_effect(path, effect, timeout_s)
-    return outcome if count is None else replace(outcome, calls=count())
+    return outcome if count is None else count.record(outcome)
 
 
 async def _try_effect(path: str, effect: Effect, timeout_s: float) -> StepOutcome:

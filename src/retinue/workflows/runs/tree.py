@@ -27,7 +27,7 @@ _RUN_EVENTS = ("run_started", "run_finished", "run_resumed")
 _SERVING = ("choose", "clock", "random", "fail", "settle")
 _LEVEL = re.compile(r"(?=[./#])")
 _CALL_FACTS = ("skill", "agent", "role", "warning")
-_FACTS = ("topic", "until", "message", "schema", "when", "branch", "value", "role", "cached")
+_FACTS = ("topic", "until", "message", "schema", "when", "branch", "value", "role", "cached", "approval")
 
 
 @dataclass(slots=True)
@@ -225,8 +225,8 @@ class _Tree:
                 node.facts[PARTS_FIELD] = value[PARTS_FIELD]
             if value.get("cached"):
                 node.facts["cached"] = True
-            if value.get("usage"):
-                node.facts["usage"] = value["usage"]
+            if usage := record.outcome.spent or value.get("usage"):
+                node.facts["usage"] = usage
             if not node.status:
                 node.kind, node.status = "call", "kept"
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from hypothesis import given
 
 from retinue.core.call import Part
-from retinue.llm.prompt_size import IMAGE_TOKENS, estimate_conversation
 from retinue.thinking.completion import (
     AssistantMessage,
     CompletionReply,
@@ -15,6 +14,7 @@ from retinue.thinking.completion import (
     Tool,
     UserMessage,
 )
+from retinue.thinking.prompt_size import IMAGE_TOKENS, estimate_conversation
 from tests.thinking.conversations import replies, requests
 
 

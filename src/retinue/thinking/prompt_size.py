@@ -6,7 +6,8 @@ The estimates are upper bounds for usual texts, because a budget reserves them b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -17,6 +18,8 @@ from retinue.thinking.completion import (
     AssistantMessage,
     CompletionReply,
     CompletionRequest,
+    Message,
+    Tool,
     ToolMessage,
 )
 
@@ -42,24 +45,46 @@ def estimate_tokens(size_bytes: int) -> int:
 
 def estimate_conversation(request: CompletionRequest) -> int:
     """At most as many tokens as a conversation with its tools has, but for unusual texts."""
-    size_bytes = len(request.system.encode("utf-8", "surrogatepass"))
-    images = 0
-    for message in request.messages:
-        if isinstance(message, AssistantMessage):
-            size_bytes += _measure_reply(message.reply)
-            continue
-        contents = [message.content] if not isinstance(message, ToolMessage) else []
-        if isinstance(message, ToolMessage):
-            contents = [result.content for result in message.results]
-        for content in contents:
-            images += sum(part.kind == "image" for part in content)
-            size_bytes += _measure_content(content)
-    tokens = estimate_tokens(size_bytes) + images * IMAGE_TOKENS + len(request.messages) * MESSAGE_TOKENS
-    if request.tools:
-        schemas = sum(len(orjson.dumps(tool.to_json())) for tool in request.tools)
-        tokens += TOOLS_TOKENS + len(request.tools) * TOOL_TOKENS + math.ceil(schemas / BYTES_PER_TOKEN)
-    if request.output_schema is not None:
-        tokens += TOOLS_TOKENS + math.ceil(len(orjson.dumps(request.output_schema)) / BYTES_PER_TOKEN)
+    sizes = sum((measure_message(message) for message in request.messages), MessageSize())
+    return estimate_request(request.system, sizes, request.tools, request.output_schema)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSize:
+    """What messages add to a prompt."""
+
+    size_bytes: int = 0
+    images: int = 0
+    messages: int = 0
+
+    def __add__(self, other: MessageSize) -> MessageSize:
+        return MessageSize(
+            self.size_bytes + other.size_bytes, self.images + other.images, self.messages + other.messages
+        )
+
+
+def measure_message(message: Message) -> MessageSize:
+    """The size of one message."""
+    if isinstance(message, AssistantMessage):
+        return MessageSize(_measure_reply(message.reply), 0, 1)
+    contents = [message.content] if not isinstance(message, ToolMessage) else []
+    if isinstance(message, ToolMessage):
+        contents = [result.content for result in message.results]
+    images = sum(part.kind == "image" for content in contents for part in content)
+    return MessageSize(sum(_measure_content(content) for content in contents), images, 1)
+
+
+def estimate_request(
+    system: str, messages: MessageSize, tools: Sequence[Tool], output_schema: Mapping[str, Any] | None
+) -> int:
+    """As `estimate_conversation`, by the size of the messages."""
+    size_bytes = len(system.encode("utf-8", "surrogatepass")) + messages.size_bytes
+    tokens = estimate_tokens(size_bytes) + messages.images * IMAGE_TOKENS + messages.messages * MESSAGE_TOKENS
+    if tools:
+        schemas = sum(len(orjson.dumps(tool.to_json())) for tool in tools)
+        tokens += TOOLS_TOKENS + len(tools) * TOOL_TOKENS + math.ceil(schemas / BYTES_PER_TOKEN)
+    if output_schema is not None:
+        tokens += TOOLS_TOKENS + math.ceil(len(orjson.dumps(output_schema)) / BYTES_PER_TOKEN)
     return tokens
 
 

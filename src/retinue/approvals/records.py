@@ -1,0 +1,238 @@
+"""The records of approvals, and the digest that binds an answer to exactly one call.
+
+An approval is *open* until a person answers it. A yes can be used once, by the call that has its digest,
+before it expires. An approval that nobody answered in time counts as a no.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Literal, Protocol
+
+from retinue.core.errors import InvalidParametersError, InvalidRequestError, Problem, UnknownApprovalError
+
+CALL_EXPIRES_S = 15 * 60.0
+"""How long the approval of a call outside of runs can be answered and used."""
+
+RUN_EXPIRES_S = 24 * 3600.0
+"""The same for a call of a run, which waits durably."""
+
+MAX_OPEN_PER_CALLER = 100
+"""Open approvals of one caller; a further call is refused."""
+
+TOPIC = "approval/"
+"""Beginning of the topic of the signal with which a run gets an answer."""
+
+SCOPE = "approves"
+"""The scope of a token whose holder may answer approvals."""
+
+ApprovalState = Literal["open", "approved", "denied", "expired", "used"]
+Verdict = Literal["yes", "no"]
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequest:
+    """One call that a person is asked about.
+
+    ``caller`` is the id of the principal that calls, ``scopes`` are its scopes. ``agent``, ``version`` and
+    ``skill`` name what would be called, with ``arguments``. ``reason`` says why a person is asked. ``run``
+    and ``step`` are those of a run that waits for the answer, "" outside of runs. ``terms`` are further
+    facts that the answer depends on, such as the digest of a set of policies.
+    """
+
+    caller: str
+    agent: str
+    version: str
+    skill: str
+    arguments: Mapping[str, Any]
+    reason: str = ""
+    scopes: frozenset[str] = frozenset()
+    run: str = ""
+    step: str = ""
+    terms: str = ""
+
+    def digest(self) -> str:
+        """The digest of the call: equal calls of one caller have equal digests.
+
+        Raises InvalidParametersError for arguments without a canonical form (RFC 8785), such as an integer
+        of more than 53 bits, because their digest would differ among programs.
+        """
+        import rfc8785  # needed by calls that ask only
+
+        facts: dict[str, Any] = {
+            "caller": self.caller,
+            "scopes": sorted(self.scopes),
+            "agent": self.agent,
+            "version": self.version,
+            "skill": self.skill,
+            "arguments": dict(self.arguments),
+            "terms": self.terms,
+        }
+        try:
+            return "sha256:" + sha256(rfc8785.dumps(facts)).hexdigest()
+        except (rfc8785.CanonicalizationError, RecursionError) as error:
+            problem = f"the arguments have no canonical form ({error}), so nobody can approve them"
+            raise InvalidParametersError([Problem("arguments", problem)]) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A question with its answer. Times are seconds since 1970.
+
+    ``by`` is the principal that answered; ``comment`` is what it said, which the caller reads after a no.
+    ``used_by`` is the call that used a yes.
+    """
+
+    id: str
+    request: ApprovalRequest
+    digest: str
+    asked_at: float
+    expires_at: float
+    state: ApprovalState = "open"
+    by: str = ""
+    comment: str = ""
+    answered_at: float | None = None
+    used_by: str = ""
+
+    @classmethod
+    def ask(cls, request: ApprovalRequest, now: float, expires_s: float, approval_id: str = "") -> Approval:
+        """A new, open approval."""
+        return cls(approval_id or secrets.token_hex(6), request, request.digest(), now, now + expires_s)
+
+    def seen_at(self, now: float) -> Approval:
+        """The approval as it counts at a time: an unused one expires."""
+        is_over = self.state in ("open", "approved") and now >= self.expires_at
+        return replace(self, state="expired") if is_over else self
+
+    def answer(self, verdict: Verdict, by: str, comment: str, now: float) -> Approval:
+        """The approval with an answer; raises InvalidRequestError where it is not open any more."""
+        state = self.seen_at(now).state
+        if state != "open":
+            remedy = "" if state == "approved" else "let the caller call again, which asks anew"
+            raise InvalidRequestError(f"approval {self.id} is {state} already", remedy=remedy)
+        answered: ApprovalState = "approved" if verdict == "yes" else "denied"
+        return replace(self, state=answered, by=by, comment=comment, answered_at=now)
+
+    def use(self, digest: str, user: str, now: float) -> Approval | None:
+        """The approval as used by a call; None where it does not permit this one.
+
+        The call that used it may do so again, because a step may be repeated after a crash.
+        """
+        if self.digest != digest:
+            return None
+        if self.state == "used" and user and self.used_by == user:
+            return self
+        return replace(self, state="used", used_by=user) if self.seen_at(now).state == "approved" else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored form."""
+        request = self.request
+        return {
+            "id": self.id,
+            "digest": self.digest,
+            "asked_at": self.asked_at,
+            "expires_at": self.expires_at,
+            "state": self.state,
+            "by": self.by,
+            "comment": self.comment,
+            "answered_at": self.answered_at,
+            "used_by": self.used_by,
+            "request": {
+                "caller": request.caller,
+                "scopes": sorted(request.scopes),
+                "agent": request.agent,
+                "version": request.version,
+                "skill": request.skill,
+                "arguments": dict(request.arguments),
+                "reason": request.reason,
+                "run": request.run,
+                "step": request.step,
+                "terms": request.terms,
+            },
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Approval:
+        """The approval of its stored form; unknown keys are ignored."""
+        facts = stored["request"]
+        names = ("caller", "agent", "version", "skill", "arguments", "reason", "run", "step", "terms")
+        request = ApprovalRequest(**{name: facts[name] for name in names}, scopes=frozenset(facts["scopes"]))
+        own = ("id", "digest", "asked_at", "expires_at", "state", "by", "comment", "answered_at", "used_by")
+        return cls(request=request, **{name: stored[name] for name in own})
+
+
+def topic_of(approval_id: str) -> str:
+    """The topic of the signal with which a run gets the answer."""
+    return f"{TOPIC}{approval_id}"
+
+
+class ApprovalStore(Protocol):
+    """Where approvals are kept: a database, or the memory of a test."""
+
+    async def ask(self, request: ApprovalRequest, *, expires_s: float, approval_id: str = "") -> Approval:
+        """Ask for one call; an approval of an equal call that is open or unused is returned instead.
+
+        With an ``approval_id``, which a run makes of its step, asking again returns that approval in any
+        state. Raises InvalidParametersError, and BusyError for too many open approvals of the caller.
+        """
+
+    async def find(self, approval_id: str) -> Approval | None:
+        """The approval of an id."""
+
+    async def list_all(self, *, state: ApprovalState | None = None) -> list[Approval]:
+        """The approvals, newest first."""
+
+    async def answer(self, approval_id: str, verdict: Verdict, by: str, comment: str = "") -> Approval:
+        """Answer an open approval; raises UnknownApprovalError, and InvalidRequestError for an ended one."""
+
+    async def use(self, approval_id: str, digest: str, user: str = "") -> bool:
+        """Use a yes for the call of this digest, once; False if it was used, expired or is for another.
+
+        The same ``user``, a step of a run, may use it again.
+        """
+
+
+class MemoryApprovals:
+    """An ApprovalStore in memory, for workflows without a database."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._approvals: dict[str, Approval] = {}
+
+    async def ask(self, request: ApprovalRequest, *, expires_s: float, approval_id: str = "") -> Approval:
+        now = self._clock()
+        asked = Approval.ask(request, now, expires_s, approval_id)
+        for known in self._approvals.values():
+            seen = known.seen_at(now)
+            is_equal = known.digest == asked.digest and seen.state in ("open", "approved")
+            if known.id == approval_id or (is_equal and not approval_id):
+                return seen
+        self._approvals[asked.id] = asked
+        return asked
+
+    async def find(self, approval_id: str) -> Approval | None:
+        known = self._approvals.get(approval_id)
+        return None if known is None else known.seen_at(self._clock())
+
+    async def list_all(self, *, state: ApprovalState | None = None) -> list[Approval]:
+        seen = [known.seen_at(self._clock()) for known in reversed(self._approvals.values())]
+        return [each for each in seen if state in (None, each.state)]
+
+    async def answer(self, approval_id: str, verdict: Verdict, by: str, comment: str = "") -> Approval:
+        known = await self.find(approval_id)
+        if known is None:
+            raise UnknownApprovalError(approval_id)
+        answered = known.answer(verdict, by, comment, self._clock())
+        self._approvals[approval_id] = answered
+        return answered
+
+    async def use(self, approval_id: str, digest: str, user: str = "") -> bool:
+        known = self._approvals.get(approval_id)
+        used = None if known is None else known.use(digest, user, self._clock())
+        if used is not None:
+            self._approvals[approval_id] = used
+        return used is not None

@@ -1,0 +1,104 @@
+"""``retinue approvals``: list, show, approve and deny the calls that wait for a person."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from retinue.cli.options import hub_option, json_option
+from retinue.cli.output import clean, note, print_json, print_table
+from retinue.cli.session import ask_hub
+
+_SHOWN_CHARACTERS = 60
+
+
+@click.group(invoke_without_command=True)
+@click.option("--all", "shows_all", is_flag=True, help="Also the answered and expired ones.")
+@hub_option
+@json_option
+@click.pass_context
+def approvals(ctx: click.Context, shows_all: bool, hub: str | None, as_json: bool) -> None:
+    """List, show, approve and deny the calls that wait for a person.
+
+    Without a subcommand, lists the open ones. A yes counts for exactly the shown call, once, until it
+    expires.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    reply = ask_hub("list_approvals", {} if shows_all else {"state": "open"}, hub, as_owner=True)
+    if as_json:
+        print_json(reply)
+        return
+    rows = reply["approvals"]
+    if not rows:
+        note("no call waits for approval")
+        return
+    print_table(
+        ("APPROVAL", "STATE", "CALL", "ARGUMENTS", "CALLER", "RUN", "EXPIRES"),
+        [
+            (
+                row["approval"],
+                row["state"],
+                f"{row['agent']}/{row['skill']}",
+                _shorten(row["arguments"]),
+                row["caller"],
+                row.get("run", "–"),
+                row["expires_at"],
+            )
+            for row in rows
+        ],
+    )
+
+
+@approvals.command()
+@click.argument("approval")
+@hub_option
+@json_option
+def show(approval: str, hub: str | None, as_json: bool) -> None:
+    """Show one call with all its arguments."""
+    row = ask_hub("show_approval", {"approval": approval}, hub, as_owner=True)
+    if as_json:
+        print_json(row)
+        return
+    for key, value in row.items():
+        if key == "arguments":
+            click.echo("arguments:")
+            print_json(value)
+        elif value != "":
+            click.echo(f"{key.replace('_', ' ')}: {clean(str(value))}")
+
+
+@approvals.command()
+@click.argument("approval")
+@hub_option
+@json_option
+def approve(approval: str, hub: str | None, as_json: bool) -> None:
+    """Let the call be made."""
+    _answer(approval, "yes", "", hub, as_json)
+
+
+@approvals.command()
+@click.argument("approval")
+@click.option("--reason", default="", metavar="TEXT", help="Why not; the caller reads it.")
+@hub_option
+@json_option
+def deny(approval: str, reason: str, hub: str | None, as_json: bool) -> None:
+    """Refuse the call."""
+    _answer(approval, "no", reason, hub, as_json)
+
+
+def _answer(approval: str, verdict: str, comment: str, hub: str | None, as_json: bool) -> None:
+    asked = {"approval": approval, "verdict": verdict, "comment": comment}
+    row = ask_hub("answer_approval", asked, hub, as_owner=True)
+    if as_json:
+        print_json(row)
+    else:
+        note(f"{row['state']}: {row['agent']}/{row['skill']}")
+
+
+def _shorten(arguments: Any) -> str:
+    import orjson  # after the reply, which needed it
+
+    text = clean(orjson.dumps(arguments).decode())
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

@@ -1,0 +1,135 @@
+"""The hub's skills about approvals: list, show and answer the calls that wait for a person.
+
+A caller sees its own calls. A holder of the scope ``approves`` sees all of them and answers them, but not
+through an agent or a run: what answers has the token itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from retinue.approvals.records import SCOPE, Approval, ApprovalState, ApprovalStore, Verdict
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import Context
+from retinue.core.call import Principal
+from retinue.core.errors import InsufficientScopeError, UnknownApprovalError
+
+Json = dict[str, Any]
+
+MAX_COMMENT = 2_000
+
+
+class ApprovalBook:
+    """The approvals of a mesh for callers of the hub; ``exists`` = whether there may be any."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], Awaitable[ApprovalStore]],
+        *,
+        exists: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._open_store = open_store
+        self._exists = exists
+        self._clock = clock
+
+    async def list_all(self, principal: Principal, state: ApprovalState | None) -> list[Json]:
+        """The approvals that a caller may see, newest first."""
+        if not self._exists():
+            return []
+        approvals = await (await self._open_store()).list_all(state=state)
+        return [render(each, self._clock()) for each in approvals if _may_see(principal, each)]
+
+    async def show(self, principal: Principal, approval_id: str) -> Json:
+        """One approval; raises UnknownApprovalError also for one that the caller may not see."""
+        found = await (await self._open_store()).find(approval_id) if self._exists() else None
+        if found is None or not _may_see(principal, found):
+            raise UnknownApprovalError(approval_id)
+        return render(found, self._clock())
+
+    async def answer(
+        self, principal: Principal, approval_id: str, verdict: Verdict, comment: str, *, depth: int
+    ) -> Json:
+        """Answer an approval; ``depth`` is that of the call in its chain.
+
+        Raises InsufficientScopeError, UnknownApprovalError, and InvalidRequestError for one that has ended.
+        """
+        if not _is_approver(principal) or depth > 0:
+            raise InsufficientScopeError(
+                "an approval is answered with a token that has the scope approves, not through an agent",
+                scopes=(SCOPE,),
+                remedy="use the command line of the owner: retinue approvals; or create a token: "
+                "retinue token new --scope mesh --scope approves",
+            )
+        if not self._exists():
+            raise UnknownApprovalError(approval_id)
+        store = await self._open_store()
+        answered = await store.answer(approval_id, verdict, name_of(principal), comment[:MAX_COMMENT])
+        return render(answered, self._clock())
+
+
+def add_approval_skills(agent: Agent, book: ApprovalBook) -> None:
+    """Add the skills to the hub's agent."""
+
+    @agent.skill(read_only=True, listed=False)
+    async def list_approvals(
+        ctx: Context,
+        state: Annotated[ApprovalState | None, Field(description="Default: all")] = None,
+    ) -> Json:
+        """Lists the calls that wait, or waited, for a person."""
+        return {"approvals": await book.list_all(ctx.principal, state)}
+
+    @agent.skill(read_only=True, listed=False)
+    async def show_approval(approval: str, ctx: Context) -> Json:
+        """Shows one call that waits for a person: agent, skill, arguments and why."""
+        return await book.show(ctx.principal, approval)
+
+    @agent.skill(listed=False)
+    async def answer_approval(approval: str, verdict: Verdict, ctx: Context, comment: str = "") -> Json:
+        """Says yes or no to one call; the caller reads the comment of a no."""
+        return await book.answer(ctx.principal, approval, verdict, comment, depth=ctx.trace.depth)
+
+
+def render(approval: Approval, now: float) -> Json:
+    """The approval as skills return it."""
+    request, seen = approval.request, approval.seen_at(now)
+    shown: Json = {
+        "approval": seen.id,
+        "state": seen.state,
+        "agent": request.agent,
+        "version": request.version,
+        "skill": request.skill,
+        "arguments": dict(request.arguments),
+        "reason": request.reason,
+        "caller": request.caller,
+        "asked_at": _render_time(seen.asked_at),
+        "expires_at": _render_time(seen.expires_at),
+    }
+    if request.run:
+        shown |= {"run": request.run, "step": request.step}
+    if seen.answered_at is not None:
+        shown |= {"by": seen.by, "comment": seen.comment, "answered_at": _render_time(seen.answered_at)}
+    return shown
+
+
+def name_of(principal: Principal) -> str:
+    """The name of an approver in records."""
+    return "owner" if principal.id == "local" else principal.id
+
+
+def _is_approver(principal: Principal) -> bool:
+    # a command without a hub is the owner at the terminal: no agent calls with a principal of kind local
+    return SCOPE in principal.scopes or principal.kind == "local"
+
+
+def _may_see(principal: Principal, approval: Approval) -> bool:
+    return _is_approver(principal) or principal.id == approval.request.caller
+
+
+def _render_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,91 @@
+"""The agent of a Markdown file: its one skill starts a run of the step think, and waits for the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.context import current_context
+from retinue.core.call import Answer
+from retinue.core.errors import RemoteFaultError, RetinueError, StepFailedError, UnknownSkillError
+from retinue.core.record import HUB_NAME, Example, Skill
+from retinue.markdown.definition import MarkdownAgent
+from retinue.workflows.definitions.loading import load
+from retinue.workflows.runs.records import find_limit
+
+RUN = "run"
+"""The argument with the id of the run; a run with an id survives its caller, who repeats the call."""
+
+WAIT_S = 120.0
+"""So much longer than the limit of time of the loop a call may last."""
+
+DIGEST_KEY = "io.retinue.markdown"
+"""The annotation of the card with the digest of the file, so that an edited file has a new card."""
+
+RUN_WORKFLOW = "orchestrate_workflow"
+"""The skill of the hub that runs a definition for a caller and waits."""
+
+_RUN_SCHEMA = {
+    "type": "string",
+    "description": "Run id; the run then goes on without its caller, who repeats the call with it",
+}
+
+
+class ThinkingAgent(Agent):
+    """An agent in Markdown. Each call is a run with the rights, the budget and the time of the caller.
+
+    Raises DefinitionError for a definition that no run could have, and SchemaRefusedError for its schemas.
+    """
+
+    def __init__(self, definition: MarkdownAgent, source: str = "") -> None:
+        super().__init__(
+            definition.name,
+            description=definition.description,
+            annotations={DIGEST_KEY: definition.digest},
+        )
+        self.definition = definition
+        self._workflow = definition.workflow
+        load(self._workflow, source=source or definition.name)
+        self._takes_run = RUN not in definition.input.get("properties", {})
+        self.declare(
+            Skill(
+                id=definition.skill,
+                description=definition.description,
+                input_schema=self._input_schema(),
+                output_schema=definition.output,
+                examples=tuple(Example(text=example) for example in definition.examples),
+                visibility="exposed" if definition.exposes else "mesh",
+                timeout_s=definition.think.limits.time_s + WAIT_S,
+            )
+        )
+
+    def _input_schema(self) -> dict[str, Any]:
+        schema = self.definition.input
+        if not self._takes_run:
+            return schema
+        return {**schema, "properties": {**schema.get("properties", {}), RUN: _RUN_SCHEMA}}
+
+    async def execute_skill(self, skill_id: str, params: Any) -> Any:
+        """Run the workflow for the caller and wait; progress and text pass through as they come."""
+        if skill_id != self.definition.skill:
+            raise UnknownSkillError(skill_id)
+        arguments = dict(params)
+        run = arguments.pop(RUN, None) if self._takes_run else None
+        request = {"workflow": self._workflow, "input": {"prompt": self.definition.write_prompt(arguments)}}
+        if run is not None:
+            request["run"] = run
+        outcome = await current_context().ask_as_caller(RUN_WORKFLOW, request, agent=HUB_NAME)
+        if outcome.error is not None:
+            raise _read_failure(outcome.error)
+        return Answer(outcome.value["output"], usage=outcome.usage)
+
+
+def _read_failure(error: RetinueError) -> RetinueError:
+    """The limit that ended the run, with the last answer; any other error as it is."""
+    failure: Mapping[str, Any] = {}
+    if isinstance(error, StepFailedError):
+        failure = error.data
+    elif isinstance(error, RemoteFaultError) and error.remote_type == StepFailedError.type:
+        failure = error.fault_data
+    return find_limit(failure) or error

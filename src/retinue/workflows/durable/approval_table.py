@@ -1,0 +1,171 @@
+"""The table of approvals, which all nodes of a database share: an ApprovalStore."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from retinue.approvals.records import (
+    MAX_OPEN_PER_CALLER,
+    Approval,
+    ApprovalRequest,
+    ApprovalState,
+    Verdict,
+    topic_of,
+)
+from retinue.core.errors import BusyError, UnknownApprovalError
+from retinue.workflows.durable.database import RunDatabase
+from retinue.workflows.durable.signals import SignalTable
+
+KEPT_S = 7 * 24 * 3600.0
+"""How long an ended approval can be read."""
+
+MAX_LISTED = 1_000
+
+
+class ApprovalTable:
+    """The approvals in a database. ``signals`` tells a waiting run of the answer.
+
+    All methods raise StateError where the database does not answer.
+    """
+
+    def __init__(
+        self, database: RunDatabase, signals: SignalTable, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._database = database
+        self._signals = signals
+        self._clock = clock
+
+    async def ask(self, request: ApprovalRequest, *, expires_s: float, approval_id: str = "") -> Approval:
+        """As `ApprovalStore.ask`."""
+        now = self._clock()
+        asked = Approval.ask(request, now, expires_s, approval_id)
+        table = self._database.approvals
+
+        def write(connection: sa.Connection) -> Approval:
+            self._lock(connection)
+            self._sweep(connection, now)
+            known = self._find_equal(connection, asked, by_id=bool(approval_id))
+            if known is not None:
+                return known.seen_at(now)
+            count = sa.text(
+                f"SELECT count(*) FROM {table} WHERE caller = :caller AND state = 'open' AND expires > :now"  # noqa: S608
+            )
+            names = {"caller": request.caller, "now": now}
+            if (connection.execute(count, names).scalar() or 0) >= MAX_OPEN_PER_CALLER:
+                raise BusyError(f"{MAX_OPEN_PER_CALLER} calls of this caller wait for approval", 60.0)
+            insert = sa.text(
+                f"INSERT INTO {table} (id, digest, caller, state, expires, record) "  # noqa: S608
+                "VALUES (:id, :digest, :caller, :state, :expires, :record)"
+            )
+            connection.execute(insert, _columns(asked))
+            return asked
+
+        await self._database.prepare()
+        return await self._database.write(write)
+
+    async def find(self, approval_id: str) -> Approval | None:
+        """As `ApprovalStore.find`."""
+        query = sa.text(f"SELECT record FROM {self._database.approvals} WHERE id = :id")  # noqa: S608
+        await self._database.prepare()
+        record = await self._database.read(lambda c: c.execute(query, {"id": approval_id}).scalar())
+        return None if record is None else _read(record).seen_at(self._clock())
+
+    async def list_all(self, *, state: ApprovalState | None = None) -> list[Approval]:
+        """As `ApprovalStore.list_all`; at most `MAX_LISTED`."""
+        now = self._clock()
+        # pages ask for the open ones again and again: no other record is read for them
+        where = " WHERE state = :state AND expires > :now" if state in ("open", "approved") else ""
+        query = sa.text(f"SELECT record FROM {self._database.approvals}{where}")  # noqa: S608
+        names = {"state": state, "now": now} if where else {}
+        await self._database.prepare()
+        records = await self._database.read(lambda c: c.execute(query, names).scalars().all())
+        approvals = sorted(
+            (_read(record).seen_at(now) for record in records), key=lambda each: each.asked_at, reverse=True
+        )
+        return [each for each in approvals if state in (None, each.state)][:MAX_LISTED]
+
+    async def answer(self, approval_id: str, verdict: Verdict, by: str, comment: str = "") -> Approval:
+        """As `ApprovalStore.answer`; a run that waits for the answer gets it as a signal."""
+        now = self._clock()
+
+        def write(connection: sa.Connection) -> Approval:
+            self._lock(connection)
+            known = self._find(connection, approval_id)
+            if known is None:
+                raise UnknownApprovalError(approval_id)
+            answered = known.answer(verdict, by, comment, now)
+            self._update(connection, answered)
+            if answered.request.run:
+                value = {"verdict": verdict, "by": by, "comment": comment}
+                self._signals.insert(connection, answered.request.run, topic_of(approval_id), value)
+            return answered
+
+        await self._database.prepare()
+        return await self._database.write(write)
+
+    async def use(self, approval_id: str, digest: str, user: str = "") -> bool:
+        """As `ApprovalStore.use`."""
+        now = self._clock()
+
+        def write(connection: sa.Connection) -> bool:
+            self._lock(connection)
+            known = self._find(connection, approval_id)
+            used = None if known is None else known.use(digest, user, now)
+            if used is not None:
+                self._update(connection, used)
+            return used is not None
+
+        await self._database.prepare()
+        return await self._database.write(write)
+
+    def _find_equal(self, connection: sa.Connection, asked: Approval, *, by_id: bool) -> Approval | None:
+        if by_id:
+            return self._find(connection, asked.id)
+        query = sa.text(
+            f"SELECT record FROM {self._database.approvals} "  # noqa: S608
+            "WHERE digest = :digest AND state IN ('open', 'approved') AND expires > :now"
+        )
+        names = {"digest": asked.digest, "now": asked.asked_at}
+        record = connection.execute(query, names).scalar()
+        return None if record is None else _read(record)
+
+    def _find(self, connection: sa.Connection, approval_id: str) -> Approval | None:
+        query = sa.text(f"SELECT record FROM {self._database.approvals} WHERE id = :id")  # noqa: S608
+        record = connection.execute(query, {"id": approval_id}).scalar()
+        return None if record is None else _read(record)
+
+    def _update(self, connection: sa.Connection, approval: Approval) -> None:
+        update = sa.text(
+            f"UPDATE {self._database.approvals} SET state = :state, record = :record WHERE id = :id"  # noqa: S608
+        )
+        connection.execute(update, _columns(approval))
+
+    def _sweep(self, connection: sa.Connection, now: float) -> None:
+        """Delete what ended long ago."""
+        delete = sa.text(f"DELETE FROM {self._database.approvals} WHERE expires < :old")  # noqa: S608
+        connection.execute(delete, {"old": now - KEPT_S})
+
+    def _lock(self, connection: sa.Connection) -> None:
+        """Change approvals one after another; SQLite has locked the database already."""
+        if not self._database.is_sqlite:
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('retinue approvals'))"))
+
+
+def _columns(approval: Approval) -> dict[str, Any]:
+    return {
+        "id": approval.id,
+        "digest": approval.digest,
+        "caller": approval.request.caller,
+        "state": approval.state,
+        "expires": approval.expires_at,
+        "record": orjson.dumps(approval.to_json()).decode(),
+    }
+
+
+def _read(record: str) -> Approval:
+    return Approval.from_json(orjson.loads(record))

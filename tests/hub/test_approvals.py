@@ -1,0 +1,68 @@
+"""Who sees and who answers the calls that wait for a person."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from retinue.approvals.records import ApprovalRequest, ApprovalStore, MemoryApprovals
+from retinue.core.call import Principal
+from retinue.core.errors import InsufficientScopeError, UnknownApprovalError
+from retinue.hub.approvals import ApprovalBook
+from retinue.web.security import LOCAL_TOKEN, OWNER_TOKEN
+
+ANN = Principal("token:ann", "token", frozenset({"exposed", "mesh"}))
+BOSS = replace(ANN, id="token:boss", scopes=ANN.scopes | {"approves"})
+REQUEST = ApprovalRequest("token:ann", "files", "1.0.0", "write_file", {"path": "a"})
+
+
+@pytest.fixture
+def store() -> MemoryApprovals:
+    return MemoryApprovals()
+
+
+@pytest.fixture
+def book(store: MemoryApprovals) -> ApprovalBook:
+    async def open_store() -> ApprovalStore:
+        return store
+
+    return ApprovalBook(open_store)
+
+
+async def test_a_caller_sees_its_own_calls_and_an_approver_all(
+    book: ApprovalBook, store: MemoryApprovals
+) -> None:
+    own = await store.ask(REQUEST, expires_s=60)
+    other = await store.ask(replace(REQUEST, caller="token:bob"), expires_s=60)
+    assert [row["approval"] for row in await book.list_all(ANN, "open")] == [own.id]
+    assert {row["approval"] for row in await book.list_all(BOSS, None)} == {own.id, other.id}
+    with pytest.raises(UnknownApprovalError):
+        await book.show(ANN, other.id)
+
+
+@pytest.mark.parametrize("principal", [ANN, LOCAL_TOKEN])
+async def test_a_caller_without_the_scope_answers_nothing_even_its_own_call(
+    book: ApprovalBook, store: MemoryApprovals, principal: Principal
+) -> None:
+    own = await store.ask(REQUEST, expires_s=60)
+    with pytest.raises(InsufficientScopeError, match="scope approves"):
+        await book.answer(principal, own.id, "yes", "", depth=0)
+    assert (await book.show(ANN, own.id))["state"] == "open"
+
+
+async def test_an_agent_that_acts_for_an_approver_answers_nothing(
+    book: ApprovalBook, store: MemoryApprovals
+) -> None:
+    own = await store.ask(REQUEST, expires_s=60)
+    with pytest.raises(InsufficientScopeError, match="not through an agent"):
+        await book.answer(BOSS, own.id, "yes", "", depth=1)
+
+
+@pytest.mark.parametrize(("principal", "by"), [(BOSS, "token:boss"), (OWNER_TOKEN, "owner")])
+async def test_an_answer_tells_who_gave_it(
+    book: ApprovalBook, store: MemoryApprovals, principal: Principal, by: str
+) -> None:
+    own = await store.ask(REQUEST, expires_s=60)
+    answered = await book.answer(principal, own.id, "no", "not today", depth=0)
+    assert (answered["state"], answered["by"], answered["comment"]) == ("denied", by, "not today")
