@@ -37,12 +37,8 @@ from retinue.workflows.runs.records import (
     RunRequest,
     StepOutcome,
 )
-<<<<<<< HEAD
 from tests.crash.code_flows import FLOWS, CodeShape, log_own_to
-from tests.workflows.shapes import Shape
-=======
 from tests.workflows.shapes import Shape, think_in_turns
->>>>>>> main
 
 END_S = 600.0
 GIVEN, FURTHER = 10_000, 2

@@ -28,14 +28,31 @@ HEIR_LEASE_S = 1.5
 AT_ONCE = 2
 
 
-from tests.crash.test_nodes import looking_at
-from tests.workflows.shapes import LONG_SHAPES, SHAPES, Shape
+ALL_SHAPES: dict[str, Shape | CodeShape] = {**SHAPES, **LONG_SHAPES, **CODE_SHAPES}
 
 
+def list_calls(entries: list[tuple[str, str, int]]) -> list[str]:
+    """The keys of the calls that began; effects of own functions are none."""
+    begun = [key for what, key, _ in entries if what == "begin"]
+    return [key for key in begun if not key.rpartition("/")[2].startswith(OWN)]
+
+
+async def list_recorded(database: str, folder: Path, names: Iterable[str]) -> set[str]:
+    """The keys of all effects whose outcomes the database has."""
+    async with looking_at(database, folder) as runs:
+        steps = [step for name in names for step in await runs.list_steps(name)]
+    return {f"{step.run_id.partition('/')[0]}/{step.step}" for step in steps}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "shape",
+    [*SHAPES, *CODE_SHAPES, *(pytest.param(name, marks=pytest.mark.crash) for name in LONG_SHAPES)],
+)
 def test_a_run_killed_at_any_point_ends_as_an_undisturbed_one(
     shape: str, database: str, start: Start, tmp_path: Path
 ) -> None:
-    form = {**SHAPES, **LONG_SHAPES}[shape]
+    form = ALL_SHAPES[shape]
 
     def plan(name: str, **more: object) -> Plan:
         return Plan(

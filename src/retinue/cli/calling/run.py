@@ -60,15 +60,12 @@ def run(
     overrides = {"agents": _read_pairs("--agent", agents), "timeouts": _read_pairs("--timeout", timeouts)}
     overrides = {kind: pairs for kind, pairs in overrides.items() if pairs}
     values = read_object(given, "input")
-<<<<<<< HEAD
-    if code is not None:
-        output = run_command(_run_code(code[1], code[2], values, run_id, overrides, hub))
-    else:
-        output = run_command(_run(loaded or workflow, values, run_id, overrides, hub))
-=======
     budget = join_budget(tokens, dollars)
-    output = run_command(_run(loaded or workflow, values, run_id, overrides, budget, hub))
->>>>>>> main
+    if code is not None:
+        running = _run_code(code[1], code[2], values, run_id, overrides, budget, hub)
+    else:
+        running = _run(loaded or workflow, values, run_id, overrides, budget, hub)
+    output = run_command(running)
     print_result(output, (), out, as_json=as_json)
 
 
@@ -116,6 +113,7 @@ async def _run_code(
     given: dict[str, Any],
     run_id: str | None,
     overrides: dict[str, Any],
+    budget: dict[str, float] | None,
     hub: str | None,
 ) -> Any:
     """Run a workflow of a Python file, which this process hosts meanwhile."""
@@ -126,7 +124,7 @@ async def _run_code(
     async with open_hosting_client(session.settings, session.state, file, name, hub=chosen) as hosting:
         with working("running") as echo:
             follower = RunFollower(hosting.client, echo, echo.now, shows_reports=echo.is_live)
-            return await follower.run(hosting.workflow, given, run_id, overrides)
+            return await follower.run(hosting.workflow, given, run_id, overrides, budget)
 
 
 async def _run(

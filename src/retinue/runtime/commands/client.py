@@ -54,7 +54,6 @@ async def open_client(
             yield MeshClient(process.dispatcher, None)
 
 
-<<<<<<< HEAD
 @dataclass(frozen=True, slots=True)
 class HostingClient:
     """A client of the skills in this process, which executes ``workflow``."""
@@ -89,10 +88,7 @@ async def open_hosting_client(
         yield HostingClient(MeshClient(process.dispatcher, None), workflow.name)
 
 
-CALL_KINDS = ("call", "undo", "review")
-=======
 CALL_KINDS = ("call", "undo", "review", "model")
->>>>>>> main
 """The kinds of steps that are calls."""
 
 
