@@ -18,10 +18,12 @@ from typing import Any, NoReturn
 
 from retinue.core.call import Outcome, TraceContext
 from retinue.core.errors import BusyError
+from retinue.flows.body import CodeBody, HostedWorkflows
 from retinue.mesh.channel import LogLevel
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.caller import Choice
 from retinue.workflows.durable.runs import DurableOptions, DurableRuns
+from retinue.workflows.interpreter.frame import Tools
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.hosting import RunCode
@@ -35,6 +37,7 @@ from retinue.workflows.runs.records import (
     RunRequest,
     StepOutcome,
 )
+from tests.crash.code_flows import FLOWS, CodeShape, log_own_to
 from tests.workflows.shapes import Shape, think_in_turns
 
 END_S = 600.0
@@ -55,8 +58,8 @@ class Plan:
     database: str
     nodes: str
     log: str
-    start: Mapping[str, Shape]
-    wait_for: Mapping[str, Shape] = field(default_factory=dict)
+    start: Mapping[str, Shape | CodeShape]
+    wait_for: Mapping[str, Shape | CodeShape] = field(default_factory=dict)
     die_at: int = 0
     slow_s: float = 0.0
     lease_s: float = 15.0
@@ -274,13 +277,22 @@ class Report:
 async def run_node(plan: Plan) -> Report:
     """Run to the end of all runs of a plan; with ``stay`` until killed."""
     points = Points(plan)
-    interpreter = Interpreter(LoggingCaller(points, plan.slow_s))
+    tools, hosted = Tools(LoggingCaller(points, plan.slow_s)), HostedWorkflows(FLOWS)
+    interpreter = Interpreter(tools, code=CodeBody(hosted, tools).run)
+
+    def log_own(what: str, key: str) -> None:
+        points.log(what, key)
+        points.reach()
+
+    log_own_to(log_own)
 
     async def body(context: RunContext, request: RunRequest) -> Any:
         return await interpreter.run(Watched(context, points), request)
 
     options = DurableOptions(lease_s=plan.lease_s, poll_s=0.05)
-    runs = DurableRuns(body, url=plan.database, nodes=Path(plan.nodes), options=options)
+    runs = DurableRuns(
+        body, url=plan.database, nodes=Path(plan.nodes), options=options, hosted=hosted.list_hosted()
+    )
     try:
         await runs.launch()
         points.log("ready", "-")

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -21,13 +21,14 @@ from retinue.workflows.durable.runs import DurableRuns
 from retinue.workflows.runs.ports import RunContext, Runs
 from retinue.workflows.runs.records import RunRecord, RunRequest
 from retinue.workflows.runs.tree import list_effects
+from tests.crash.code_flows import CODE_SHAPES, CodeShape
 from tests.crash.conftest import Start
 from tests.crash.node import Plan
 from tests.crash.postgres import Postgres
 from tests.crash.processes import Node, await_log, check_log, read_log
-from tests.workflows.shapes import HALF_DONE, HALF_DONE_EFFECTS, SHAPES
+from tests.workflows.shapes import HALF_DONE, HALF_DONE_EFFECTS, SHAPES, Shape
 
-SEQUENCE, PARALLEL = SHAPES["sequence"], SHAPES["parallel"]
+SEQUENCE, PARALLEL, TOGETHER = SHAPES["sequence"], SHAPES["parallel"], CODE_SHAPES["code: together"]
 LEASE_S = 1.5
 STOPS_S = 2.0
 KILLED_FOR_S = 120.0
@@ -38,6 +39,9 @@ KILLED_AT_RANDOM = {
     "vote": 5,
     "race of branches": 4,
     "nested workflow in a branch": 5,
+    "code: together": 12,
+    "code: steps in a row": 21,
+    "code: child runs": 36,
 }
 """The shapes of the runs whose nodes are killed at random, and what each gives."""
 
@@ -88,37 +92,50 @@ def _is_writable(path: str) -> bool:
     return True
 
 
+@pytest.mark.parametrize(("shape", "value"), [(PARALLEL, 7), (TOGETHER, 12)], ids=["yaml", "python"])
 async def test_the_runs_of_a_node_that_died_end_at_another(
-    database: str, start: Start, tmp_path: Path
+    shape: Shape | CodeShape, value: int, database: str, start: Start, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     names = [f"r{number}" for number in range(4)]
     other = start(plan_at(tmp_path, database, "other", stay=True))
     await_log(log, lambda entries: ("ready", "-", other.pid) in entries)
-    first = start(plan_at(tmp_path, database, "first", start=dict.fromkeys(names, PARALLEL)))
+    first = start(plan_at(tmp_path, database, "first", start=dict.fromkeys(names, shape)))
     await_log(log, lambda entries: sum(what == "end" for what, _, _ in entries) > 6)
     first.send_signal(signal.SIGKILL)
     async with looking_at(database, tmp_path) as runs:
         records = await finish_all(runs, names, 40)
-        assert [record.get() for record in records] == [{"n": 7}] * len(names)
+        assert [record.get() for record in records] == [{"n": value}] * len(names)
         assert {record.status for record in await runs.list_all(children=True)} == {"done"}
     entries = read_log(log)
     check_log(entries, kills=1)
     assert {pid for what, _, pid in entries if what == "begin"} == {first.pid, other.pid}
 
 
+@pytest.mark.parametrize(
+    ("shapes", "values"),
+    [
+        ({"r": PARALLEL, "s": SEQUENCE}, [{"n": 7}, {"n": 3}]),
+        ({"r": TOGETHER, "s": CODE_SHAPES["code: steps in a row"]}, [{"n": 12}, {"n": 21}]),
+    ],
+    ids=["yaml", "python"],
+)
 async def test_a_node_frozen_past_its_lease_damages_nothing(
-    database: str, start: Start, tmp_path: Path
+    shapes: Mapping[str, Shape | CodeShape],
+    values: list[Any],
+    database: str,
+    start: Start,
+    tmp_path: Path,
 ) -> None:
     log = tmp_path / "log"
     other = start(plan_at(tmp_path, database, "other", stay=True))
     await_log(log, lambda entries: ("ready", "-", other.pid) in entries)
-    first = start(plan_at(tmp_path, database, "first", start={"r": PARALLEL, "s": SEQUENCE}, stay=True))
+    first = start(plan_at(tmp_path, database, "first", start=shapes, stay=True))
     await_log(log, lambda entries: sum(what == "begin" for what, _, _ in entries) > 4)
     freeze(first, database)
     async with looking_at(database, tmp_path) as runs:
         records = await finish_all(runs, ["r", "s"], 40)
-        assert [record.get() for record in records] == [{"n": 7}, {"n": 3}]
+        assert [record.get() for record in records] == values
         before = read_log(log)
         first.send_signal(signal.SIGCONT)
         # It has learned what became of its runs: whatever it was about to do is done or given up.
@@ -201,7 +218,8 @@ async def test_nodes_killed_at_random_lose_no_run(database: str, start: Start, t
     Each node that starts anew begins further runs, so that there are some in flight at each kill.
     """
     log, dice = tmp_path / "log", random.Random(6)
-    shapes = [(SHAPES[name], wanted) for name, wanted in KILLED_AT_RANDOM.items()]
+    known: dict[str, Shape | CodeShape] = {**SHAPES, **CODE_SHAPES}
+    shapes = [(known[name], wanted) for name, wanted in KILLED_AT_RANDOM.items()]
     shares = {node: [f"{node}{number}" for number in range(100)] for node in "ab"}
 
     def start_node(name: str, part: float) -> Node:

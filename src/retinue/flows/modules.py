@@ -75,6 +75,29 @@ def load_workflows(module: str) -> Sequence[CodeWorkflow]:
     return list({id(workflow): workflow for workflow in workflows}.values())
 
 
+def choose_workflow(module: str, name: str | None) -> CodeWorkflow:
+    """The workflow of a file by its name or that of its function; without a name the only one.
+
+    Raises InvalidSettingError.
+    """
+    workflows = load_workflows(module)
+    if name is None and len(workflows) == 1:
+        return workflows[0]
+    names = sorted(workflow.name for workflow in workflows)
+    by_function = {workflow.function.__name__: workflow for workflow in workflows}
+    by_name = {workflow.name: workflow for workflow in workflows}
+    chosen = (by_function | by_name).get(name or "")
+    if chosen is not None:
+        return chosen
+    if name is None:
+        raise InvalidSettingError(
+            "FILE", f"{module} has several workflows", remedy=f"name one: {module}:{names[0]}"
+        )
+    raise InvalidSettingError(
+        "NAME", f"{module} has no workflow {name}", remedy=f"name one of them: {', '.join(names)}"
+    )
+
+
 def _add(hosted: HostedWorkflows, workflow: CodeWorkflow) -> None:
     if workflow.name in list_builtins():
         raise InvalidSettingError(

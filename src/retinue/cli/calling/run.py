@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
 
 FILE_ENDINGS = frozenset({".yaml", ".yml", ".json"})
 
+_CODE = re.compile(r"(.+\.py)(?::(.+))?")
+"""A file with workflows in Python, and the name of one of them."""
+
 
 @click.command()
-@click.argument("workflow", metavar="FILE|NAME[@TAG]")
+@click.argument("workflow", metavar="FILE[:NAME]|NAME[@TAG]")
 @click.argument("given", metavar="[INPUT]", default="{}")
 @click.option("--id", "run_id", metavar="ID", help="Id of the run; the same id returns the same run.")
 @click.option("--agent", "agents", metavar="STEP=NAME", multiple=True, help="Use this agent for a step.")
@@ -44,17 +48,24 @@ def run(
 ) -> None:
     """Run a workflow and show its steps.
 
-    FILE is a definition in YAML or JSON, NAME a stored workflow (see: retinue workflows); auto chooses a
-    workflow by the input's prompt. INPUT is a JSON object; @FILE reads it from a file, - from standard
-    input. Steps are shown on standard error as they end, and in a terminal what a step writes or reports
-    meanwhile; the output is printed as JSON. STEP is a step's id or position.
+    FILE is a definition in YAML or JSON, or a Python file with workflows, whose NAME is needed where it has
+    several; this process then executes the run, and a worker with the file continues it. NAME is a stored
+    workflow (see: retinue workflows); auto chooses a workflow by the input's prompt. INPUT is a JSON object;
+    @FILE reads it from a file, - from standard input. Steps are shown on standard error as they end, and in
+    a terminal what a step writes or reports meanwhile; the output is printed as JSON. STEP is a step's id or
+    position.
     """
-    loaded = _read_workflow(workflow)
+    code = _CODE.fullmatch(workflow)
+    loaded = None if code else _read_workflow(workflow)
     overrides = {"agents": _read_pairs("--agent", agents), "timeouts": _read_pairs("--timeout", timeouts)}
     overrides = {kind: pairs for kind, pairs in overrides.items() if pairs}
     values = read_object(given, "input")
     budget = join_budget(tokens, dollars)
-    output = run_command(_run(loaded or workflow, values, run_id, overrides, budget, hub))
+    if code is not None:
+        running = _run_code(code[1], code[2], values, run_id, overrides, budget, hub)
+    else:
+        running = _run(loaded or workflow, values, run_id, overrides, budget, hub)
+    output = run_command(running)
     print_result(output, (), out, as_json=as_json)
 
 
@@ -94,6 +105,26 @@ def read_definition(path: Path) -> str:
         raise InvalidSettingError(
             "FILE", f"{path} cannot be read: {error}", remedy="check the file"
         ) from error
+
+
+async def _run_code(
+    file: str,
+    name: str | None,
+    given: dict[str, Any],
+    run_id: str | None,
+    overrides: dict[str, Any],
+    budget: dict[str, float] | None,
+    hub: str | None,
+) -> Any:
+    """Run a workflow of a Python file, which this process hosts meanwhile."""
+    from retinue.runtime.commands.client import RunFollower, open_hosting_client
+
+    session = open_session()
+    chosen = session.choose_hub(hub)
+    async with open_hosting_client(session.settings, session.state, file, name, hub=chosen) as hosting:
+        with working("running") as echo:
+            follower = RunFollower(hosting.client, echo, echo.now, shows_reports=echo.is_live)
+            return await follower.run(hosting.workflow, given, run_id, overrides, budget)
 
 
 async def _run(

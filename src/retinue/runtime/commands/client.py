@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,10 +16,11 @@ from retinue.client.hub_dispatch import HubDispatch
 from retinue.client.mesh_client import MeshClient
 from retinue.client.run_handle import FOLLOW_WAIT_S, result_of
 from retinue.core.durations import render_elapsed
-from retinue.core.errors import AgentUnreachableError, RetinueError, StoppingError
+from retinue.core.errors import AgentUnreachableError, InvalidSettingError, RetinueError, StoppingError
 from retinue.core.json_values import text_of
 from retinue.settings import Settings
 from retinue.storage.state import State, find_hub_url
+from retinue.web.mesh_tokens import is_hub_of
 
 if TYPE_CHECKING:
     from retinue.core.budget import CallLimits
@@ -50,6 +52,40 @@ async def open_client(
 
             process = await stack.enter_async_context(open_own_mesh(settings, state))
             yield MeshClient(process.dispatcher, None)
+
+
+@dataclass(frozen=True, slots=True)
+class HostingClient:
+    """A client of the skills in this process, which executes ``workflow``."""
+
+    client: MeshClient
+    workflow: str
+
+
+@asynccontextmanager
+async def open_hosting_client(
+    settings: Settings, state: State, file: str, name: str | None, *, hub: HubChoice | None = None
+) -> AsyncIterator[HostingClient]:
+    """A client of this process, which hosts the workflows of a Python file and runs the one of this name.
+
+    ``hub`` is the hub that the command would use. Raises InvalidSettingError for the hub of another state,
+    which does not have the file, and for a name that the file does not have.
+    """
+    # imported here, because a command that has a hub does not need these slow imports
+    from retinue.flows.modules import choose_workflow
+    from retinue.runtime.commands.own_mesh import open_own_mesh
+
+    if hub is not None and not is_hub_of(state, hub.url):
+        raise InvalidSettingError(
+            "--hub",
+            f"{hub.url} does not have {file}, which this process executes",
+            remedy=f"leave --hub out; or start retinue worker {file} for that hub, and run it by name",
+        )
+    workflow = choose_workflow(file, name)
+    modules = (*settings.workflows.modules, file)
+    hosting = settings.workflows.model_copy(update={"modules": modules})
+    async with open_own_mesh(settings.model_copy(update={"workflows": hosting}), state) as process:
+        yield HostingClient(MeshClient(process.dispatcher, None), workflow.name)
 
 
 CALL_KINDS = ("call", "undo", "review", "model")

@@ -411,7 +411,8 @@ class Executions:
                     return
                 if row.ended:
                     execution.row = row
-                    self._events.add(end_of(row, events.emitted.resumed))
+                    if self._is_last(execution, row):
+                        self._events.add(end_of(row, events.emitted.resumed))
                     return
                 await asyncio.sleep(look_s)
                 look_s = min(2 * look_s, 0.1)
@@ -422,6 +423,13 @@ class Executions:
             if execution.root == execution.run_id:
                 self._taken_up.pop(execution.root, None)
                 self._sizes.pop(execution.root, None)
+
+    def _is_last(self, execution: Execution, row: RunRow) -> bool:
+        """Whether no other execution took the run over: that one emits its end, under another number.
+
+        An execution that lost the run may learn it only when its outcome is not recorded any more.
+        """
+        return self.here.find(execution.run_id) is execution and row.last_executor == self.lease.executor
 
     def _settle_with(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, context=Context())

@@ -25,23 +25,23 @@ class HostedTable:
 
     def __init__(self, database: RunDatabase, own: Sequence[HostedWorkflow] = ()) -> None:
         self._database = database
-        self._own = {one.code.name: orjson.dumps(one.to_json()).decode() for one in own}
+        self._own = tuple(own)
+
+    def is_announced(self, hosts: Hosts, executor: str) -> bool:
+        """Whether the announcements of this process are there; another node removes those of a lost lease."""
+        return {one.code for one in hosts.get(executor, ())} == {one.code for one in self._own}
 
     def announce(self, connection: sa.Connection, executor: str) -> None:
-        """Store the workflows of this process, in the transaction that renews its lease.
-
-        Rows that are there are left: another node removes them where it saw the lease end.
-        """
-        query = sa.text(f"SELECT name, workflow FROM {self._database.hosted} WHERE executor = :executor")  # noqa: S608
-        stored = {row.name: row.workflow for row in connection.execute(query, {"executor": executor})}
-        if stored == self._own:
-            return
+        """Store the workflows of this process, in the transaction that renews its lease."""
         self.forget(connection, executor)
         insert = sa.text(
             f"INSERT INTO {self._database.hosted} (executor, name, workflow) "  # noqa: S608
             "VALUES (:executor, :name, :workflow)"
         )
-        rows = [{"executor": executor, "name": name, "workflow": text} for name, text in self._own.items()]
+        rows = [
+            {"executor": executor, "name": one.code.name, "workflow": orjson.dumps(one.to_json()).decode()}
+            for one in self._own
+        ]
         if rows:
             connection.execute(insert, rows)
 

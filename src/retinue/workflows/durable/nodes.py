@@ -70,6 +70,7 @@ class Lease:
         self.nodes: tuple[Node, ...] = ()
         self._hosted = hosted or HostedTable(database)
         self._hosts: Hosts = {}
+        self._must_announce = True
         self._looked = asyncio.Event()
         self._database = database
         self._lease_s = lease_s
@@ -167,7 +168,8 @@ class Lease:
         # A renewal that takes longer than the lease would promise a time that is over.
         def renew(connection: sa.Connection) -> Mark | None:
             connection.execute(statement, parameters | self._database.clock())
-            self._hosted.announce(connection, self.executor)
+            if self._must_announce:
+                self._hosted.announce(connection, self.executor)
             return self._database.count_up(connection)
 
         mark = await self._database.write(renew, retry_s=self._lease_s / 3)
@@ -180,6 +182,8 @@ class Lease:
         self._held.set()
         await self._database.remember(mark)
         look, self._hosts = await self._database.read(lambda c: (self._look(c), self._hosted.read(c)))
+        # In no other transaction: a node that is frozen in one holds locks, and other nodes wait for it.
+        self._must_announce = not self._hosted.is_announced(self._hosts, self.executor)
         if abs(step_s := self._seen.take_in(look)) >= self._lease_s / 3:
             _log.warning("the clock of the runs was set", seconds=round(step_s, 1))
         living = self._seen.list_living(time.monotonic())

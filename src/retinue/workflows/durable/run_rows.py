@@ -42,13 +42,15 @@ _NO_REQUEST: Mapping[str, Any] = {"name": "", "definition": {}, "input": None}
 class RunRow:
     """A stored run, its outermost run, the node that executes it, None where none does.
 
-    ``journal`` is the form in which its calls were recorded.
+    ``journal`` is the form in which its calls were recorded, ``last_executor`` the node that executed it
+    last.
     """
 
     record: RunRecord
     root: str
     executor: str | None
     journal: str | None
+    last_executor: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -279,7 +281,7 @@ def _parse_row(row: StoredRun, result: Mapping[str, Any]) -> RunRow:
         usage=result.get("usage"),
     )
     executor = row.executor_id if row.status == "PENDING" else None
-    return RunRow(record, find_root(row.workflow_id, root), executor, row.app_version)
+    return RunRow(record, find_root(row.workflow_id, root), executor, row.app_version, row.executor_id)
 
 
 def _parse_result(row: StoredRun) -> Mapping[str, Any]:
