@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 import pytest
 
+import retinue
 from retinue.core.errors import HubRunningError, StateDamagedError, StateError
 from retinue.storage.state import State, find_state_folder
 
@@ -82,17 +85,39 @@ def test_a_file_in_the_place_of_the_folder_is_told_and_left_alone(tmp_path: Path
     assert (tmp_path / "f").read_text() == "mine"
 
 
-# the local token
+# the tokens of this machine
 
 
-def test_the_token_is_made_once_and_belongs_to_its_owner_alone(state: State) -> None:
-    token = state.local_token()
+@pytest.mark.parametrize(
+    ("name", "read"), [("local.token", State.local_token), ("owner.token", State.owner_token)]
+)
+def test_the_token_is_made_once_and_belongs_to_its_owner_alone(
+    state: State, name: str, read: Callable[[State], str]
+) -> None:
+    token = read(state)
     assert len(token) >= 32
-    assert token == State(state.root).local_token() == state.local_token()
-    path = state.keys / "local.token"
+    assert token == read(State(state.root)) == read(state)
+    path = state.keys / name
     assert path.read_text() == token
     assert path.stat().st_mode & 0o777 == 0o600
     assert state.keys.stat().st_mode & 0o077 == 0
+
+
+def test_only_the_hub_and_the_commands_of_a_person_read_the_token_of_the_owner() -> None:
+    """Whoever starts a process or writes the configuration of a client reads another token."""
+    package = Path(retinue.__file__).parent
+    readers = {
+        file.relative_to(package).as_posix()
+        for file in package.rglob("*.py")
+        if ".owner_token()" in file.read_text("utf-8")
+    }
+    assert readers == {"runtime/access.py", "cli/session.py"}
+    callers = {
+        file.relative_to(package).as_posix()
+        for file in (package / "cli").rglob("*.py")
+        if re.search(r"as_owner[(=]", file.read_text("utf-8"))
+    }
+    assert callers == {"cli/session.py", "cli/calling/approvals.py", "cli/managing/dashboard.py"}
 
 
 def test_two_states_have_two_tokens(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ def make_think(
 ) -> tuple[Think, Perform[Any]]:
     """The step, and how it is made; ``options`` are keys of the step in YAML. Raises InvalidSettingError."""
     schema, read = (None, None) if into is None else make_form(into)
-    asked = _read_options({"prompt": prompt, "output": schema, **options})
+    think_options = _read_options({"prompt": prompt, "output": schema, **options})
 
     async def perform(frame: Frame, path: str) -> Any:
-        result = await think(frame, asked, path, retry)
+        result = await think(frame, think_options, path, retry)
         if read is None:
             return result.output
         try:
@@ -33,7 +33,7 @@ def make_think(
         except RetinueError as error:
             raise StepFailedError(path, None, as_json(Fault.from_error(error))) from error
 
-    return asked, perform
+    return think_options, perform
 
 
 def _read_options(options: Mapping[str, Any]) -> Think:

@@ -201,6 +201,11 @@ def _add_run_changes(agent: Agent, runs: Runs, access: RunAccess) -> None:
             raise InvalidRequestError(
                 f"Run {run} has not ended at a limit: {record.status}", remedy="resume it without limits"
             )
+        if limited.limit == "repeats":
+            raise InvalidRequestError(
+                f"Run {run} ended because the same call was repeated: a higher limit does not help",
+                remedy="change the step, and start a new run",
+            )
         if not record.is_extendable:
             step = record.fault.data["step"].partition("/")[0]
             raise InvalidRequestError(

@@ -53,6 +53,7 @@ class Conversation:
     plan: ThinkPlan
     messages: list[Message] = field(default_factory=list)
     objections: int = 0
+    _rendered: list[dict[str, Any]] = field(default_factory=list)
     _size: MessageSize = field(default_factory=MessageSize)
 
     def __post_init__(self) -> None:
@@ -75,18 +76,12 @@ class Conversation:
         """Add the results of all calls of the last reply."""
         self._add(ToolMessage(tuple(results)))
 
-    def request(
+    def render_request(
         self, tools: Sequence[Tool], tool_choice: ToolChoice, max_tokens: int | None = None
-    ) -> CompletionRequest:
-        """The next request."""
-        return CompletionRequest(
-            self.system,
-            tuple(self.messages),
-            tuple(tools),
-            tool_choice,
-            self.plan.output,
-            max_tokens,
-        )
+    ) -> dict[str, Any]:
+        """The next request as `CompletionRequest.to_json` gives it; each message is rendered once."""
+        head = CompletionRequest(self.system, (), tuple(tools), tool_choice, self.plan.output, max_tokens)
+        return {**head.to_json(), "messages": list(self._rendered)}
 
     def estimate(self, tools: Sequence[Tool]) -> int:
         """How many tokens the prompt of the next request has at most, as its model agent reserves them."""
@@ -94,6 +89,8 @@ class Conversation:
 
     def find_problem(self, reply: CompletionReply) -> str | None:
         """Why a final reply is no answer; None for one that is."""
+        if reply.finish == "length" and self.objections < MAX_OBJECTIONS:
+            return "The answer was cut, because it is too long. Make it shorter."
         if self.plan.output is None:
             return None if reply.text.strip() else "The answer is empty."
         if reply.output is None:
@@ -122,6 +119,7 @@ class Conversation:
 
     def _add(self, message: Message) -> None:
         self.messages.append(message)
+        self._rendered.append(message.to_json())
         self._size += measure_message(message)
 
 

@@ -68,11 +68,12 @@ def render_result(
     held = find_parts(value)
     parts = [*held, *read_parts(None, list(beside))]
     text = _write_cut(value) or text_of_value(without_bytes(value))
-    unseen = [one for one in parts if one.kind != "image" and one.kind != "text" and one not in held]
+    unseen = [part for part in parts if part.kind not in ("image", "text") and part not in held]
     if unseen:
-        text += f"\n(beside it: {', '.join(f'{one.kind} {one.mime}' for one in unseen)}, not shown)"
-    content = [Part.text(fence(f"the result of {source}", strip_hidden(text)))]
-    return ToolResult(call.id, call.name, (*content, *(one for one in parts if one.kind == "image")))
+        text += f"\n(beside it: {', '.join(f'{part.kind} {part.mime}' for part in unseen)}, not shown)"
+    images = [part for part in parts if part.kind == "image"]
+    content = Part.text(fence(f"the result of {source}", strip_hidden(text)))
+    return ToolResult(call.id, call.name, (content, *images))
 
 
 def _write_cut(value: Any) -> str:
@@ -105,6 +106,14 @@ def is_unknown(fault: Mapping[str, Any]) -> bool:
 def refuse(call: ToolCall, text: str) -> ToolResult:
     """The result of a call that was not made, or that failed."""
     return ToolResult(call.id, call.name, (Part.text(text),), is_error=True)
+
+
+def close_calls(calls: Sequence[ToolCall], results: Mapping[str, ToolResult]) -> list[ToolResult]:
+    """A result for each call of a reply whose run was cancelled: those that are known, else "cancelled".
+
+    A conversation that goes on later needs them, because providers refuse calls without results.
+    """
+    return [results.get(call.id) or refuse(call, "Cancelled before there was a result.") for call in calls]
 
 
 def answer(call: ToolCall, text: str) -> ToolResult:

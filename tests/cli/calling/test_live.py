@@ -313,6 +313,46 @@ def test_steps_are_given_to_other_agents_and_limits_from_the_command_line(
         assert words in refused.stderr
 
 
+MODEL = """
+from retinue.testing import ModelTurn, ScriptedModel
+
+turns = [ModelTurn(calls=[("live-agent__greet", {"name": str(n)})]) for n in range(3)]
+agent = ScriptedModel(*turns, "the end", last="so far", name="thinker")
+"""
+THINKS = """
+name: thinks
+steps:
+  - {id: research, think: {prompt: Greet all, tools: [greet], limits: {turns: 2}}}
+"""
+
+
+def test_a_run_that_reached_a_limit_shows_its_last_answer_and_goes_on_with_more(
+    live: Live, retinue: Retinue, tmp_path: Path
+) -> None:
+    Path("thinks.yaml").write_text(THINKS)
+    (tmp_path / "model.py").write_text(MODEL)
+    with program("serve", "model.py", cwd=tmp_path) as model:
+        model.wait_for("published")
+        limited = retinue("run", "thinks.yaml", "--id", "thinking")
+        assert (limited.exit_code, limited.stdout) == (1, "")
+        shown = limited.stderr.splitlines()
+        assert [line.split()[:3] for line in shown[:2]] == [
+            ["research/turn-1/model", "complete", "thinker"],
+            ["research/turn-1/call-1", "greet", "live-agent"],
+        ]
+        assert "  last answer: so far" in shown
+        assert shown[-1].startswith("error: the limit of turns is reached (2)")
+        assert "retinue resume thinking --limit turns=N" in shown[-1]
+        assert "\tlimited\t" in retinue("runs").stdout
+        tree = retinue("runs", "thinking").stdout
+        assert 'last answer: "so far"' in tree
+        assert "go on with more: retinue resume thinking --limit turns=N" in tree
+        for wrong in ("turns", "turns=3", "turn=9"):
+            assert retinue("resume", "thinking", "--limit", wrong).exit_code == 2
+        done = retinue("resume", "thinking", "--limit", "turns=9,time=20m")
+        assert (done.exit_code, orjson.loads(done.stdout)) == (0, "the end")
+
+
 def test_a_file_in_the_folder_of_custom_workflows_runs_by_its_name(live: Live, retinue: Retinue) -> None:
     folder = live.home / "workflows"
     folder.mkdir()

@@ -12,6 +12,7 @@ from tests.workflows.runs import (
     test_code,
     test_runs,
     test_size,
+    test_thinking,
     test_timers,
     test_together,
 )
@@ -24,6 +25,7 @@ MODULES = (
     test_asking,
     test_cancelling,
     test_size,
+    test_thinking,
     test_timers,
     test_together,
 )

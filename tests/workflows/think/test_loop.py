@@ -80,6 +80,15 @@ async def test_a_model_may_correct_an_answer_that_breaks_its_schema() -> None:
     assert run.get() == {"answer": "41"}
 
 
+async def test_an_answer_that_was_cut_is_told_and_taken_at_last() -> None:
+    cut = say("word " * 50, finish="length")
+    model = ScriptedModel(cut, say("short"))
+    assert (await run_workflow(think(tools=[]), agents=[model.agent])).get() == "short"
+    assert "too long" in str(model.requests[1].messages[-1].to_json())
+    model = ScriptedModel(cut, cut, cut)
+    assert (await run_workflow(think(tools=[]), agents=[model.agent])).get() == "word " * 50
+
+
 async def test_a_refusal_of_the_model_fails_the_step() -> None:
     model = ScriptedModel(say("I do not do that", finish="refused"))
     run = await run_workflow(think(tools=[]), agents=[model.agent])

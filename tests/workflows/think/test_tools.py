@@ -183,6 +183,7 @@ async def test_the_third_equal_call_is_told_and_the_fifth_ends_the_loop() -> Non
     cause = run.record.fault.data["cause"]
     assert (cause["type"], cause["data"]["limit"]) == (LimitedError.type, "repeats")
     assert run.agents.count("files") == 2
+    assert not run.record.is_extendable
     results = model.list_results()
     assert ["Not made: this is call" in text for text in results] == [False, False, True, True, True]
 

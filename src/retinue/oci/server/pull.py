@@ -202,8 +202,8 @@ class _PullEndpoint:
     async def _keep_shown(self, request: Request, names: Iterable[str]) -> list[str]:
         is_shown = await self._find_shown(request)
         # their digests are known to those only who were given them
-        names = names if may_write(request) else [name for name in names if not is_saved_files(name)]
-        return list(names) if is_shown is None else [name for name in names if is_shown(name)]
+        names = [name for name in names if not is_saved_files(name) or may_write(request)]
+        return names if is_shown is None else [name for name in names if is_shown(name)]
 
     async def _shows(self, request: Request, name: str) -> bool:
         return bool(await self._keep_shown(request, [name]))

@@ -15,7 +15,6 @@ from retinue.core.errors import RetinueError
 from retinue.parts.lazy import LazyApp
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
-from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.serving import end_task
 from retinue.storage.artifacts.state_artifacts import StateArtifacts
 
@@ -47,10 +46,15 @@ class ArtifactsPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        artifacts, runs = process.get(StateArtifacts), process.find(LazyRuns)
-        if runs is not None:
-            artifacts.find_held = runs.find_held_artifacts
-            runs.on_deleted = artifacts.release
+        artifacts = process.get(StateArtifacts)
+        if process.kind != "agent":
+            # an agent executes no runs, and does not load them
+            from retinue.runtime.lazy_runs import LazyRuns
+
+            runs = process.find(LazyRuns)
+            if runs is not None:
+                artifacts.find_held = runs.find_held_artifacts
+                runs.on_deleted = artifacts.release
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:

@@ -46,7 +46,7 @@ AWAY_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _CallEnd:
     """What became of a call."""
 
     result: StepResult | None
@@ -81,16 +81,16 @@ class CallTurn:
                 for call in reply.calls
             ]
         verdicts = [self._judge(call, number) for number, call in enumerate(reply.calls, 1)]
-        answers = {one.id: one for one in verdicts if isinstance(one, ToolResult)}
-        searches = [one for one in verdicts if isinstance(one, ToolCall)]
-        planned = [one for one in verdicts if isinstance(one, PlannedCall)]
+        answers = {verdict.id: verdict for verdict in verdicts if isinstance(verdict, ToolResult)}
+        searches = [verdict for verdict in verdicts if isinstance(verdict, ToolCall)]
+        planned = [verdict for verdict in verdicts if isinstance(verdict, PlannedCall)]
         if searches:
-            found = await find_tools(self.frame, self.plan, self.box, searches, self.path, self.turn)
-            answers |= {one.id: one for one in found}
-        asked = [one for one in planned if needs_person(self.plan, one.tool)]
-        if asked:
-            answers |= await ask_person(self.frame, asked, self.turn)
-            planned = [one for one in planned if one.call.id not in answers]
+            results = await find_tools(self.frame, self.plan, self.box, searches, self.path, self.turn)
+            answers |= {result.id: result for result in results}
+        questioned = [call for call in planned if needs_person(self.plan, call.tool)]
+        if questioned:
+            answers |= await ask_person(self.frame, questioned, self.turn)
+            planned = [call for call in planned if call.call.id not in answers]
         if planned:
             answers |= await self._make(planned)
         return [answers[call.id] for call in reply.calls]
@@ -141,26 +141,27 @@ class CallTurn:
             # a share that is lost in a crash counts as spent: half of the rest stays for the model
             origin = origin.with_allowance(origin.allowance.portion(1, 2))
         request = replace(frame.request, origin=origin)
-        frames = [frame.branch(MarkedContext(frame.context, None, rounds), request) for _ in planned]
+        parts = [frame.branch(MarkedContext(frame.context, None, rounds), request) for _ in planned]
         works = [
-            partial(self._make_one, own, one, is_begun_here) for own, one in zip(frames, planned, strict=True)
+            partial(self._make_one, part, call, is_begun_here)
+            for part, call in zip(parts, planned, strict=True)
         ]
-        made = await rounds.run(works, tolerated=None)
-        for own in frames:
-            frame.budget.settle_share(origin, own.budget.used, own.budget.usage)
+        ends = await rounds.run(works, tolerated=None)
+        for part in parts:
+            frame.budget.settle_share(origin, part.budget.used, part.budget.usage)
         results: dict[str, ToolResult] = {}
         durations: list[float | None] = []
-        for one, ended in zip(planned, made, strict=True):
-            if isinstance(ended, BaseException):
-                raise ended
-            durations.append(sum(outcome.ms or 0.0 for outcome in ended.outcomes))
-            results[one.call.id] = self._render(one, ended)
+        for call, end in zip(planned, ends, strict=True):
+            if isinstance(end, BaseException):
+                raise end
+            durations.append(sum(outcome.ms or 0.0 for outcome in end.outcomes))
+            results[call.call.id] = self._render(call, end)
         self.time_s = batch_time_s(durations, self.plan.parallel)
         return results
 
     async def _note_begin(self, planned: list[PlannedCall]) -> bool:
         """Record that calls begin which must not be made twice; False if an earlier execution began them."""
-        if all(one.tool.is_repeatable for one in planned):
+        if all(call.tool.is_repeatable for call in planned):
             return True
         is_new = False
 
@@ -172,7 +173,7 @@ class CallTurn:
         await self.frame.context.step(f"{self.turn}/begin", effect, timeout_s=60.0, facts=facts)
         return is_new
 
-    async def _make_one(self, frame: Frame, planned: PlannedCall, is_begun_here: bool) -> _Made:
+    async def _make_one(self, frame: Frame, planned: PlannedCall, is_begun_here: bool) -> _CallEnd:
         tool, choice = planned.tool, read_choice(planned.tool.choice)
 
         async def verify() -> None:
@@ -196,25 +197,27 @@ class CallTurn:
         )
         calls = CallSteps(frame)
         try:
-            return _Made(await calls.run(ask, planned.path), None, calls.outcomes)
+            return _CallEnd(await calls.run(ask, planned.path), None, calls.outcomes)
         except StepFailedError as failed:
-            return _Made(None, failed.cause, calls.outcomes)
+            return _CallEnd(None, failed.cause, calls.outcomes)
 
     async def _check_pin(self, frame: Frame, tool: PinnedTool, choice: Choice) -> None:
         """Refuse a skill that is not the pinned one any more; raises what `Caller.choose` raises as well."""
         origin = frame.request.origin
-        now = await frame.tools.caller.choose(tool.skill, choice.agent, None, origin.scopes, origin.caller)
-        if now.version == choice.version and digest_of(now.input_schema) == tool.digest:
+        current = await frame.tools.caller.choose(
+            tool.skill, choice.agent, None, origin.scopes, origin.caller
+        )
+        if current.version == choice.version and digest_of(current.input_schema) == tool.digest:
             return
-        error = VersionConflictError(tool.skill, f"=={choice.version}", [now.version or "no version"])
+        error = VersionConflictError(tool.skill, f"=={choice.version}", [current.version or "no version"])
         error.message = f"{tool.id} has changed since this run began to use it"
         error.args = (error.message,)
         error.remedy = "find it again with find_skills" if self.box.searches else "use another tool"
         raise error
 
-    def _render(self, planned: PlannedCall, made: _Made) -> ToolResult:
+    def _render(self, planned: PlannedCall, end: _CallEnd) -> ToolResult:
         """The result of a call for the model; raises StepFailedError where its failure ends the run."""
-        tool, fault, result = planned.tool, made.fault, made.result
+        tool, fault, result = planned.tool, end.fault, end.result
         if result is None:
             assert fault is not None
             if fault["type"] == BudgetSpentError.type and fault["data"].get("what") in ("calls", "seconds"):

@@ -8,7 +8,7 @@ from typing import Any
 
 from retinue.core.allowance import Allowance
 from retinue.core.errors import InvalidParametersError, StepFailedError
-from retinue.thinking.completion import COMPLETE, CompletionReply, CompletionRequest
+from retinue.thinking.completion import COMPLETE, CompletionReply
 from retinue.workflows.caller import Choice
 from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Retry
 from retinue.workflows.interpreter.calls import Ask, CallSteps
@@ -39,7 +39,7 @@ class ModelTurn:
 async def ask_model(
     frame: Frame,
     choice: Choice,
-    request: CompletionRequest,
+    request: Mapping[str, Any],
     path: str,
     *,
     retry: Retry | None,
@@ -56,7 +56,7 @@ async def ask_model(
     """
     ask = Ask(
         step_id=path,
-        arguments_for=lambda choice: request.to_json(),
+        arguments_for=lambda choice: request,
         skill=COMPLETE,
         agent=choice.agent,
         choice=choice,
@@ -91,11 +91,11 @@ async def _find_problem(value: Any) -> str | None:
     return None
 
 
-def _describe(request: CompletionRequest) -> dict[str, Any]:
+def _describe(request: Mapping[str, Any]) -> dict[str, Any]:
     """A request in the events of the run, which do not repeat the conversation."""
     return {
-        "messages": len(request.messages),
-        "tools": [tool.name for tool in request.tools],
-        "tool_choice": request.tool_choice,
-        "max_tokens": request.max_tokens,
+        "messages": len(request["messages"]),
+        "tools": [tool["name"] for tool in request["tools"]],
+        "tool_choice": request["tool_choice"],
+        "max_tokens": request["max_tokens"],
     }

@@ -1,4 +1,4 @@
-"""Records the plan of a step ``think``: the model that is asked, and the skills that are its tools."""
+"""Records the plan of a step ``think``: the model that is options, and the skills that are its tools."""
 
 from __future__ import annotations
 
@@ -41,44 +41,46 @@ _NAMED = 500
 """Named skills that are looked at; more are only found."""
 
 
-async def record_plan(frame: Frame, asked: Think, path: str) -> ThinkPlan:
+async def record_plan(frame: Frame, options: Think, path: str) -> ThinkPlan:
     """The plan of a step with these options, as it was when the step first ran; raises StepFailedError."""
     caller, origin = frame.tools.caller, frame.request.origin
 
     async def effect() -> Any:
-        return as_json(await make_plan(caller, origin, asked))
+        return as_json(await make_plan(caller, origin, options))
 
-    facts = {"kind": "think", "below": "/plan", "message": asked.prompt[:200]}
+    facts = {"kind": "think", "below": "/plan", "message": options.prompt[:200]}
     outcome = await frame.context.step(f"{path}/plan", effect, timeout_s=PLAN_S, facts=facts)
     if outcome.fault is not None:
         raise StepFailedError(path, None, as_json(outcome.fault))
     return read_json(ThinkPlan, outcome.value)
 
 
-async def make_plan(caller: Caller, origin: Origin, asked: Think) -> ThinkPlan:
+async def make_plan(caller: Caller, origin: Origin, options: Think) -> ThinkPlan:
     """The plan for a caller with this origin, by what the mesh offers now."""
-    role = read_role(asked.model)
+    role = read_role(options.model)
     if role is None:
-        model = await find_model(caller, origin, asked.model)
+        model = await find_model(caller, origin, options.model)
     else:
         model = await choose_model(caller, origin, role)
-    named = [pattern for pattern in asked.tools if pattern != SEARCH]
+    named = [pattern for pattern in options.tools if pattern != SEARCH]
     offers = await caller.list_offers(named, origin, _NAMED) if named else ()
-    offers = [offer for offer in offers if is_permitted(offer.agent, offer.skill, asked.tools, asked.deny)]
-    limits = asked.limits
+    offers = [
+        offer for offer in offers if is_permitted(offer.agent, offer.skill, options.tools, options.deny)
+    ]
+    limits = options.limits
     return ThinkPlan(
         version=LOOP_VERSION,
         agent=model.agent,
         choice=as_json(replace(model, input_schema=None, output_schema=None)),
-        instructions=asked.instructions,
-        prompt=asked.prompt,
+        instructions=options.instructions,
+        prompt=options.prompt,
         tools=tuple(pin_offers(offers[:MAX_LISTED], [FIND_SKILLS])),
-        patterns=asked.tools,
-        deny=asked.deny,
+        patterns=options.tools,
+        deny=options.deny,
         limits=Limits(limits.turns, limits.calls, limits.tokens, limits.dollars, limits.time_s),
-        output=asked.output,
-        parallel=asked.parallel,
-        approve=asked.approve,
+        output=options.output,
+        parallel=options.parallel,
+        approve=options.approve,
         role=role,
         unlisted=max(0, len(offers) - MAX_LISTED),
     )

@@ -51,20 +51,19 @@ _BY_BUDGET: Mapping[str, LimitName] = {"tokens": "tokens", "money": "dollars"}
 
 async def run_think(frame: Frame, step: Step, path: str) -> StepResult:
     """Let the model work on the prompt of the step; the output is its answer."""
-    asked = step.think
-    assert asked is not None
+    options = step.think
+    assert options is not None
     texts = {
-        key: None
-        if (text := getattr(asked, key)) is None
-        else text_of(await frame.render(text, path, field=key))
+        key: text_of(await frame.render(text, path, field=key))
         for key in ("prompt", "instructions", "model")
+        if (text := getattr(options, key)) is not None
     }
-    return await think(frame, asked.model_copy(update=texts), path, step.retry or frame.settings.retry)
+    return await think(frame, options.model_copy(update=texts), path, step.retry or frame.settings.retry)
 
 
-async def think(frame: Frame, asked: Think, path: str, retry: Retry | None = None) -> StepResult:
+async def think(frame: Frame, options: Think, path: str, retry: Retry | None = None) -> StepResult:
     """Run the loop at a path; raises StepFailedError, with the cause `LimitedError` where a limit ends it."""
-    plan = await record_plan(frame, asked, path)
+    plan = await record_plan(frame, options, path)
     return await _Loop(frame, plan, path, retry).run()
 
 
@@ -128,7 +127,7 @@ class _Loop:
         tools = self._box.list_tools()
         prompt_tokens = self._talk.estimate(tools)
         max_tokens, most = self._spent.ask_for(self._left, prompt_tokens, is_last=is_last)
-        request = self._talk.request(tools, "none" if is_last else "auto", max_tokens)
+        request = self._talk.render_request(tools, "none" if is_last else "auto", max_tokens)
         turn = await ask_model(
             self._frame,
             self._model,
@@ -219,10 +218,13 @@ class _Loop:
             turn = await self._ask(is_last=True)
             answer = answer if turn.reply is None else read_answer(self._plan, turn.reply)
         context = self._frame.context
-        run = None if "/" in context.run_id else context.run_id.partition(RUN_ID_MARK)[0]
+        # the command that goes on takes whole runs, and more of a limit does not help against repeated calls
+        may_go_on = "/" not in context.run_id and limit != "repeats"
+        run = context.run_id.partition(RUN_ID_MARK)[0] if may_go_on else None
         value = getattr(self._limits, FIELDS[limit], None)
         failure = await self._fail(LimitedError(limit, value, answer, self._spent.to_json(), run))
-        extensions = [one for one in await context.list_extensions() if one.step == self._path]
+        extensions = await context.list_extensions()
+        extensions = [extension for extension in extensions if extension.step == self._path]
         if len(extensions) <= self._ends:
             raise failure
         await self._extend(extensions[self._ends])
