@@ -442,10 +442,17 @@ async def test_a_gather_refuses_a_number_that_its_steps_cannot_reach(enough: int
     async def some(run: Run) -> list[str]:
         return await run.gather(run.call("one"), run.call("one"), enough=enough)
 
+    @workflow
+    async def none_of_none(run: Run) -> list[str]:
+        return await run.gather(enough=1)
+
     fault = (await run_workflow(some, skills={"one": "1"})).record.fault
     assert fault is not None
     assert "enough of run.gather" in fault.message
     assert fault.remedy == "give 1 to 2, the number of steps"
+    fault = (await run_workflow(none_of_none)).record.fault
+    assert fault is not None
+    assert "enough of run.gather" in fault.message
 
 
 async def test_a_line_of_the_log_is_an_event_once_however_often_the_function_is_begun() -> None:

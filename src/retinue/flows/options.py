@@ -41,6 +41,7 @@ class StepOptions:
 
 
 def make_step(method: str, path: str, keys: Mapping[str, Any]) -> Step:
+    """The step of a method of `Run` with these keys of the grammar; raises InvalidSettingError."""
     try:
         return Step.model_validate({"id": path, **keys})
     except ValidationError as error:
@@ -53,10 +54,12 @@ def make_step(method: str, path: str, keys: Mapping[str, Any]) -> Step:
 
 
 def read_time(timeout: str | float) -> str:
+    """A duration as the grammar takes it."""
     return timeout if isinstance(timeout, str) else render_duration(timeout)
 
 
 def read_retry(retry: int | Retry | None) -> Retry | None:
+    """The attempts of a step; raises InvalidSettingError for another number than 1 to 20."""
     if isinstance(retry, Retry) or retry is None:
         return retry
     try:

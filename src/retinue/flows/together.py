@@ -11,7 +11,7 @@ from retinue.flows.steps import PlannedStep
 
 def check_number(option: str, number: int | None, most: int | None = None) -> None:
     """Refuse a number below 1 or above ``most``; raises InvalidSettingError."""
-    if number is None or 1 <= number <= (most or number):
+    if number is None or (number >= 1 and (most is None or number <= most)):
         return
     remedy = "give 1 or more" if most is None else f"give 1 to {most}, the number of steps"
     raise InvalidSettingError(option, f"it is {number}", remedy=remedy)
