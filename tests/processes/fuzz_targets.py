@@ -7,6 +7,7 @@ process, such as the id of a session.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 from urllib.parse import urlencode
 
@@ -241,7 +242,23 @@ _PROBES = tuple(
     )
 )
 
+_ZERO = f"sha256:{'0' * 64}"
+_SAVED = f"sha256:{sha256(b'hello').hexdigest()}"
+_ARTIFACTS = (
+    Target("POST", "/artifacts", ("hello", ""), "text/plain", statuses=(201,)),
+    Target("POST", "/artifacts?name=a.txt", ("hello",), "text/plain", ("X-Retinue-Run: run",),
+           statuses=(201,)),
+    Target("GET", "/artifacts?all=1&limit=5&after=9999999999"),
+    Target("GET", f"/artifacts/{_SAVED}", statuses=(200, 404)),
+    Target("GET", f"/artifacts/{_SAVED}", headers=("Range: bytes=1-3",), statuses=(206, 404)),
+    Target("GET", f"/artifacts/{_ZERO}", statuses=(404,)),
+    Target("GET", f"/artifacts/{_SAVED}/holders", statuses=(200, 404)),
+    Target("DELETE", f"/artifacts/{_SAVED}?all=1", statuses=(200, 404)),
+    Target("POST", "/artifacts/collect"),
+)  # fmt: skip
+
 _OF_EVERY_PROCESS = (
+    *_ARTIFACTS,
     *_PROBES,
     Target("POST", "/messages", _MESSAGES),
     Target("POST", "/messages/", _MESSAGES, headers=("Prefer: respond-async",), statuses=(200, 202)),
@@ -257,7 +274,6 @@ AGENT_TARGETS = (
     *_rest("echo", _ECHO),
 )
 
-_ZERO = f"sha256:{'0' * 64}"
 _UPLOADS = "/v2/agents/fuzz/blobs/uploads"
 _OCI = (
     Target("GET", "/v2"),
@@ -302,6 +318,7 @@ _PAGES = (
     "/ui/workflows/fuzz",
     "/ui/live",
     "/ui/files/nosuch",
+    f"/ui/artifacts/{_SAVED}",
     "/ui/nosuch/page?a=b",
     "/ui/static/style.css",
     "/ui/sign-in?to=/ui/mesh",

@@ -1,4 +1,4 @@
-"""The part that serves artifacts, deletes what nothing holds, and hears of deleted runs."""
+"""Artifacts in a process: the part that deletes what nothing holds, runs that hold, and backups."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from tests.system import WAIT_S
 class FakeProcess:
     """What the part asks of its process."""
 
-    def __init__(self, kind: str, artifacts: StateArtifacts, runs: LazyRuns | None) -> None:
+    def __init__(self, kind: str, artifacts: StateArtifacts) -> None:
         self.kind = kind
         self.tables = Tables([])
-        self._products: dict[type, Any] = {StateArtifacts: artifacts, LazyRuns: runs}
+        self._artifacts = artifacts
 
     def get(self, kind: type) -> Any:
-        return self._products[kind]
-
-    find = get
+        assert kind is StateArtifacts
+        return self._artifacts
 
 
 @pytest.fixture
@@ -46,17 +45,28 @@ async def test_a_deleted_run_releases_what_it_held(state: State) -> None:
     settings = Settings()
     async with HttpClient() as http:
         artifacts, runs = state_artifacts(settings, state, http), LazyRuns(settings, state)
-        async with ArtifactsPart().open(FakeProcess("worker", artifacts, runs)) as opened:  # type: ignore[arg-type]
-            assert opened.routes == ()
-            await runs.tell_deleted(["run-0"], [])
-            assert not artifacts.exists()
-            alone = await artifacts.save(b"alone", caller="agent", run="run-1")
-            shared = await artifacts.save(b"shared", caller="agent", run="chain-1")
-            await artifacts.save(b"shared", caller="ann")
-            await runs.tell_deleted(["run-1", "chain-1"], [alone.digest, shared.digest])
-            listed = await artifacts.store.list_all()
-            assert [row.digest for row in listed] == [shared.digest]
-            assert await runs.find_held_artifacts([shared.digest]) == ()
+        runs.hold_artifacts(artifacts)
+        await runs.tell_deleted(["run-0"], [])
+        assert not artifacts.exists()
+        alone = await artifacts.save(b"alone", caller="agent", run="run-1")
+        shared = await artifacts.save(b"shared", caller="agent", run="chain-1")
+        await artifacts.save(b"shared", caller="ann")
+        await runs.tell_deleted(["run-1", "chain-1"], [alone.digest, shared.digest])
+        listed = await artifacts.store.list_all()
+        assert [row.digest for row in listed] == [shared.digest]
+        assert await runs.find_held_artifacts([shared.digest]) == ()
+        artifacts.close()
+
+
+async def test_a_process_without_the_runs_deletes_nothing_that_they_may_hold(state: State) -> None:
+    async with HttpClient() as http:
+        artifacts = state_artifacts(Settings(), state, http)
+        for has_runs in (True, False):
+            artifact = await artifacts.save(str(has_runs).encode(), caller="ann")
+            if has_runs:
+                state.runs.touch()
+            assert await artifacts.store.delete(artifact.digest, caller="ann") is not has_runs
+            state.runs.unlink(missing_ok=True)
         artifacts.close()
 
 
@@ -76,7 +86,7 @@ async def test_a_hub_deletes_what_nothing_holds_and_goes_on_after_a_failure(
 
         monkeypatch.setattr(artifacts.store, "collect", fail_once)
         part = ArtifactsPart(first_s=0.001, every_s=0.001)
-        async with part.open(FakeProcess("hub", artifacts, None)) as opened:  # type: ignore[arg-type]
+        async with part.open(FakeProcess("hub", artifacts)) as opened:  # type: ignore[arg-type]
             assert opened.running is not None
             async with opened.running(), asyncio.timeout(WAIT_S):
                 while await artifacts.store.list_all():
