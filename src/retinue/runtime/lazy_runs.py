@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from retinue.workflows.durable.approval_table import ApprovalTable
     from retinue.workflows.durable.database_watch import RunFigures
     from retinue.workflows.durable.retention import OnDeleted
+    from retinue.workflows.durable.revised_table import ScheduleTable
     from retinue.workflows.durable.runs import DurableRuns
-    from retinue.workflows.durable.schedule_table import ScheduleTable
     from retinue.workflows.durable.trigger_table import TriggerTable
 
 _log = structlog.get_logger("retinue.runs")
