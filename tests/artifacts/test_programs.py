@@ -25,6 +25,7 @@ from retinue.core.errors import (
 from retinue.storage.artifacts.blobs import PIECE_BYTES
 from retinue.storage.state import State
 from retinue.testing import MemoryArtifacts, connect_agents
+from tests.mcp.clients import MODES, connect, texts
 from tests.serving import serve_app
 from tests.system import System, open_system
 
@@ -294,3 +295,23 @@ async def test_a_link_never_makes_a_request_to_its_host(system: System) -> None:
         assert (await mesh.call("measure", file=link))["bytes"] == 4
         assert await mesh.artifact(link).read() == b"good"
     assert asked == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_an_mcp_client_passes_a_file_as_text(system: System, mode: str) -> None:
+    agent = Agent("size-agent")
+
+    @agent.skill(expose=True)
+    async def count_bytes(file: Artifact) -> int:
+        """Counts the bytes of a file."""
+        return len(await file.read())
+
+    await system.start_agent(agent)
+    hub = await system.start_hub()
+    async with retinue.connect() as mesh:
+        artifact = await mesh.save(b"12345")
+    async with connect(f"{hub.url}/mcp", mode) as client:
+        [tool] = [tool for tool in (await client.list_tools()).tools if tool.name.startswith("size-agent")]
+        assert FORMAT in str(tool.input_schema)
+        for file in (artifact.link, artifact.digest, artifact.to_json()):
+            assert texts(await client.call_tool(tool.name, {"file": file})) == ["5"]

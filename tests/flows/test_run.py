@@ -17,7 +17,7 @@ from retinue import (
     workflow,
 )
 from retinue.core.errors import NondeterminismError, StepFailedError
-from retinue.flows.names import StepNames
+from retinue.flows.steps import StepNames
 from retinue.testing import in_turn, run_workflow
 from tests.requirements import requirement
 

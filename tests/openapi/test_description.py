@@ -170,6 +170,19 @@ def test_every_described_route_is_one_that_the_process_declares(kind: str) -> No
     assert described == expected - ({("post", "/search")} if kind == "agent" else set())
 
 
+def test_a_file_is_described_as_bytes() -> None:
+    operations = {
+        operation["operationId"]: operation
+        for _, _, operation in list_operations([("POST", "/artifacts"), ("GET", "/artifacts/{digest}")])
+    }
+    saved, read = operations["save_artifact"], operations["read_artifact"]
+    schema = {"type": "string", "format": "binary"}
+    assert saved["requestBody"]["content"] == {"application/octet-stream": {"schema": schema}}
+    assert [*saved["responses"]["201"]["content"]] == ["application/json"]
+    assert read["responses"]["200"]["content"] == {"application/octet-stream": {"schema": schema}}
+    assert [parameter["name"] for parameter in read["parameters"]] == ["digest"]
+
+
 def make_mesh(agents: int) -> tuple[MeshAgents, Directory]:
     directory = Directory(MemoryListings(), [])
     for number in range(agents):

@@ -205,14 +205,14 @@ class MemoryApprovals:
 
     async def ask(self, request: ApprovalRequest, *, expires_s: float, approval_id: str = "") -> Approval:
         now = self._clock()
-        asked = Approval.ask(request, now, expires_s, approval_id)
+        approval = Approval.ask(request, now, expires_s, approval_id)
         for known in self._approvals.values():
             seen = known.seen_at(now)
-            is_equal = known.digest == asked.digest and seen.state in ("open", "approved")
+            is_equal = known.digest == approval.digest and seen.state in ("open", "approved")
             if known.id == approval_id or (is_equal and not approval_id):
                 return seen
-        self._approvals[asked.id] = asked
-        return asked
+        self._approvals[approval.id] = approval
+        return approval
 
     async def find(self, approval_id: str) -> Approval | None:
         known = self._approvals.get(approval_id)

@@ -74,8 +74,8 @@ class HubArtifacts:
     ) -> Artifact:
         """As `ArtifactStore.save`; ``caller`` is told where this process speaks for others."""
         server = await self._choose()
-        given = name or file_name_in(content)
-        plain = None if given is None else clean_name(given)
+        file_name = name or file_name_in(content)
+        plain = None if file_name is None else clean_name(file_name)
         kind = check_media_type(media_type or guess_type(plain))
         headers = {**server.headers, "content-type": kind}
         if plain is not None:

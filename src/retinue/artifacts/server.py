@@ -7,14 +7,14 @@ token. A caller lists and deletes what it has saved; the mesh itself, with the t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from typing import Any
 from urllib.parse import unquote
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
@@ -42,6 +42,7 @@ from retinue.core.errors import (
 from retinue.storage.artifacts.index import StoredArtifact
 from retinue.storage.artifacts.store import StoredArtifacts
 from retinue.web.error_table import facts_of, rest_fault
+from retinue.web.pieces import PiecesResponse
 from retinue.web.rejections import Rejection
 from retinue.web.security import identity_of
 
@@ -141,14 +142,14 @@ class ArtifactEndpoint:
             headers["content-length"] = str(size)
             if request.method == "HEAD":
                 return Response(headers=headers)
-            return _PiecesResponse(store.open(digest), headers=headers)
+            return await PiecesResponse.begin(store.open(digest), headers=headers)
         if not is_satisfiable(part, size):
             return Response(status_code=416, headers={**headers, "content-range": f"bytes */{size}"})
         headers |= {
             "content-length": str(part.end - part.start),
             "content-range": render_content_range(part, size),
         }
-        return _PiecesResponse(store.open(digest, part.start, part.end), 206, headers)
+        return await PiecesResponse.begin(store.open(digest, part.start, part.end), 206, headers)
 
     async def list_saved(self, request: Request) -> Response:
         """GET /artifacts: those that the caller has saved, newest first; with ``all=1`` every artifact."""
@@ -195,20 +196,6 @@ class ArtifactEndpoint:
         collected = await self._open_store().collect()
         body = {"count": collected.count, "bytes": collected.size_bytes}
         return Response(orjson.dumps(body), media_type="application/json")
-
-
-class _PiecesResponse(StreamingResponse):
-    """A response in pieces that closes their file also when the client goes away."""
-
-    def __init__(
-        self, pieces: AsyncGenerator[bytes, None], status: int = 200, headers: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(pieces, status, headers)
-        self._pieces = pieces
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._pieces):
-            await super().__call__(scope, receive, send)
 
 
 async def list_artifacts(

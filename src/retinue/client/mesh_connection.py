@@ -482,7 +482,7 @@ class MeshConnection:
         *,
         into: Any = None,
     ) -> Outcome:
-        asked = as_links(merge_arguments(arguments, keywords))
+        links = as_links(merge_arguments(arguments, keywords))
         chosen = _without_none(options)
         used = [*chosen, *(() if into is None else ("into",))]
         if arguments is None and used:
@@ -493,7 +493,7 @@ class MeshConnection:
             raise InvalidParametersError([Problem("timeout_s", problem)])
         outcome = await self._client.ask(
             skill,
-            asked,
+            links,
             channel=channel,
             options=CallOptions(**{**chosen, "timeout_s": timeout_s}, setting="timeout_s"),
         )

@@ -6,15 +6,13 @@ The declared media type does not count, and names are plain file names.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import JSONResponse, Response
 
 from retinue.core.artifact_links import clean_name, find_links, is_digest
 from retinue.core.call import Principal
@@ -22,6 +20,7 @@ from retinue.core.errors import RetinueError
 from retinue.dashboard.result_files import FOREIGN_HEADERS, MAX_FILES, ShownFile, sniff_media
 from retinue.dashboard.sessions import ROOT
 from retinue.mesh.artifacts import Artifact, ArtifactStore
+from retinue.web.pieces import PiecesResponse
 
 PATH = f"{ROOT}/artifacts/{{digest}}"
 
@@ -76,19 +75,7 @@ class ArtifactFiles:
         }
         if stored.size is not None:
             headers["content-length"] = str(stored.size)
-        return _Pieces(self._store.open(digest), headers=headers)
-
-
-class _Pieces(StreamingResponse):
-    """A response in pieces that closes their file also when the visitor goes away."""
-
-    def __init__(self, pieces: AsyncGenerator[bytes, None], headers: dict[str, str]) -> None:
-        super().__init__(pieces, headers=headers)
-        self._pieces = pieces
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._pieces):
-            await super().__call__(scope, receive, send)
+        return await PiecesResponse.begin(self._store.open(digest), headers=headers)
 
 
 async def _sniff(stored: Artifact) -> str | None:

@@ -16,11 +16,11 @@ from retinue.authoring.forms import make_form
 from retinue.core.errors import InvalidSettingError, StepFailedError
 from retinue.flows.arguments import arguments_as_json, refuse_iterators
 from retinue.flows.children import make_child
-from retinue.flows.names import StepNames
 from retinue.flows.options import StepOptions, make_step, read_retry, read_time
 from retinue.flows.steps import (
     Perform,
     PlannedStep,
+    StepNames,
     find_error,
     make_call,
     make_own,

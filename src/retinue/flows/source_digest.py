@@ -21,11 +21,11 @@ _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionD
 
 def digest_source(source: str) -> str:
     """The digest as ``sha256:…``; raises SyntaxError and ValueError for a text that is no Python."""
-    found = sha256()
+    digest = sha256()
     for token in _iterate_tokens(ast.parse(source)):
-        found.update(token)
-        found.update(b"\0")
-    return f"sha256:{found.hexdigest()}"
+        digest.update(token)
+        digest.update(b"\0")
+    return f"sha256:{digest.hexdigest()}"
 
 
 def _iterate_tokens(tree: ast.AST) -> Iterator[bytes]:

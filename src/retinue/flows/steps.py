@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import re
 import sys
 import typing
 from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -270,3 +271,34 @@ def _explain_options(failed: StepFailedError, skill: str, options: frozenset[str
     name = min(missing)
     remedy = f'{name} is an option of run.call: give the argument by run.call("{skill}", {{"{name}": …}})'
     return StepFailedError(failed.step, failed.agent, {**cause, "remedy": remedy})
+
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
+_LONGEST_NAME = 56
+
+
+class StepNames:
+    """Gives each step its name; repeated ones are numbered in the order of the code: ``review-2``."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+        self._last: dict[str, int] = {}
+
+    def take(self, wanted: str) -> str:
+        """The name of the next step that wants this one."""
+        name = self.peek(wanted)
+        self._taken.add(name)
+        return name
+
+    def peek(self, wanted: str) -> str:
+        """The name that `take` would give."""
+        base = _NOT_IN_NAMES.sub("_", wanted)[:_LONGEST_NAME] or "step"
+        if not (base[0].isalpha() or base[0] == "_"):
+            base = f"_{base}"
+        number = self._last.get(base, 1)
+        name = base if number == 1 else f"{base}-{number}"
+        while name in self._taken:
+            number += 1
+            name = f"{base}-{number}"
+        self._last[base] = number
+        return name

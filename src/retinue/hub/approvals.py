@@ -47,10 +47,10 @@ class ApprovalBook:
 
     async def show(self, principal: Principal, approval_id: str) -> Json:
         """One approval; raises UnknownApprovalError also for one that the caller may not see."""
-        found = await (await self._open_store()).find(approval_id) if self._exists() else None
-        if found is None or not _may_see(principal, found):
+        approval = await (await self._open_store()).find(approval_id) if self._exists() else None
+        if approval is None or not _may_see(principal, approval):
             raise UnknownApprovalError(approval_id)
-        return render(found, self._clock())
+        return render(approval, self._clock())
 
     async def answer(
         self, principal: Principal, approval_id: str, verdict: Verdict, comment: str, *, depth: int

@@ -172,14 +172,14 @@ class Ledger:
         """Raise InvalidSettingError for a limit that refuses even the shortest prompt, at any time."""
         self.check_prices()
         shortest = ModelPrompt(write_instructions(ASK_INSTRUCTIONS), "?", self._spec.max_tokens)
-        asked = self._most(shortest)
+        most = self._most(shortest)
         unspent = [(name, limit, 0.0) for name, limit, _ in self._list_limits(Day(""), "")]
         try:
-            self._cut_answer(asked, shortest.max_tokens, unspent)
+            self._cut_answer(most, shortest.max_tokens, unspent)
         except BudgetSpentError as error:
             setting = str(error.data["setting"])
             answer = min(MIN_ANSWER_TOKENS, shortest.max_tokens)
-            need = self.price(replace(asked, output_tokens=answer))
+            need = self.price(replace(most, output_tokens=answer))
             least = f"{need.tokens:,} tokens" if "tokens" in setting else f"${need.cost_usd or 0:,.6f}"
             raise InvalidSettingError(
                 setting,
@@ -190,7 +190,7 @@ class Ledger:
     def _begin(self, prompt: ModelPrompt, run_id: str, left: Allowance | None) -> Reservation:
         self.check_prices()
         day = self._read_day()
-        asked = self._most(prompt)
+        most = self._most(prompt)
         limits = self._list_limits(day, run_id)
         if left is not None:
             if left.dollars is not None and self._find_prices() is None:
@@ -201,8 +201,8 @@ class Ledger:
                 for name, limit in ((_TOKENS, left.tokens), (_DOLLARS, left.dollars))
                 if limit is not None
             ]
-        answer = self._cut_answer(asked, prompt.max_tokens, limits)
-        return Reservation(run_id, answer, self.price(replace(asked, output_tokens=answer)))
+        answer = self._cut_answer(most, prompt.max_tokens, limits)
+        return Reservation(run_id, answer, self.price(replace(most, output_tokens=answer)))
 
     def _most(self, prompt: ModelPrompt) -> Usage:
         """The most that a prompt may take, without its answer: no token of it is in the cache yet."""

@@ -332,9 +332,9 @@ async def verified(pieces: AsyncGenerator[bytes, None], digest: str) -> AsyncGen
         async for piece in pieces:
             hasher.update(piece)
             yield piece
-    found = f"sha256:{hasher.hexdigest()}"
-    if found != digest:
-        raise DigestMismatchError("the artifact", digest, found)
+    digest_read = f"sha256:{hasher.hexdigest()}"
+    if digest_read != digest:
+        raise DigestMismatchError("the artifact", digest, digest_read)
 
 
 def _is_in_loop() -> bool:

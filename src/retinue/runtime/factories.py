@@ -204,7 +204,13 @@ def state_artifacts(settings: Settings, state: State, http: HttpClient) -> State
             blobs = RegistryFiles(registry, table.repository, index.own_id)
         return StoredArtifacts(index, blobs, limits, find_held=find_held)
 
-    return StateArtifacts(make, state.artifacts.exists)
+    def may_have_runs() -> bool:
+        # imported here, because most agents are never asked to delete a file
+        from retinue.storage.run_store import RunStore
+
+        return RunStore(settings.database, state.runs).exists()
+
+    return StateArtifacts(make, state.artifacts.exists, may_have_runs)
 
 
 def timeout_settings(timeouts: TimeoutTable) -> TimeoutSettings:

@@ -152,6 +152,7 @@ async def open_hub(start: Start) -> AsyncIterator[Process]:
         )
         process = mesh.as_process("hub", start)
         process.add(LazyRuns, runs)
+        runs.hold_artifacts(mesh.artifacts)
         process.add(SqliteAudit, audit)
         links = NetworkLinks()
         process.add(NetworkLinks, links)

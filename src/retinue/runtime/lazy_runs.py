@@ -22,11 +22,12 @@ from retinue.workflows.runs.ports import Body, Runs
 from retinue.workflows.runs.records import RunEvent, RunRecord, RunRequest
 
 if TYPE_CHECKING:
+    from retinue.storage.artifacts.state_artifacts import StateArtifacts
     from retinue.workflows.durable.approval_table import ApprovalTable
     from retinue.workflows.durable.database_watch import RunFigures
     from retinue.workflows.durable.retention import OnDeleted
+    from retinue.workflows.durable.revised_table import ScheduleTable
     from retinue.workflows.durable.runs import DurableRuns
-    from retinue.workflows.durable.schedule_table import ScheduleTable
     from retinue.workflows.durable.trigger_table import TriggerTable
 
 _log = structlog.get_logger("retinue.runs")
@@ -53,8 +54,7 @@ class LazyRuns:
         """Where the runs are stored."""
         self.problem: RetinueError | None = None
         """Why the last attempt to execute runs has failed; None if it has not."""
-        self.on_deleted: OnDeleted | None = None
-        """Told of deleted runs, as `DurableRuns` tells it."""
+        self._on_deleted: OnDeleted | None = None
         self._options = settings.runs
         self._nodes = state.nodes
         self._asked = asyncio.Event()
@@ -144,10 +144,15 @@ class LazyRuns:
         """Those of the digests that stored runs hold."""
         return await (await self._open()).find_held_artifacts(digests) if self.store.exists() else ()
 
+    def hold_artifacts(self, artifacts: StateArtifacts) -> None:
+        """Stored runs hold the artifacts of their state from now on, and deleted runs release theirs."""
+        artifacts.find_held = self.find_held_artifacts
+        self._on_deleted = artifacts.release
+
     async def tell_deleted(self, runs: Sequence[str], digests: Sequence[str]) -> None:
-        """Tell `on_deleted` of deleted runs."""
-        if self.on_deleted is not None:
-            await self.on_deleted(runs, digests)
+        """Release the artifacts of deleted runs."""
+        if self._on_deleted is not None:
+            await self._on_deleted(runs, digests)
 
     async def open_schedules(self) -> ScheduleTable:
         """The schedules, which are stored with the runs."""

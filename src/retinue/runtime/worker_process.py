@@ -14,7 +14,6 @@ from retinue.runtime.access import hub_access
 from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource, Start
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
-from retinue.runtime.parts.artifacts import ArtifactsPart
 from retinue.runtime.parts.hub_moments import FirstReadingPart
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.protocols import ProbesPart
@@ -63,7 +62,6 @@ def worker_parts(settings: Settings) -> Sequence[Part]:
         MessagesPart(),
         ProbesPart(),
         StoragePart(),
-        ArtifactsPart(),
         *list_parts_of("worker", settings.parts.off),
         FirstReadingPart(),
         UpkeepPart(),
@@ -83,6 +81,7 @@ async def open_worker(start: Start) -> AsyncIterator[Process]:
         mesh.events.subscribe_batches(log_lines)
         process = mesh.as_process("worker", start)
         process.add(LazyRuns, runs)
+        runs.hold_artifacts(mesh.artifacts)
         try:
             yield process
         finally:

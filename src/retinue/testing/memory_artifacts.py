@@ -31,8 +31,8 @@ class MemoryArtifacts:
         name: str | None = None,
         run: str | None = None,
     ) -> Artifact:
-        given = name or file_name_in(content)
-        plain = None if given is None else clean_name(given)
+        file_name = name or file_name_in(content)
+        plain = None if file_name is None else clean_name(file_name)
         kind = check_media_type(media_type or guess_type(plain))
         whole = b"".join([piece async for piece in iterate_content(content)])
         artifact = Artifact(f"sha256:{sha256(whole).hexdigest()}", len(whole), kind, plain, self)

@@ -210,21 +210,21 @@ class RecordedReplies:
         if not self._rows:
             return InvalidSettingError(where, "it has no replies", remedy=remedy)
 
-        wanted = digests["messages"]
+        digest = digests["messages"]
 
         def count_equal(row: Mapping[str, Any]) -> tuple[int, int]:
             """How many messages are the same, and how near the numbers of messages are."""
             recorded = row["request"]["messages"]
-            pairs = zip(recorded, wanted, strict=False)
+            pairs = zip(recorded, digest, strict=False)
             shared = next(
-                (n for n, (old, new) in enumerate(pairs) if old != new), min(len(recorded), len(wanted))
+                (n for n, (old, new) in enumerate(pairs) if old != new), min(len(recorded), len(digest))
             )
-            return shared, -abs(len(recorded) - len(wanted))
+            return shared, -abs(len(recorded) - len(digest))
 
         nearest = max(self._rows, key=count_equal)
         shared, _ = count_equal(nearest)
         other = [key for key in digests if key != "messages" and nearest["request"].get(key) != digests[key]]
-        if shared < min(len(nearest["request"]["messages"]), len(wanted)):
+        if shared < min(len(nearest["request"]["messages"]), len(digest)):
             other.append(f"messages[{shared}]")
         difference = ", ".join(other) or "the number of messages"
         return InvalidSettingError(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from retinue.client.stubs.comparison import Difference, compare_modules
+from retinue.client.stubs.module import Difference, compare_modules
 from retinue.client.stubs.section import StubSkill
 from tests.client.stubs.generated import check_statements, make_skill, render
 from tests.strategies import json_values

@@ -28,6 +28,7 @@ from retinue.core.errors import (
 from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.definitions.loading import load_definition
 from retinue.workflows.durable.database import RunDatabase
+from retinue.workflows.durable.events import EventTable, NewEvent
 from retinue.workflows.durable.hosted_table import HostedTable
 from retinue.workflows.durable.nodes import Lease
 from retinue.workflows.durable.retention import list_half_undone
@@ -412,6 +413,44 @@ async def test_a_run_that_is_taken_up_asks_the_database_for_pages_of_its_calls(
     kinds = [event.kind for event in await second.list_events("r")]
     assert kinds.count("step_finished") == 31
     await second.aclose()
+
+
+async def test_an_execution_that_lost_its_run_without_knowing_emits_no_end_of_it(tmp_path: Path) -> None:
+    """Its lease ran out, another node took the run over and ended it, and the body came to its end here."""
+    reached, may_end = asyncio.Event(), asyncio.Event()
+
+    async def ends_late(context: RunContext, request: RunRequest) -> Any:
+        reached.set()
+        await may_end.wait()
+        return 1
+
+    runs = open_at(tmp_path, body=ends_late)
+    executions = await runs.launch()
+    await runs.start(ASKED, run_id="r")
+    await reached.wait()
+    database = RunDatabase(f"sqlite:///{tmp_path}/runs.db")
+
+    async def change(statement: str, **values: Any) -> None:
+        await database.write(lambda connection: connection.execute(sa.text(statement), values))
+
+    take = "UPDATE workflow_status SET executor_id = 'other-1', owner_xid = 'other' WHERE workflow_uuid = 'r'"
+    await change(take)
+    may_end.set()
+    output = orjson.dumps({"value": 2, "at": time.time(), "calls": None}).decode()
+    await change("INSERT INTO workflow_output (workflow_uuid, output) VALUES ('r', :output)", output=output)
+    await change("UPDATE workflow_status SET status = 'SUCCESS', owner_xid = NULL WHERE workflow_uuid = 'r'")
+    table = EventTable(database)
+    table.add(NewEvent("r", "r", "run_resumed", "", {}))
+    table.add(NewEvent("r", "r", "run_finished", "", {"status": "done"}, once="end 1"))
+    await table.flush()
+    async with asyncio.timeout(20):
+        while executions._settling:
+            await asyncio.sleep(0.02)
+    assert (await runs.finish("r")).get() == 2
+    kinds = [event.kind for event in await runs.list_events("r")]
+    assert kinds == ["run_started", "run_resumed", "run_finished"]
+    await runs.aclose()
+    database.close()
 
 
 async def test_a_process_launches_the_engine_once(tmp_path: Path) -> None:

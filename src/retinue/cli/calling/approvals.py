@@ -89,8 +89,8 @@ def deny(approval: str, reason: str, hub: str | None, as_json: bool) -> None:
 
 
 def _answer(approval: str, verdict: str, comment: str, hub: str | None, as_json: bool) -> None:
-    asked = {"approval": approval, "verdict": verdict, "comment": comment}
-    row = ask_hub("answer_approval", asked, hub, as_owner=True)
+    arguments = {"approval": approval, "verdict": verdict, "comment": comment}
+    row = ask_hub("answer_approval", arguments, hub, as_owner=True)
     if as_json:
         print_json(row)
     else:

@@ -15,7 +15,7 @@ from retinue.cli.session import open_session, run_command
 from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
-    from retinue.client.stubs.comparison import Difference
+    from retinue.client.stubs.module import Difference
     from retinue.client.stubs.section import StubSkill
 
 STDOUT = "-"
@@ -126,7 +126,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _check(file: str, kept: str | None, text: str) -> int:
-    from retinue.client.stubs.comparison import compare_modules
+    from retinue.client.stubs.module import compare_modules
 
     difference = compare_modules(kept or "", text)
     if difference is None:

@@ -116,15 +116,15 @@ def _inspect_code(file: str, row: Json) -> Json:
     from retinue.flows.modules import load_workflows
 
     try:
-        found = load_workflows(file)
+        hosted = load_workflows(file)
     except InvalidSettingError as error:
         return row | {"problems": [_render_unreadable(error)]}
     warnings = [
         {"line": hint.line, "column": hint.column, "message": hint.message, "remedy": hint.remedy}
-        for workflow in found
+        for workflow in hosted
         for hint in find_hints(workflow)
     ]
-    name = ", ".join(workflow.name for workflow in found)
+    name = ", ".join(workflow.name for workflow in hosted)
     return row | {"valid": True, "name": name, "warnings": warnings}
 
 

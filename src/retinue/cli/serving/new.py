@@ -33,8 +33,8 @@ def new(name: str, workflow: bool, think: bool) -> None:
 
     NAME is the folder and the agent's name. The folder holds agent.py with one skill, agent.json,
     a test with its pytest.ini, and a README. With --workflow, NAME.yaml is a workflow, and
-    workflow.schema.json beside it lets editors complete and check it. With --think, NAME.md is an agent
-    in Markdown: a language model that answers with skills of the mesh.
+    workflow.schema.json in the same folder lets editors complete and check it. With --think, NAME.md is
+    an agent in Markdown: a language model that answers with skills of the mesh.
     """
     from retinue.core.errors import InvalidSettingError
 

@@ -1,4 +1,4 @@
-"""Renders the module with one typed function per skill.
+"""Renders the module with one typed function per skill, and compares it with one that is kept.
 
 Equal skills give equal bytes: sections are sorted by skill and agent, and nothing depends on the time, on the
 health of agents, or on their versions.
@@ -6,8 +6,10 @@ health of agents, or on their versions.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from retinue.client.stubs.schema_types import TypeNames
 from retinue.client.stubs.section import RESERVED, StubSkill, make_section, name_mesh_type
@@ -22,6 +24,7 @@ from retinue.client.stubs.source_text import (
 MADE_BY = '"""Typed functions for the skills of a mesh, made by `retinue stubs`.'
 """Begins every generated module."""
 
+_MARK = re.compile(r'^# skill (".*"): ([0-9a-f]+)$', re.MULTILINE)
 _DIGEST_DIGITS = 64
 _COLLISION_DIGITS = 6
 
@@ -72,16 +75,16 @@ def render_module(skills: Sequence[StubSkill], *, command: str, is_sync: bool = 
 
 def _name_functions(skills: Sequence[StubSkill], names: TypeNames) -> list[str]:
     """A name for each function; where several would be equal, only a skill of that very id keeps it."""
-    wanted = [as_identifier(skill.name) for skill in skills]
-    wanted = [f"{name}_" if name in RESERVED else name for name in wanted]
-    counts = Counter(wanted)
+    identifiers = [as_identifier(skill.name) for skill in skills]
+    identifiers = [f"{name}_" if name in RESERVED else name for name in identifiers]
+    counts = Counter(identifiers)
     return [
         names.take(
             name
             if counts[name] == 1 or (skill.agent is None and name == skill.id)
             else f"{name}_{digest_of(skill.label, _COLLISION_DIGITS)}"
         )
-        for name, skill in zip(wanted, skills, strict=True)
+        for name, skill in zip(identifiers, skills, strict=True)
     ]
 
 
@@ -94,3 +97,25 @@ def _name_prefixes(functions: Sequence[str]) -> list[str]:
         prefix if counts[prefix] == 1 else f"{prefix}{digest_of(function, _COLLISION_DIGITS)}"
         for prefix, function in zip(prefixes, functions, strict=True)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The skills that differ, each as its literal; all empty where the module was edited, or made by
+    another version of Retinue."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+
+
+def compare_modules(kept: str, new: str) -> Difference | None:
+    """What differs between the module that is kept and the new one; None for equal texts."""
+    if kept == new:
+        return None
+    before, now = (dict(_MARK.findall(text)) for text in (kept, new))
+    return Difference(
+        tuple(skill for skill in now if skill not in before),
+        tuple(skill for skill in before if skill not in now),
+        tuple(skill for skill, digest in now.items() if before.get(skill, digest) != digest),
+    )

@@ -17,7 +17,7 @@ from retinue.workflows.schedules import Progress
 from retinue.workflows.triggers import TriggerProgress
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
-    from retinue.workflows.durable.schedule_table import ScheduleTable
+    from retinue.workflows.durable.revised_table import ScheduleTable
     from retinue.workflows.durable.trigger_table import TriggerTable
 
 EVERY_S = 30.0

@@ -167,11 +167,11 @@ def without_others(trace: TraceContext) -> TraceExtension | None:
 
 def limit_new(trace: TraceContext, default: Allowance) -> TraceContext:
     """The trace of a new chain, with the default where it has no limit."""
-    given = trace.allowance or Allowance()
+    allowance = trace.allowance or Allowance()
     return trace.with_allowance(
         Allowance(
-            default.tokens if given.tokens is None else given.tokens,
-            default.microdollars if given.microdollars is None else given.microdollars,
+            default.tokens if allowance.tokens is None else allowance.tokens,
+            default.microdollars if allowance.microdollars is None else allowance.microdollars,
         )
     )
 

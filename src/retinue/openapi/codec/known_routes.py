@@ -80,6 +80,25 @@ _RESULT: Mapping[str, Any] = {
     "properties": {"result": {"description": "The value of the skill."}},
 }
 
+_FILE: Mapping[str, Any] = {"type": "string", "format": "binary"}
+"""The bytes of a file, of any media type."""
+
+_LINK: Mapping[str, Any] = {
+    "type": "object",
+    "required": ["artifact", "size", "media_type"],
+    "properties": {
+        "artifact": {"type": "string", "description": "The digest of the content."},
+        "size": {"type": "integer", "description": "In bytes."},
+        "media_type": {"type": "string"},
+        "name": {"type": ["string", "null"]},
+    },
+}
+_LINKS: Mapping[str, Any] = {
+    "type": "object",
+    "required": ["artifacts"],
+    "properties": {"artifacts": {"type": "array", "items": _LINK}},
+}
+
 _Row = tuple[str, str, str, Mapping[str, Any] | None, Mapping[str, Any]]
 """Method, id of the operation, summary, schema of the body (None without one), schema of the response."""
 
@@ -101,10 +120,19 @@ _OF_PROCESSES: Mapping[str, _Row] = {
     "/search": ("post", "search_resources", "Search agents (Agentic Resource Discovery)", _OBJECT, _OBJECT),
 }
 
+_OF_ARTIFACTS: tuple[tuple[str, _Row], ...] = (
+    ("/artifacts", ("post", "save_artifact", "Save a file; its body is the content", _FILE, _LINK)),
+    ("/artifacts", ("get", "list_artifacts", "List the files that the caller has saved", None, _LINKS)),
+    ("/artifacts/{digest}", ("get", "read_artifact", "Read a file, or a range of it", None, _FILE)),
+    ("/artifacts/{digest}", ("delete", "delete_artifact", "End the caller's save of a file", None, _OBJECT)),
+    ("/artifacts/{digest}/holders", ("get", "show_artifact", "Who holds a file", None, _OBJECT)),
+)
+
 _AT_AGENT = "/agents/{agent}"
 KNOWN: Mapping[tuple[str, str], _Row] = {
     (row[0], path): row
     for path, row in (
+        *_OF_ARTIFACTS,
         *_OF_PROCESSES.items(),
         *_OF_AGENTS.items(),
         *(
@@ -138,8 +166,13 @@ def _render(path: str, row: _Row) -> dict[str, Any]:
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in variables
         ]
     if body is not None:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
-    content = {"application/json": {"schema": reply}}
-    operation["responses"] = {"200": {"description": "The response.", "content": content}}
+        operation["requestBody"] = {"required": True, "content": {_media_type(body): {"schema": body}}}
+    content = {_media_type(reply): {"schema": reply}}
+    status = "201" if body is _FILE else "200"
+    operation["responses"] = {status: {"description": "The response.", "content": content}}
     operation["responses"] |= reference_errors()
     return operation
+
+
+def _media_type(schema: Mapping[str, Any]) -> str:
+    return "application/octet-stream" if schema is _FILE else "application/json"

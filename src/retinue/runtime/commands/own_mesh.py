@@ -12,7 +12,6 @@ from retinue.runtime.launch import Start
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.parts.approvals import ApprovalsPart
-from retinue.runtime.parts.artifacts import ArtifactsPart
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.serving import Stop
@@ -28,6 +27,7 @@ async def open_own_mesh(settings: Settings, state: State) -> AsyncIterator[Proce
     async with open_mesh(settings, state, MemoryListings(), open_runs=runs.open) as mesh:
         process = mesh.as_process("command", start)
         process.add(LazyRuns, runs)
-        parts = [MessagesPart(), ArtifactsPart(), SchedulesPart(), ApprovalsPart()]
+        runs.hold_artifacts(mesh.artifacts)
+        parts = [MessagesPart(), SchedulesPart(), ApprovalsPart()]
         async with open_parts(process, parts):
             yield process

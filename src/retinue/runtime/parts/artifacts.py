@@ -23,19 +23,17 @@ FIRST_S = 60.0
 
 EVERY_S = 3_600.0
 
-_SERVING = frozenset({"hub", "agent"})
-
 _log = structlog.get_logger("retinue.artifacts")
 
 
 class ArtifactsPart(Part):
     """Serves the artifacts of the state folder at ``/artifacts`` of a hub or an agent.
 
-    Deleted runs release what they held. A hub deletes each hour what nothing has held for long enough.
+    A hub deletes each hour what nothing has held for long enough.
     """
 
     name = "artifacts"
-    kinds = frozenset({"hub", "agent", "worker", "command"})
+    kinds = frozenset({"hub", "agent"})
     needs = (StateArtifacts,)
     rank = 85
     is_required = True
@@ -47,14 +45,6 @@ class ArtifactsPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         artifacts = process.get(StateArtifacts)
-        if process.kind != "agent":
-            # an agent executes no runs, and does not load them
-            from retinue.runtime.lazy_runs import LazyRuns
-
-            runs = process.find(LazyRuns)
-            if runs is not None:
-                artifacts.find_held = runs.find_held_artifacts
-                runs.on_deleted = artifacts.release
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
@@ -65,7 +55,7 @@ class ArtifactsPart(Part):
                 await end_task(collecting)
 
         yield Opened(
-            routes=_make_routes(artifacts) if process.kind in _SERVING else (),
+            routes=_make_routes(artifacts),
             any_media_type=(PATH,),
             running=running if process.kind == "hub" else None,
         )
@@ -95,5 +85,7 @@ def _make_routes(artifacts: StateArtifacts) -> Sequence[BaseRoute]:
     app = LazyApp(make)
     return (
         Route(PATH, app, methods=["GET", "POST"]),
-        Route(f"{PATH}/{{rest:path}}", app, methods=["GET", "POST", "DELETE"]),
+        Route(f"{PATH}/collect", app, methods=["POST"]),
+        Route(f"{PATH}/{{digest}}", app, methods=["GET", "DELETE"]),
+        Route(f"{PATH}/{{digest}}/holders", app, methods=["GET"]),
     )

@@ -15,12 +15,19 @@ class StateArtifacts(LazyArtifacts["StoredArtifacts"]):
     """The artifacts of a state folder: an `ArtifactStore`.
 
     ``make`` opens them with a function that tells which of them stored runs hold. ``exists`` tells whether
-    anything was ever saved. `find_held` is set by who has the runs.
+    anything was ever saved. `find_held` is set by who has the runs; a process without it takes every artifact
+    as held where ``may_have_runs`` says that there are some.
     """
 
-    def __init__(self, make: Callable[[FindHeld], StoredArtifacts], exists: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        make: Callable[[FindHeld], StoredArtifacts],
+        exists: Callable[[], bool],
+        may_have_runs: Callable[[], bool],
+    ) -> None:
         super().__init__(lambda: make(self._find_held))
         self.exists = exists
+        self._may_have_runs = may_have_runs
         self.find_held: FindHeld | None = None
 
     async def release(self, runs: Sequence[str], digests: Sequence[str]) -> None:
@@ -34,4 +41,6 @@ class StateArtifacts(LazyArtifacts["StoredArtifacts"]):
             self.made.close()
 
     async def _find_held(self, digests: Collection[str]) -> Collection[str]:
-        return () if self.find_held is None else await self.find_held(digests)
+        if self.find_held is not None:
+            return await self.find_held(digests)
+        return digests if self._may_have_runs() else ()

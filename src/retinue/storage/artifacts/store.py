@@ -104,8 +104,8 @@ class StoredArtifacts:
 
         ``size_bytes`` is its size if it is known, so that it is refused before it is read.
         """
-        given = name or file_name_in(content)
-        plain = None if given is None else clean_name(given)
+        file_name = name or file_name_in(content)
+        plain = None if file_name is None else clean_name(file_name)
         kind = check_media_type(media_type or guess_type(plain))
         if digest is not None:
             check_digest(digest)

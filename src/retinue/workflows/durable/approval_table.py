@@ -43,13 +43,13 @@ class ApprovalTable:
     async def ask(self, request: ApprovalRequest, *, expires_s: float, approval_id: str = "") -> Approval:
         """As `ApprovalStore.ask`."""
         now = self._clock()
-        asked = Approval.ask(request, now, expires_s, approval_id)
+        approval = Approval.ask(request, now, expires_s, approval_id)
         table = self._database.approvals
 
         def write(connection: sa.Connection) -> Approval:
             self._lock(connection)
             self._sweep(connection, now)
-            known = self._find_equal(connection, asked, by_id=bool(approval_id))
+            known = self._find_equal(connection, approval, by_id=bool(approval_id))
             if known is not None:
                 return known.seen_at(now)
             count = sa.text(
@@ -62,8 +62,8 @@ class ApprovalTable:
                 f"INSERT INTO {table} (id, digest, caller, state, expires, record) "  # noqa: S608
                 "VALUES (:id, :digest, :caller, :state, :expires, :record)"
             )
-            connection.execute(insert, _columns(asked))
-            return asked
+            connection.execute(insert, _columns(approval))
+            return approval
 
         await self._database.prepare()
         return await self._database.write(write)

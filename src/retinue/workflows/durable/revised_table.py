@@ -123,3 +123,13 @@ class RevisedTable(ABC, Generic[_Row]):
             self._read_row(row.id, orjson.loads(row.spec), orjson.loads(row.progress), row.revision)
             for row in await self._database.read(read)
         ]
+
+
+class ScheduleTable(RevisedTable[StoredSchedule]):
+    """The schedules in a database."""
+
+    def __init__(self, database: RunDatabase, nodes: Path) -> None:
+        super().__init__(database, database.schedules, nodes)
+
+    def _read_row(self, row_id: str, spec: Any, progress: Any, revision: int) -> StoredSchedule:
+        return StoredSchedule.from_json(row_id, spec, progress, revision)

@@ -28,13 +28,13 @@ from retinue.workflows.durable.held_artifacts import HeldArtifacts
 from retinue.workflows.durable.hosted_table import HostedTable
 from retinue.workflows.durable.nodes import Lease, Node, take_slot
 from retinue.workflows.durable.retention import OnDeleted, Retention
+from retinue.workflows.durable.revised_table import ScheduleTable
 from retinue.workflows.durable.run_rows import (
     RunRow,
     RunRows,
     is_outermost,
     stored_args,
 )
-from retinue.workflows.durable.schedule_table import ScheduleTable
 from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.durable.trigger_table import TriggerTable
 from retinue.workflows.runs.hosting import CODE, HostedWorkflow, RunCode

@@ -59,8 +59,8 @@ async def find_tools(
 
 
 def _what(call: ToolCall) -> str:
-    given = call.arguments
-    return str(given.get("what", "")) if isinstance(given, Mapping) else ""
+    arguments = call.arguments
+    return str(arguments.get("what", "")) if isinstance(arguments, Mapping) else ""
 
 
 def _split(box: Toolbox, offers: Sequence[SkillOffer]) -> tuple[list[str], list[SkillOffer]]:

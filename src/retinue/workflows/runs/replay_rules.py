@@ -130,9 +130,9 @@ class RunLog:
         cut = message if len(message) <= MAX_LOG_CHARACTERS else f"{message[: MAX_LOG_CHARACTERS - 1]}…"
         facts: dict[str, Any] = {"level": level, "message": cut}
         if data:
-            given = copy_json(dict(data), "the data of run.log")
-            size = len(orjson.dumps(given))
-            facts["data"] = given if size <= MAX_LOG_DATA_BYTES else {"omitted": f"{size:,} bytes"}
+            data_copy = copy_json(dict(data), "the data of run.log")
+            size = len(orjson.dumps(data_copy))
+            facts["data"] = data_copy if size <= MAX_LOG_DATA_BYTES else {"omitted": f"{size:,} bytes"}
         return f"log {self._lines}", facts
 
 
