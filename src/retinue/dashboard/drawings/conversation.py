@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -37,6 +37,9 @@ PAGE_CHARACTERS = 60_000
 
 MOST_CHARACTERS = 5_000
 LEAST_CHARACTERS = 80
+
+_READ_RESULT = "read_result"
+"""The tool with which a model reads a result that was kept as an artifact; the loop answers it."""
 
 _TURN = re.compile(r"/turn-(\d+)$")
 _ANSWER = re.compile(r"/answer-\d+$")
@@ -124,6 +127,11 @@ class Conversation:
         """Whether a request is being answered."""
         return bool(self.turns) and self.after is None and self.turns[-1].status == "running"
 
+    def ends_with(self, output: Any) -> bool:
+        """Whether the page shows this output of its run whole, as the text of the last turn."""
+        text = self.turns[-1].text if self.turns and self.after is None else None
+        return text is not None and len(text.text) <= text.limit and text.text == output
+
 
 def find_loop(steps: Sequence[Json], within: Json | None) -> Json | None:
     """The loop of a page: the step that it is about, or the only loop of a run; None without one."""
@@ -145,11 +153,15 @@ def read_conversation(loop: Json, first: int = 0, writing: Mapping[str, str] | N
     usage = [usage for turn in turns for usage in _list_usages(turn)]
     error = loop.get("error") or {}
     end = start + TURNS
+    is_open = loop.get("status") in ("running", "waiting")
     return Conversation(
         path=loop["step"],
         status=str(loop.get("status", "")),
         loop=loop.get("loop") or {},
-        turns=[_read_turn(turn, loop, room, writing or {}) for turn in shown],
+        turns=[
+            _read_turn(turn, loop, room, writing or {}, is_open=is_open and turn is turns[-1])
+            for turn in shown
+        ],
         total=len(turns),
         calls=sum(len(_reply_of(_children(turn)).get("calls") or ()) for turn in turns),
         usage=_sum(usage),
@@ -218,7 +230,10 @@ def _sum(usages: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     return {key: number for key, number in total.items() if isinstance(number, int | float)}
 
 
-def _read_turn(turn: Json, loop: Json, room: _Room, writing: Mapping[str, str]) -> ShownTurn:
+def _read_turn(
+    turn: Json, loop: Json, room: _Room, writing: Mapping[str, str], *, is_open: bool
+) -> ShownTurn:
+    """A turn; ``is_open`` = its calls may still begin."""
     steps = _children(turn)
     model, reply = steps["model"], _reply_of(steps)
     text = reply.get("text") or (text_of(reply["output"]) if reply.get("output") is not None else "")
@@ -231,6 +246,10 @@ def _read_turn(turn: Json, loop: Json, room: _Room, writing: Mapping[str, str]) 
     error = model.get("error")
     match = _TURN.search(turn["step"])
     shown_text = room.show(str(text)) if text else None
+    names = {tool.replace("/", "__"): tool for tool in (loop.get("loop") or {}).get("tools", ())}
+    calls = [_read_call(call, number, steps, room, names) for number, call in enumerate(shown, 1)]
+    if is_open:
+        calls = [replace(call, status="to come") if call.status == "not made" else call for call in calls]
     return ShownTurn(
         number=int(match[1]) if match else 0,
         path=turn["step"],
@@ -238,7 +257,7 @@ def _read_turn(turn: Json, loop: Json, room: _Room, writing: Mapping[str, str]) 
         agent=str(model.get("agent", "")),
         text=shown_text,
         is_writing=is_writing,
-        calls=[_read_call(call, number, steps, room) for number, call in enumerate(shown, 1)],
+        calls=calls,
         more_calls=len(wanted) - len(shown),
         error=None if error is None else room.show(str(error.get("message", ""))),
         attempts=len(model.get("attempts") or ()),
@@ -253,7 +272,9 @@ def _read_turn(turn: Json, loop: Json, room: _Room, writing: Mapping[str, str]) 
     )
 
 
-def _read_call(call: Mapping[str, Any], number: int, steps: Mapping[str, Json], room: _Room) -> ShownCall:
+def _read_call(
+    call: Mapping[str, Any], number: int, steps: Mapping[str, Json], room: _Room, names: Mapping[str, str]
+) -> ShownCall:
     """A call of a reply, with the step that it became, or with why it became none."""
     name, arguments = str(call.get("name", "")), call.get("arguments")
     hint = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
@@ -261,21 +282,21 @@ def _read_call(call: Mapping[str, Any], number: int, steps: Mapping[str, Json], 
     question = _find_question(steps, f"/call-{number}")
     step = steps.get(f"call-{number}")
     if step is None and name == FIND_SKILLS and (found := steps.get("found")) is not None:
-        names = found.get("output")
-        listed = "\n".join(names) if names else "Nothing new."
+        hits = found.get("output")
+        listed = "\n".join(hits) if hits else "Nothing new."
         return ShownCall(
             name,
             str(found.get("status") or "done"),
             path=found["step"],
             hint=hint[:_HINT_CHARACTERS],
             arguments=shown_arguments,
-            result=room.show(listed) if names is not None else None,
+            result=room.show(listed) if hits is not None else None,
             duration_ms=found.get("duration_ms"),
         )
     if step is None:
         return ShownCall(
-            name,
-            _status_without_step(question),
+            names.get(name, name),
+            "done" if name == _READ_RESULT else _status_without_step(question),
             hint=hint[:_HINT_CHARACTERS],
             arguments=shown_arguments,
             question=question,
