@@ -152,7 +152,7 @@ class RecordedCalls:
 
     async def list_patches(self, number: int) -> list[str]:
         """The names of the calls ``patched <name>`` that follow one another from this number on."""
-        names = []
+        names = list[str]()
         while (call := await self._find(number + len(names))) is not None and is_patch(call):
             names.append(call.name)
         return names
