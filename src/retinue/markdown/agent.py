@@ -17,9 +17,6 @@ from retinue.workflows.runs.records import find_limit
 RUN = "run"
 """The argument with the id of the run; a run with an id survives its caller, who repeats the call."""
 
-SESSION = "session"
-"""The argument with the name of a conversation, whose earlier turns the model reads."""
-
 WAIT_S = 120.0
 """So much longer than the limit of time of the loop a call may last."""
 
@@ -32,11 +29,6 @@ RUN_WORKFLOW = "orchestrate_workflow"
 _RUN_SCHEMA = {
     "type": "string",
     "description": "Run id; the run then goes on without its caller, who repeats the call with it",
-}
-
-_SESSION_SCHEMA = {
-    "type": "string",
-    "description": "Name of a conversation that is continued, and kept",
 }
 
 
@@ -55,12 +47,7 @@ class ThinkingAgent(Agent):
         self.definition = definition
         self._workflow = definition.workflow
         load(self._workflow, source=source or definition.name)
-        declared = definition.input.get("properties", {})
-        self._added = {
-            name: schema
-            for name, schema in ((RUN, _RUN_SCHEMA), (SESSION, _SESSION_SCHEMA))
-            if name not in declared
-        }
+        self._takes_run = RUN not in definition.input.get("properties", {})
         self.declare(
             Skill(
                 id=definition.skill,
@@ -75,19 +62,19 @@ class ThinkingAgent(Agent):
 
     def _input_schema(self) -> dict[str, Any]:
         schema = self.definition.input
-        return {**schema, "properties": {**schema.get("properties", {}), **self._added}}
+        if not self._takes_run:
+            return schema
+        return {**schema, "properties": {**schema.get("properties", {}), RUN: _RUN_SCHEMA}}
 
     async def execute_skill(self, skill_id: str, params: Any) -> Any:
         """Run the workflow for the caller and wait; progress and text pass through as they come."""
         if skill_id != self.definition.skill:
             raise UnknownSkillError(skill_id)
         arguments = dict(params)
-        added = {name: arguments.pop(name, None) for name in self._added}
+        run = arguments.pop(RUN, None) if self._takes_run else None
         request = {"workflow": self._workflow, "input": {"prompt": self.definition.write_prompt(arguments)}}
-        if (run := added.get(RUN)) is not None:
+        if run is not None:
             request["run"] = run
-        if (session := added.get(SESSION)) is not None:
-            request["context"] = {"session": session}
         outcome = await current_context().ask_as_caller(RUN_WORKFLOW, request, agent=HUB_NAME)
         if outcome.error is not None:
             raise _read_failure(outcome.error)

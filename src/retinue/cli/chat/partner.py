@@ -51,7 +51,7 @@ async def choose_partner(hub: HubSkills, name: str | None) -> Partner:
     shown = await hub.read("show_agent", {"name": name})
     card = shown["card"]
     if _is_model(card):
-        return _use_model(name, [skill["id"] for skill in card["skills"]])
+        return _use_model(name, shown["listing"]["skills"])
     partner = _read_markdown(name, card)
     if partner is None:
         raise InvalidSettingError(
@@ -86,14 +86,20 @@ def _use_model(name: str, skills: list[str]) -> Partner:
 
 
 def _is_model(card: Mapping[str, Any]) -> bool:
-    return (card.get("labels") or {}).get("kind") == "model"
+    return _read_metadata(card, "labels").get("kind") == "model"
+
+
+def _read_metadata(card: Mapping[str, Any], part: str) -> Mapping[str, Any]:
+    metadata = card.get("metadata")
+    rows = metadata.get(part) if isinstance(metadata, Mapping) else None
+    return rows if isinstance(rows, Mapping) else {}
 
 
 def _read_markdown(name: str, card: Mapping[str, Any]) -> Partner | None:
     """The agent of a card as a partner; None for one that is not in Markdown, or takes no prompt."""
-    if _MARKDOWN not in (card.get("annotations") or {}):
+    if _MARKDOWN not in _read_metadata(card, "annotations"):
         return None
-    for skill in card["skills"]:
+    for skill in card.get("skills", ()):
         schema = skill.get("input_schema") or {}
         fields = schema.get("properties") or {}
         if "prompt" in fields and "run" in fields and set(schema.get("required", ())) <= set(_ARGUMENTS):
