@@ -119,7 +119,7 @@ def at_terminal(*arguments: str, cwd: Path) -> Iterator[Terminal]:
         terminal.close()
 
 
-def test_ctrl_c_ends_a_turn_an_approval_is_given_and_ctrl_d_ends_the_conversation(tmp_path: Path) -> None:
+def test_a_conversation_at_a_terminal_and_through_a_pipe(tmp_path: Path) -> None:
     for name, text in (("model.py", MODEL), ("city.py", CITY), ("script.yaml", SCRIPT), ("guide.md", GUIDE)):
         (tmp_path / name).write_text(text)
     targets = ("model.py", "city.py", "guide.md")
@@ -152,8 +152,24 @@ def test_ctrl_c_ends_a_turn_an_approval_is_given_and_ctrl_d_ends_the_conversatio
             chat.type("\x04")
             chat.wait_for("Go on: retinue chat guide --session chat-")
             assert chat.process.wait(WAIT_S) == 0
+        piped = pipe("one: cross\n\ntwo\n", "chat", "--session", "piped", "--json", cwd=tmp_path)
+        turns = [orjson.loads(line) for line in piped.stdout.splitlines()]
+        assert [(turn["prompt"], turn["status"], turn["session"]) for turn in turns] == [
+            ("one: cross", "done", "piped"),
+            ("two", "done", "piped"),
+        ]
+        assert "thinker, which uses the skills of the mesh" in piped.stderr
+        assert pipe("cross\n", "chat", "thinker", cwd=tmp_path).stdout == "You are across.\n"
         rows = orjson.loads(retinue("runs", "--json", cwd=tmp_path))["runs"]
-        assert [row["status"] for row in rows] == ["done", "cancelled"]
+        assert [row["status"] for row in rows] == ["done"] * 4 + ["cancelled"]
+
+
+def pipe(lines: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command without a terminal, with these lines as its input; it must succeed."""
+    command = [sys.executable, "-m", "retinue", *arguments]
+    return subprocess.run(
+        command, cwd=cwd, input=lines, text=True, capture_output=True, check=True, timeout=60
+    )
 
 
 def _list_available(folder: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""Turns of ``retinue chat`` with a hub in this process: memory, tools, costs, cancellation and pipes."""
+"""Turns of ``retinue chat`` with a hub in this process: memory, tools, costs and cancellation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from click.testing import CliRunner
 
@@ -104,7 +104,12 @@ async def test_each_turn_knows_the_earlier_ones_and_shows_text_tools_and_costs(
         end = await talk.say("Cross the High Street")
         assert (end.status, end.output) == ("done", "You are across.")
         shown = capsys.readouterr().err
-        lines = ("→ find_skills: cross a street", "Let me see.", "→ city/cross", "← city/cross")
+        lines = (
+            "→ find_skills: cross a street",
+            "Let me see.",
+            '→ city/cross {"street":"High Street"}',
+            "← city/cross",
+        )
         places = [shown.index(line) for line in lines]
         assert places == sorted(places)
         assert shown.count("You are across.") == 1
@@ -152,27 +157,8 @@ async def test_without_a_partner_the_remedy_is_named(system: System) -> None:
             await choose_partner(hub, "citi")
 
 
-@pytest.mark.parametrize("options", [(), ("--json",)])
-async def test_without_a_terminal_each_line_is_a_turn(system: System, options: tuple[str, ...]) -> None:
-    model = ScriptedModel("First.", repeats=True)
-    async with open_hub(system, model):
-        result = await asyncio.to_thread(
-            CliRunner().invoke, program, ["chat", "--session", "piped", *options], "one\n\ntwo\n"
-        )
-        assert result.exit_code == 0, result.stderr
-        assert "scripted, which uses the skills of the mesh" in result.stderr
-        if options:
-            rows = [orjson.loads(line) for line in result.stdout.splitlines()]
-            assert [(row["prompt"], row["output"]) for row in rows] == [("one", "First."), ("two", "First.")]
-            assert {row["session"] for row in rows} == {"piped"}
-        else:
-            assert result.stdout == "First.\nFirst.\n"
-        assert "one" in str(model.requests[-1].messages)
-
-
-async def test_without_a_hub_the_remedy_is_named(system: System) -> None:
-    system.state.prepare()
-    result = await asyncio.to_thread(CliRunner().invoke, program, ["chat"])
+def test_without_a_hub_the_remedy_is_named(retinue_home: Path) -> None:
+    result = CliRunner().invoke(program, ["chat"])
     assert "no hub runs" in result.stderr
     assert "retinue hub --detach" in result.stderr
     assert result.exit_code != 0

@@ -48,13 +48,13 @@ def chat(
     line of standard input is a turn, and a failed turn ends the command; --json then prints a line for each
     turn. --tokens and --dollars bound each turn.
     """
-    is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    is_terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     name = session or f"chat-{uuid.uuid4().hex[:8]}"
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         from retinue.cli.chat.screen import Screen
 
-        screen = Screen(is_live=is_terminal and sys.stdout.isatty() and not as_json)
+        screen = Screen(is_live=is_terminal and not as_json)
         opening = _open(
             stack, agent, name, hub, screen, asks=is_terminal, budget=join_budget(tokens, dollars)
         )
@@ -106,11 +106,11 @@ async def _open(
     budget: CallLimits | None,
 ) -> Turns:
     """The turns of a conversation, whose connections ``stack`` closes; says who answers."""
-    from retinue.cli.calling.terminal_channel import InputLines
     from retinue.cli.chat.partner import choose_partner
     from retinue.cli.chat.questions import Questions
     from retinue.cli.chat.screen import greet
     from retinue.cli.chat.turn import Turns
+    from retinue.cli.terminal_channel import InputLines
     from retinue.client.hub_skills import HubSkills
 
     session = open_session()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
-from retinue.cli.calling.terminal_channel import ReadLine, TerminalChannel
 from retinue.cli.chat.turn import describe_wait
+from retinue.cli.terminal_channel import ReadLine, TerminalChannel
 from retinue.core.errors import InputRefusedError, RetinueError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retinue.cli.calling.terminal_channel import ShownText
 from retinue.cli.output import clean, note, print_json, render_usage_line
+from retinue.cli.terminal_channel import ShownText
 from retinue.core.durations import render_elapsed
 from retinue.core.usage import add_usage
 
@@ -83,7 +83,7 @@ def describe_step(update: RunUpdate) -> str | None:
     if kind == "call":
         name = f"{facts.get('agent') or '-'}/{facts.get('skill') or '-'}"
         if update.kind == "step_started":
-            return f"→ {name}"
+            return f"→ {name} {facts.get('arguments') or ''}"
         if update.kind == "step_finished":
             took = render_elapsed(float(facts.get("duration_ms") or 0) / 1000)
             return f"← {name} failed: {error['message']}" if error else f"← {name} {took}"

@@ -26,6 +26,9 @@ _TURN_S = 25 * 3600.0
 """Longer than a question of a run waits for its answer."""
 
 _LOOK_S = 0.05
+_LONGEST_LOOK_S = 0.5
+"""How long the start of a run is waited for between two looks."""
+
 _LAST_EVENTS_S = 5.0
 
 
@@ -142,12 +145,17 @@ class _Following:
 
     async def go_on(self, calling: asyncio.Task[Outcome]) -> None:
         """Follow the run to its end; ``calling`` starts it."""
+        wait_s = _LOOK_S
         try:
-            while not self._has_begun and not (calling.done() and calling.result().error is not None):
+            while not self._has_begun:
+                was_called = calling.done()
                 try:
                     await self._follow()
                 except UnknownRunError:
-                    await asyncio.sleep(_LOOK_S)
+                    if was_called:
+                        return
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(1.5 * wait_s, _LONGEST_LOOK_S)
         finally:
             for task in self._asking.values():
                 task.cancel()
