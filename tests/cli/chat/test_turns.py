@@ -115,8 +115,8 @@ async def test_each_turn_knows_the_earlier_ones_and_shows_text_tools_and_costs(
         assert shown.count("You are across.") == 1
         assert "tokens in" in shown
         assert "$0." in shown
+        began = len(model.requests)
         await talk.say("And back")
-        began = len(model.requests) - 3
         assert "Cross the High Street" in str(model.requests[began].messages)
         assert "You are across." in str(model.requests[began].messages)
         assert "in all: " in capsys.readouterr().err
