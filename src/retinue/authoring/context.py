@@ -412,6 +412,7 @@ class Context:
     ) -> Outcome:
         """A further call with the rights of this call's caller, for as long as the caller waits.
 
+        The callee is told that this agent is between, and takes away the rights that the agent has not.
         A failure is data, also that of the trace guard. A call that may be repeated is repeated while its
         agent is away, for ``patience_s`` after each loss.
         """
@@ -427,6 +428,7 @@ class Context:
                 id=call_id,
                 skill=skill,
                 arguments=dict(arguments),
+                principal=self._caller_through_this_agent(),
                 agent=agent,
                 version_range=None,
                 trace=outgoing.trace,
@@ -453,6 +455,12 @@ class Context:
             if loop.time() > last_s:
                 return outcome
             await asyncio.sleep(AWAY_PAUSE_S)
+
+    def _caller_through_this_agent(self) -> Principal:
+        caller = self._call.principal
+        # its owner has the rights of the mesh, though a client on stdio is shown only exposed skills
+        scopes = caller.scopes | {"mesh"} if caller.kind == "local" else caller.scopes
+        return replace(caller, scopes=scopes, through=self._agent)
 
     async def query(self, query: Query, agent: str, *, timeout_s: float) -> Outcome:
         """Ask one agent of many about its capabilities, with the rights of this call's caller."""
