@@ -212,4 +212,5 @@ REQUIREMENTS: dict[str, Requirement] = {
     "T-11": Requirement("the third equal call is told, the fifth ends the loop; unknown tools count too"),
     "T-12": Requirement("calls count against depth and budget of their chain; a spent chain ends the run"),
     "T-13": Requirement("a cancelled run goes on with one result for each call"),
+    "T-14": Requirement("a large result is kept once, as an artifact of which the model reads parts"),
 }

@@ -32,9 +32,11 @@ STEP = "think"
 
 _PLAIN_KEYS = ("name", "description", "tools", "disallowedTools", "model")
 _TURNS_KEYS = ("maxTurns", "max_turns", "steps")
-_THINK_KEYS = tuple(key for key in ("limits", "approve", "deny", "parallel") if key in Think.model_fields)
+_THINK_KEYS = tuple(
+    key for key in ("limits", "approve", "deny", "parallel", "context") if key in Think.model_fields
+)
 _OWN_KEYS = ("skill", "input", "output", "examples", "expose", *_THINK_KEYS)
-_NOT_YET = ("context", "session")
+_NOT_YET = ("session",)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FENCE = re.compile(r"---[ \t]*\r?\n(.*?)(?:^---[ \t]*(?:\r?\n|\Z))", re.DOTALL | re.MULTILINE)

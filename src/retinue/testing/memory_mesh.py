@@ -108,7 +108,7 @@ async def connect_agents(
     cache = MemoryCache()
     sessions: dict[str, Mapping[str, Any]] = {}
     try:
-        async with MemoryRuns(Interpreter(Tools(caller, cache)).run) as runs:
+        async with MemoryRuns(Interpreter(Tools(caller, cache, artifacts=artifacts)).run) as runs:
             hub = hub_agent(
                 MeshView(directory=directory, lookup=lookup, search=search, caller=caller, track=track),
                 Workflows(

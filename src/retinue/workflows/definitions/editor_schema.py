@@ -140,6 +140,10 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "output": "JSON Schema of the answer; absent: text",
         "limits": "What may be used before the model has to answer",
         "parallel": "Calls at the same time",
+        "context": "What the model reads of large results",
+    },
+    "ThinkContext": {
+        "keep_results": "Bytes of text from which a result is kept as an artifact, of which the model reads parts",
     },
     "ThinkLimits": {
         "turns": "Requests to the model",
@@ -176,6 +180,7 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
 _TITLES = {
     "Definition": "Workflow",
     "AskFirst": "Ask first",
+    "ThinkContext": "Context",
     "ThinkLimits": "Limits",
     "WaitFor": "Wait for",
     "OnWebhook": "Webhook",

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
 
 from retinue.core.errors import InvalidParametersError, LimitedError, Problem
+from retinue.thinking.large_results import KEEP_RESULTS_BYTES
 from retinue.thinking.toolbox import SEARCH
 from retinue.workflows.definitions.values import Duration, Name, StrictModel, parse_duration
 
@@ -46,6 +47,16 @@ class ThinkLimits(StrictModel):
     @property
     def time_s(self) -> float:
         return parse_duration(self.time)
+
+
+class ThinkContext(StrictModel):
+    """What the model reads of large results.
+
+    A result with more than ``keep_results`` bytes of text is kept as an artifact, of which the model reads
+    parts.
+    """
+
+    keep_results: int = Field(default=KEEP_RESULTS_BYTES, ge=1_000, le=1_000_000)
 
 
 def read_extension(limited: LimitedError, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,3 +102,4 @@ class Think(StrictModel):
     output: dict[str, Any] | None = None
     limits: ThinkLimits = ThinkLimits()
     parallel: int = Field(default=DEFAULT_PARALLEL, ge=1, le=MAX_PARALLEL)
+    context: ThinkContext = ThinkContext()

@@ -83,6 +83,7 @@ async def make_plan(caller: Caller, origin: Origin, options: Think) -> ThinkPlan
         approve=options.approve,
         role=role,
         unlisted=max(0, len(offers) - MAX_LISTED),
+        keep_bytes=options.context.keep_results,
     )
 
 

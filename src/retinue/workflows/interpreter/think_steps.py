@@ -6,6 +6,7 @@ Each request and each call is a recorded step below the path of the step:
 - ``/turn-3/model``: the third request, with the whole reply;
 - ``/turn-3/call-1``: the first call of that reply;
 - ``/turn-3/found``: skills that the model found;
+- ``/turn-3/read``: parts of large results that the model read;
 - ``/turn-3/begin``: calls begin that must not be made twice.
 
 The loop decides by recorded values alone, so that a resumed run repeats no finished request and no call.
@@ -83,6 +84,7 @@ class _Loop:
         self._talk = Conversation(plan)
         self._box = Toolbox(plan.searches)
         self._box.add(plan.tools)
+        self._box.note_links(f"{plan.instructions}\n{plan.prompt}")
         self._repeats = Repeats()
         self._spent = Spent()
         self._limit: LimitName | None = None
