@@ -143,7 +143,7 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "context": "What the model reads of large results",
     },
     "ThinkContext": {
-        "keep_results": "Bytes of text from which a result is kept as an artifact, of which the model reads parts",
+        "keep_results": "Bytes of text from which a result is kept as an artifact",
     },
     "ThinkLimits": {
         "turns": "Requests to the model",
