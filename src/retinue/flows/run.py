@@ -139,6 +139,7 @@ class Run:
         limits: Mapping[str, Any] | None = None,
         parallel: int | None = None,
         context: Mapping[str, Any] | None = None,
+        session: str | None = None,
         retry: int | Retry | None = None,
         name: str | None = None,
     ) -> PlannedStep[Any]:
@@ -148,8 +149,9 @@ class Run:
         by a glob, and ``search`` lets the model find further ones. A person is asked before each call that
         ``approve`` names. ``into`` is the type of the answer, or its JSON Schema; without it the answer is
         text. ``limits`` has ``turns``, ``calls``, ``tokens``, ``dollars`` and ``time``, and ``context`` has
-        ``keep_results``, as in YAML. Raises LimitedError, which has a last answer, OutputInvalidError and
-        ModelError.
+        ``keep_results``, as in YAML. ``session`` is an id: the model knows what was asked and answered in
+        earlier runs of this caller with it. Raises LimitedError, which has a last answer, OutputInvalidError
+        and ModelError.
         """
         options = {
             "instructions": instructions,
@@ -160,6 +162,7 @@ class Run:
             "limits": limits,
             "parallel": parallel,
             "context": context,
+            "session": session or None,
         }
         asked, perform = make_think(prompt, into, read_retry(retry), options)
         return self._plan(

@@ -27,6 +27,7 @@ from retinue.thinking.limits import LimitName
 from retinue.thinking.plan import ThinkPlan
 from retinue.thinking.prompt_size import MessageSize, estimate_request, measure_message
 from retinue.thinking.results import explain_problems, text_of_value
+from retinue.thinking.session import History
 
 MAX_OBJECTIONS = 2
 """How often an answer that does not fit is told to the model."""
@@ -57,6 +58,12 @@ class Conversation:
     _size: MessageSize = field(default_factory=MessageSize)
 
     def __post_init__(self) -> None:
+        history = History.from_json(self.plan.history)
+        if history.summary:
+            self.say(fence("what was said before, condensed", history.summary))
+        for exchange in history.exchanges:
+            self.say(exchange.prompt)
+            self.add_reply(CompletionReply(exchange.answer, (), "stop", "", ""))
         self.say(self.plan.prompt)
 
     @property

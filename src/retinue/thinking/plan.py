@@ -23,6 +23,8 @@ class ThinkPlan:
     are listed from the start; ``patterns`` and ``deny`` decide about those that are found later. ``unlisted``
     = how many named skills are left for the search. ``approve`` names the skills before
     whose calls a person is asked. A result with more than ``keep_bytes`` of text is kept as an artifact.
+    ``session`` is the key of the session that the run goes on with, "" for none; ``history`` is what was said
+    in it before.
     """
 
     version: int
@@ -40,6 +42,8 @@ class ThinkPlan:
     unlisted: int = 0
     approve: tuple[str, ...] = ()
     keep_bytes: int = KEEP_RESULTS_BYTES
+    session: str = ""
+    history: Mapping[str, Any] | None = None
 
     @property
     def searches(self) -> bool:

@@ -141,6 +141,7 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "limits": "What may be used before the model has to answer",
         "parallel": "Calls at the same time",
         "context": "What the model reads of large results",
+        "session": "Id of a session: the step begins with its earlier prompts and answers, with ${{ }}",
     },
     "ThinkContext": {
         "keep_results": "Bytes of text from which a result is kept as an artifact",

@@ -90,7 +90,7 @@ class Think(StrictModel):
 
     ``model`` is a model agent or a role; absent, the best available model that takes tools. ``tools`` and
     ``deny`` name skills; ``search`` lets the model find further ones. ``output`` is the JSON Schema of the
-    answer; without it the answer is text.
+    answer; without it the answer is text. ``session`` is the id of the session that the step goes on with.
     """
 
     prompt: Annotated[Prompt, StringConstraints(min_length=1)]
@@ -103,3 +103,4 @@ class Think(StrictModel):
     limits: ThinkLimits = ThinkLimits()
     parallel: int = Field(default=DEFAULT_PARALLEL, ge=1, le=MAX_PARALLEL)
     context: ThinkContext = ThinkContext()
+    session: Name | None = None

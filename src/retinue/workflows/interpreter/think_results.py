@@ -162,12 +162,12 @@ async def _read_lines(store: ArtifactStore, reading: Reading, first: int, size: 
     last = first + len(fitting) - 1
     part = b"\n".join(fitting)
     if start + len(part) >= size:
-        place = f"lines {first:,} to {last:,}, which is the end"
+        note = f"lines {first:,} to {last:,}, which is the end"
     else:
-        place = f"lines {first:,} to {last:,}, from byte {start:,} of {size:,}"
+        note = f"lines {first:,} to {last:,}, from byte {start:,} of {size:,}"
     if len(fitting) < len(lines):
-        place += f"; go on with lines {last + 1}-{reading.last}"
-    return ReadPart(place, part.decode())
+        note += f"; go on with lines {last + 1}-{reading.last}"
+    return ReadPart(note, part.decode())
 
 
 def _skip_lines(piece: bytes, number: int, first: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ Each request and each call is a recorded step below the path of the step:
 - ``/turn-3/call-1``: the first call of that reply;
 - ``/turn-3/found``: skills that the model found;
 - ``/turn-3/read``: parts of large results that the model read;
+- ``/turn-3/session``: the answer is added to the session;
 - ``/turn-3/begin``: calls begin that must not be made twice.
 
 The loop decides by recorded values alone, so that a resumed run repeats no finished request and no call.
@@ -42,6 +43,7 @@ from retinue.workflows.interpreter.frame import Frame, StepResult, add_note, rec
 from retinue.workflows.interpreter.think_calls import CallTurn
 from retinue.workflows.interpreter.think_model import ModelTurn, ask_model
 from retinue.workflows.interpreter.think_plan import PLAN_S, choose_model, read_choice, record_plan
+from retinue.workflows.interpreter.think_sessions import remember
 from retinue.workflows.runs.records import RUN_ID_MARK, Extension, as_json
 
 LAST_ANSWER_S = 60.0
@@ -54,11 +56,15 @@ async def run_think(frame: Frame, step: Step, path: str) -> StepResult:
     """Let the model work on the prompt of the step; the output is its answer."""
     options = step.think
     assert options is not None
-    texts = {
-        key: text_of(await frame.render(text, path, field=key))
-        for key in ("prompt", "instructions", "model")
+    values = {
+        key: await frame.render(text, path, field=key)
+        for key in ("prompt", "instructions", "model", "session")
         if (text := getattr(options, key)) is not None
     }
+    if values.get("session") is None:
+        values.pop("session", None)
+        options = options.model_copy(update={"session": None})
+    texts = {key: text_of(value) for key, value in values.items()}
     return await think(frame, options.model_copy(update=texts), path, step.retry or frame.settings.retry)
 
 
@@ -106,7 +112,7 @@ class _Loop:
             elif turn.reply.calls:
                 await self._call(turn.reply)
             elif (problem := self._talk.find_problem(turn.reply)) is None:
-                return self._result(turn.reply)
+                return await self._result(turn.reply)
             elif not self._talk.object_to(problem):
                 raise await self._fail(_unfit(self._path, problem, turn.reply))
 
@@ -219,6 +225,7 @@ class _Loop:
             self._talk.ask_to_end(limit)
             turn = await self._ask(is_last=True)
             answer = answer if turn.reply is None else read_answer(self._plan, turn.reply)
+        await remember(self._frame, self._plan, answer, self._path, self._turn)
         context = self._frame.context
         # the command that goes on takes whole runs, and more of a limit does not help against repeated calls
         may_go_on = "/" not in context.run_id and limit != "repeats"
@@ -246,8 +253,9 @@ class _Loop:
             self._frame.context, place, error, step=self._path, agent=self._model.agent
         )
 
-    def _result(self, reply: CompletionReply) -> StepResult:
+    async def _result(self, reply: CompletionReply) -> StepResult:
         answer = read_answer(self._plan, reply)
+        await remember(self._frame, self._plan, answer, self._path, self._turn)
         return StepResult(answer, {"agent": self._model.agent, "text": text_of(answer)})
 
 
