@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from retinue.thinking.condensing import COMPACT_AT
 from retinue.thinking.large_results import KEEP_RESULTS_BYTES
 from retinue.thinking.limits import Limits
 from retinue.thinking.toolbox import SEARCH, PinnedTool
@@ -22,7 +23,8 @@ class ThinkPlan:
     chosen, so that another one may take its place; None for one that was named. ``tools`` are the skills that
     are listed from the start; ``patterns`` and ``deny`` decide about those that are found later. ``unlisted``
     = how many named skills are left for the search. ``approve`` names the skills before
-    whose calls a person is asked. A result with more than ``keep_bytes`` of text is kept as an artifact.
+    whose calls a person is asked. A result with more than ``keep_bytes`` of text is kept as an artifact;
+    older turns are condensed at ``compact_at`` of the model's window.
     ``session`` is the key of the session that the run goes on with, "" for none; ``history`` is what was said
     in it before.
     """
@@ -42,6 +44,7 @@ class ThinkPlan:
     unlisted: int = 0
     approve: tuple[str, ...] = ()
     keep_bytes: int = KEEP_RESULTS_BYTES
+    compact_at: float = COMPACT_AT
     session: str = ""
     history: Mapping[str, Any] | None = None
 

@@ -6,7 +6,7 @@ called in between.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any
@@ -61,6 +61,12 @@ class History:
             exchanges = tuple(new if exchange.run == run else exchange for exchange in self.exchanges)
             return History(exchanges, self.summary)
         return History((*self.exchanges, new), self.summary).within(MAX_HISTORY_BYTES)
+
+    def condensed(self, old: Collection[Exchange], summary: str) -> History:
+        """The history with a summary in place of these exchanges and of the summary before."""
+        runs = {exchange.run for exchange in old}
+        exchanges = tuple(exchange for exchange in self.exchanges if exchange.run not in runs)
+        return History(exchanges, summary)
 
     def within(self, max_bytes: int) -> History:
         """The history without its oldest exchanges, until it has no more bytes; the last one stays."""

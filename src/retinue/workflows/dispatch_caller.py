@@ -143,6 +143,7 @@ def _make_choice(name: str, candidate: Candidate, skill_id: str, listing: Listin
         listing=candidate.id,
         keeps_keys=listing is not None and listing.keeps_keys,
         is_repeatable=skill is not None and skill.is_repeatable,
+        context_window=None if listing is None else listing.record.context_window,
     )
 
 

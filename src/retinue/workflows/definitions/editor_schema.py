@@ -140,11 +140,12 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "output": "JSON Schema of the answer; absent: text",
         "limits": "What may be used before the model has to answer",
         "parallel": "Calls at the same time",
-        "context": "What the model reads of large results",
+        "context": "How the conversation stays within what the model reads at once",
         "session": "Id of a session: the step begins with its earlier prompts and answers, with ${{ }}",
     },
     "ThinkContext": {
         "keep_results": "Bytes of text from which a result is kept as an artifact",
+        "compact_at": "Part of the model's window, 0.1 to 0.9, at which older turns are condensed",
     },
     "ThinkLimits": {
         "turns": "Requests to the model",

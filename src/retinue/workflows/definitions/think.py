@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
 
 from retinue.core.errors import InvalidParametersError, LimitedError, Problem
+from retinue.thinking.condensing import COMPACT_AT
 from retinue.thinking.large_results import KEEP_RESULTS_BYTES
 from retinue.thinking.toolbox import SEARCH
 from retinue.workflows.definitions.values import Duration, Name, StrictModel, parse_duration
@@ -50,13 +51,14 @@ class ThinkLimits(StrictModel):
 
 
 class ThinkContext(StrictModel):
-    """What the model reads of large results.
+    """How the conversation stays within the window of the model.
 
     A result with more than ``keep_results`` bytes of text is kept as an artifact, of which the model reads
-    parts.
+    parts. Older turns are condensed before the prompt takes more than ``compact_at`` of the window.
     """
 
     keep_results: int = Field(default=KEEP_RESULTS_BYTES, ge=1_000, le=1_000_000)
+    compact_at: float = Field(default=COMPACT_AT, ge=0.1, le=0.9)
 
 
 def read_extension(limited: LimitedError, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -86,6 +86,7 @@ async def make_plan(caller: Caller, origin: Origin, options: Think) -> ThinkPlan
         role=role,
         unlisted=max(0, len(offers) - MAX_LISTED),
         keep_bytes=options.context.keep_results,
+        compact_at=options.context.compact_at,
     )
 
 
