@@ -131,6 +131,22 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             ),
         ),
     ),
+    "Artifacts": (
+        Panel(
+            "Artifacts stored",
+            "bytes",
+            (
+                ("max(retinue_artifacts_stored_bytes)", "stored"),
+                ("max(retinue_artifacts_quota_bytes)", "quota"),
+            ),
+        ),
+        Panel("Number of artifacts", "short", (("max(retinue_artifacts)", "artifacts"),)),
+        Panel(
+            "Artifacts read per second",
+            "Bps",
+            ((f"sum(rate(retinue_artifacts_read_bytes_total{_RATE}))", "read"),),
+        ),
+    ),
     "Models": (
         Panel(
             "Tokens per second",

@@ -34,7 +34,7 @@ LONG = (
     "tests/workflows/durable/test_suite_resuming.py",
     "tests/doors/test_guard_stdio.py",
     "tests/doors/test_guard_matrix.py",
-    "tests/mcp/upstream/test_http_flood.py",
+    "tests/processes/test_http_flood.py",
     "tests/mcp/upstream/test_imports.py",
     "tests/cli/test_full_disk.py",
     "tests/crash/test_kills.py",

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 END_TO_END = (
     "tests/processes/test_access_process.py"
     "::test_an_agent_of_another_state_joins_by_a_token_and_is_called_through_the_hub",
+    "tests/processes/test_http_flood.py"
+    "::test_a_flood_of_the_stream_of_changes_is_read_slowly_and_marked_until_it_ends[comments]",
     "tests/processes/test_hub_process.py::test_a_killed_agent_is_started_again_by_its_supervisor",
     "tests/crash/test_programs.py::test_a_run_of_a_killed_hub_goes_on_at_the_next",
     "tests/interop/test_mcp_relay.py::test_a_client_lists_reads_and_calls_as_if_nobody_stood_between",

@@ -13,8 +13,8 @@ import pytest
 
 from tests.mcp.clients import connect, texts
 from tests.mcp.upstream.foreign_server import make_server
-from tests.mcp.upstream.test_http_flood import CHANGES, FLOODS, REASONS, end_flood, flooding
 from tests.processes.running import program
+from tests.processes.test_http_flood import CHANGES, FLOODS, REASONS, end_flood, flooding
 from tests.processes.test_http_limits import MIB, resident_bytes
 from tests.serving import serve_app
 

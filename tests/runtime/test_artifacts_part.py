@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import StateError
+from retinue.mesh.observing.metrics import Figures
 from retinue.parts.process import Tables
 from retinue.runtime.factories import state_artifacts
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.parts.artifacts import ArtifactsPart
 from retinue.settings import Settings
+from retinue.settings_tables import ArtifactTable
 from retinue.storage.artifacts.state_artifacts import StateArtifacts
 from retinue.storage.backup import back_up
 from retinue.storage.state import State
@@ -26,7 +28,7 @@ class FakeProcess:
 
     def __init__(self, kind: str, artifacts: StateArtifacts) -> None:
         self.kind = kind
-        self.tables = Tables([])
+        self.tables = Tables([ArtifactTable(quota_bytes=1_048_576)])
         self._artifacts = artifacts
 
     def get(self, kind: type) -> Any:
@@ -68,6 +70,26 @@ async def test_a_process_without_the_runs_deletes_nothing_that_they_may_hold(sta
             assert await artifacts.store.delete(artifact.digest, caller="ann") is not has_runs
             state.runs.unlink(missing_ok=True)
         artifacts.close()
+
+
+async def test_the_metrics_tell_what_is_stored_and_what_was_read(state: State) -> None:
+    async with HttpClient() as http:
+        artifacts = state_artifacts(Settings(), state, http)
+        async with ArtifactsPart().open(FakeProcess("hub", artifacts)) as opened:  # type: ignore[arg-type]
+            assert opened.figures is not None
+            before, after, damaged = Figures(), Figures(), Figures()
+            await opened.figures(before)
+            assert not artifacts.exists(), "a reading creates nothing"
+            artifact = await artifacts.save(bytes(5_000), caller="ann")
+            await artifact.read(0, 1_000)
+            await opened.figures(after)
+            artifacts.close()
+            state.artifacts.write_bytes(b"no database" * 1_000)
+            await opened.figures(damaged)
+    names = ("", "_stored_bytes", "_quota_bytes", "_read_bytes_total")
+    for figures, values in ((before, [0, 0, 1_048_576, 0]), (after, [1, 5_000, 1_048_576, 1_000])):
+        assert [figures.values[f"retinue_artifacts{name}"][()] for name in names] == values
+    assert "retinue_artifacts" not in damaged.values
 
 
 async def test_a_hub_deletes_what_nothing_holds_and_goes_on_after_a_failure(

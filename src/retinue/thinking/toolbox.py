@@ -142,11 +142,18 @@ class Toolbox:
     def __len__(self) -> int:
         return len(self._tools)
 
+    def copy(self) -> Toolbox:
+        """A toolbox with the same tools, to which others can be added."""
+        box = Toolbox(self.searches, self.links, self.reads)
+        box.add(self._tools.values())
+        return box
+
     def add(self, tools: Iterable[PinnedTool]) -> None:
         """Add tools behind the others."""
         for tool in tools:
+            if tool.name not in self._tools:
+                self._listed.append(tool.tool)
             self._tools[tool.name] = tool
-            self._listed.append(tool.tool)
 
     def note_links(self, text: str) -> None:
         """Let the model read the artifacts whose links are in a text that it reads."""

@@ -29,6 +29,8 @@ from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.definitions.loading import load_definition
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.events import EventTable, NewEvent
+from retinue.workflows.durable.executions import Executions
+from retinue.workflows.durable.executions_here import Execution
 from retinue.workflows.durable.hosted_table import HostedTable
 from retinue.workflows.durable.nodes import Lease
 from retinue.workflows.durable.retention import list_half_undone
@@ -37,8 +39,10 @@ from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode
 from retinue.workflows.runs.ports import Body, RunContext
-from retinue.workflows.runs.records import Origin, RunRequest
+from retinue.workflows.runs.records import Extension, Origin, RunRequest
+from tests.support.thinking import think
 from tests.workflows.runs.effects import counting
+from tests.workflows.runs.test_thinking import ThinkingEngine
 
 ASKED = RunRequest(name="test", definition={}, input=None)
 
@@ -451,6 +455,38 @@ async def test_an_execution_that_lost_its_run_without_knowing_emits_no_end_of_it
     assert kinds == ["run_started", "run_resumed", "run_finished"]
     await runs.aclose()
     database.close()
+
+
+async def test_a_run_that_is_reopened_at_once_has_the_event_of_the_end_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next execution begins before the last one has read the end that it recorded."""
+    ends, may_settle = list[Execution](), asyncio.Event()
+    settle = Executions._settle
+
+    async def settle_late(executions: Executions, *args: Any) -> None:
+        execution, _, task = args
+        await asyncio.wait([task])
+        ends.append(execution)
+        await may_settle.wait()
+        await settle(executions, *args)
+
+    engine = ThinkingEngine()
+    monkeypatch.setattr(Executions, "_settle", settle_late)
+    runs = open_at(tmp_path, body=Interpreter(engine.caller).run)
+    definition = load_definition(think(tools=["adder/*"], limits={"turns": 2}))
+    await Orchestrator(runs).start(definition, {}, run_id="r")
+    async with asyncio.timeout(20):
+        while not ends:
+            await asyncio.sleep(0.01)
+        await runs.extend("r", Extension("research", {"turns": 20}))
+        while len(ends) < 2:
+            await asyncio.sleep(0.01)
+    may_settle.set()
+    assert (await runs.finish("r")).get() == "the end"
+    kinds = [event.kind for event in await runs.list_events("r") if event.kind.startswith("run")]
+    assert kinds == ["run_started", "run_finished", "run_resumed", "run_finished"]
+    await runs.aclose()
 
 
 async def test_a_process_launches_the_engine_once(tmp_path: Path) -> None:

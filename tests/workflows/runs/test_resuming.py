@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -127,16 +127,38 @@ def is_retry(step: str) -> bool:
     return "@" in step
 
 
+@dataclass
+class Stops:
+    """The undisturbed run of a shape with its value, and those stopped in each of its calls."""
+
+    undisturbed: Interrupted
+    value: Any
+    interrupted: list[tuple[Interrupted, Any]]
+
+
+_stops: dict[str, Stops] = {}
+
+
+async def stop_everywhere(shape: str, open_runs: Open) -> Stops:
+    """The runs of a shape, made once for the tests that look at them."""
+    if shape not in _stops:
+        undisturbed = Interrupted(stop_at=0)
+        value = await undisturbed.run(SHAPES[shape], open_runs)
+        interrupted = [Interrupted(stop_at) for stop_at in range(1, undisturbed.begun + 1)]
+        values = [await engine.run(SHAPES[shape], open_runs) for engine in interrupted]
+        _stops[shape] = Stops(undisturbed, value, list(zip(interrupted, values, strict=True)))
+    return _stops[shape]
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_run_stopped_in_any_call_and_resumed_ends_the_same_and_repeats_nothing_done(
     shape: str, open_runs: Open
 ) -> None:
-    undisturbed = Interrupted(stop_at=0)
-    wanted = await undisturbed.run(SHAPES[shape], open_runs)
+    stops = await stop_everywhere(shape, open_runs)
+    undisturbed = stops.undisturbed
     assert undisturbed.begun > 2
-    for stop_at in range(1, undisturbed.begun + 1):
-        interrupted = Interrupted(stop_at)
-        assert await interrupted.run(SHAPES[shape], open_runs) == wanted, f"stopped in call {stop_at}"
+    for stop_at, (interrupted, value) in enumerate(stops.interrupted, 1):
+        assert value == stops.value, f"stopped in call {stop_at}"
         assert not interrupted.done - undisturbed.done
         assert all(is_retry(step) for step in undisturbed.done - interrupted.done)
         assert max(interrupted.done.values()) == 1
@@ -147,13 +169,10 @@ async def test_a_run_stopped_in_any_call_and_resumed_ends_the_same_and_repeats_n
 async def test_a_run_stopped_in_any_call_and_resumed_never_says_that_it_used_less_than_it_did(
     shape: str, open_runs: Open
 ) -> None:
-    undisturbed = Interrupted(stop_at=0)
-    await undisturbed.run(SHAPES[shape], open_runs)
-    spent, used = undisturbed.begun * (1 + FURTHER), undisturbed.calls
+    stops = await stop_everywhere(shape, open_runs)
+    spent, used = stops.undisturbed.begun * (1 + FURTHER), stops.undisturbed.calls
     assert used == spent or (SHAPES[shape].cuts_off and used is not None and used > spent)
-    for stop_at in range(1, undisturbed.begun + 1):
-        interrupted = Interrupted(stop_at)
-        await interrupted.run(SHAPES[shape], open_runs)
+    for interrupted, _ in stops.interrupted:
         assert interrupted.calls is not None
         assert interrupted.begun * (1 + FURTHER) <= interrupted.calls <= GIVEN
 

@@ -67,6 +67,12 @@ METRICS: Mapping[str, Metric] = {
         "counter", "Steps of runs that have ended in this process", ("outcome",)
     ),
     "retinue_schedules": Metric("gauge", "Schedules and triggers in the database, by status", ("status",)),
+    "retinue_artifacts": Metric("gauge", "Artifacts of the state folder"),
+    "retinue_artifacts_stored_bytes": Metric("gauge", "What these artifacts take of their quota"),
+    "retinue_artifacts_quota_bytes": Metric("gauge", "What all artifacts of the state folder may take"),
+    "retinue_artifacts_read_bytes_total": Metric(
+        "counter", "Bytes of artifacts that this process has read for others"
+    ),
     "retinue_nodes": Metric("gauge", "Living nodes of the database of the runs"),
     "retinue_lease_remaining_seconds": Metric("gauge", "How long the lease of this node still lasts"),
     "retinue_lease_losses_total": Metric("counter", "How often this node has lost its lease"),

@@ -15,6 +15,7 @@ from retinue.oci.registry import list_published
 from retinue.parts.installed import KNOWN_PARTS, find_installed_parts
 from retinue.parts.part import Check, Status
 from retinue.plugins import PARTS, list_plugins
+from retinue.runtime.checks.artifacts import check_artifacts
 from retinue.runtime.checks.children import check_environment
 from retinue.runtime.checks.hub import check_hub, check_list, check_ready
 from retinue.runtime.checks.machine import (
@@ -77,6 +78,7 @@ async def examine(
                 "runs",
                 "registry",
                 "signatures",
+                "artifacts",
                 *([] if address else ["hub"]),
             ]
             checks += [Check(name, "warn", "not checked", "fix the state folder first") for name in skipped]
@@ -86,6 +88,7 @@ async def examine(
             checks.append(await check_runs(settings, state))
             checks.append(await guarded("registry", lambda: check_layouts(home)))
             checks.append(await guarded("signatures", lambda: check_signatures(settings, state, home)))
+            checks.append(await guarded("artifacts", lambda: check_artifacts(settings, state, http)))
         hub_url = None
         if address or folder.status != "fail":
             hub_check, hub_url = await check_hub(state, address, settings, http)

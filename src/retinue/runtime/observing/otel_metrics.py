@@ -134,7 +134,7 @@ async def _as_coroutine(read: Callable[[], Awaitable[Figures]]) -> Figures:
 def otel_name(name: str) -> tuple[str, str]:
     """The name and unit of a metric in OpenTelemetry, which Prometheus turns back into its own."""
     shown, unit = name.replace("retinue_", "retinue.", 1).removesuffix("_total"), "1"
-    for suffix, symbol in (("_seconds", "s"), ("_dollars", "{USD}")):
+    for suffix, symbol in (("_seconds", "s"), ("_dollars", "{USD}"), ("_bytes", "By")):
         if shown.endswith(suffix):
             shown, unit = shown.removesuffix(suffix), symbol
     return shown, unit

@@ -12,10 +12,12 @@ from starlette.types import ASGIApp
 
 from retinue.core.artifact_links import PATH
 from retinue.core.errors import RetinueError
+from retinue.mesh.observing.metrics import Figures
 from retinue.parts.lazy import LazyApp
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.serving import end_task
+from retinue.settings_tables import ArtifactTable
 from retinue.storage.artifacts.state_artifacts import StateArtifacts
 
 FIRST_S = 60.0
@@ -45,6 +47,7 @@ class ArtifactsPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         artifacts = process.get(StateArtifacts)
+        quota_bytes = process.tables.get(ArtifactTable).quota_bytes
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
@@ -57,6 +60,7 @@ class ArtifactsPart(Part):
         yield Opened(
             routes=_make_routes(artifacts),
             any_media_type=(PATH,),
+            figures=lambda figures: _put_figures(figures, artifacts, quota_bytes),
             running=running if process.kind == "hub" else None,
         )
 
@@ -71,6 +75,20 @@ class ArtifactsPart(Part):
                 await artifacts.store.collect()
             except RetinueError as error:
                 _log.warning("artifacts not deleted", error=error.message)
+
+
+async def _put_figures(figures: Figures, artifacts: StateArtifacts, quota_bytes: int) -> None:
+    """Count the artifacts; an index that cannot be read has no figures of its contents."""
+    figures.put("retinue_artifacts_quota_bytes", quota_bytes)
+    read_bytes = 0 if artifacts.made is None else artifacts.made.read_bytes
+    figures.put("retinue_artifacts_read_bytes_total", read_bytes)
+    try:
+        count, stored_bytes = await artifacts.store.measure() if artifacts.exists() else (0, 0)
+    except RetinueError as error:
+        _log.warning("artifacts not counted", error=error.message)
+        return
+    figures.put("retinue_artifacts", count)
+    figures.put("retinue_artifacts_stored_bytes", stored_bytes)
 
 
 def _make_routes(artifacts: StateArtifacts) -> Sequence[BaseRoute]:

@@ -80,6 +80,8 @@ class StoredArtifacts:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.limits = limits
+        self.read_bytes = 0
+        """How many bytes were read by this process."""
         self._index = index
         self._blobs = blobs
         self._find_held = find_held
@@ -156,6 +158,7 @@ class StoredArtifacts:
         if start < last:
             async with aclosing(self._blobs.open(digest, max(0, start), last)) as pieces:
                 async for piece in pieces:
+                    self.read_bytes += len(piece)
                     yield piece
 
     async def export(self, artifact: Artifact, path: str | PathLike[str]) -> Path:

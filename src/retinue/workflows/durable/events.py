@@ -79,7 +79,7 @@ class EventTable:
             if not batch:
                 return
             try:
-                await self._database.write(lambda connection: self._insert(connection, batch))
+                await self._database.write(lambda connection: self.insert(connection, batch))
             except BaseException:
                 self._waiting = batch + self._waiting
                 raise
@@ -150,7 +150,13 @@ class EventTable:
             except StateError as error:
                 _log.warning("events wait for their database", error=error.message)
 
-    def _insert(self, connection: sa.Connection, batch: Sequence[NewEvent]) -> None:
+    def count_resumed(self, connection: sa.Connection, run_id: str) -> int:
+        """How many executions of a run have continued it."""
+        query = f"SELECT count(*) FROM {self._database.events} WHERE run_id = :id AND kind = 'run_resumed'"  # noqa: S608
+        return int(connection.execute(sa.text(query), {"id": run_id}).scalar_one())
+
+    def insert(self, connection: sa.Connection, batch: Sequence[NewEvent]) -> None:
+        """Write events within a transaction of the caller."""
         database = self._database
         roots = sorted({event.root for event in batch})
         if not database.is_sqlite:

@@ -275,7 +275,7 @@ class DurableRuns:
         elif row.record.is_half_undone:
             row.check_journal()
             executor = (await self.launch()).lease.executor
-            await self._database.write(self._request_undo, run_id, executor)
+            await self._database.write(self._request_undo, row, executor)
         return await self.get(run_id)
 
     async def extend(self, run_id: str, extension: Extension) -> RunRecord:
@@ -283,7 +283,7 @@ class DurableRuns:
         if row.record.is_extendable:
             row.check_journal()
             executor = (await self.launch()).lease.executor
-            await self._database.write(self._extend, run_id, executor, extension)
+            await self._database.write(self._extend, row, executor, extension)
         return await self.get(run_id)
 
     async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:
@@ -386,15 +386,24 @@ class DurableRuns:
             _log.warning("events lost", error=error.message)
         self._database.close()
 
-    def _request_undo(self, connection: sa.Connection, run_id: str, executor: str) -> None:
+    def _request_undo(self, connection: sa.Connection, row: RunRow, executor: str) -> None:
         """Queue a failed run, and count the request; nothing if another process has just done so."""
-        if self._database.client.reopen(connection, run_id, executor):
-            self._signals.insert(connection, run_id, UNDO_REQUEST, None)
+        if self._reopen(connection, row, executor):
+            self._signals.insert(connection, row.record.id, UNDO_REQUEST, None)
 
-    def _extend(self, connection: sa.Connection, run_id: str, executor: str, extension: Extension) -> None:
+    def _extend(self, connection: sa.Connection, row: RunRow, executor: str, extension: Extension) -> None:
         """Queue a run that a limit ended, with its new limits; nothing if another process has done so."""
-        if self._database.client.reopen(connection, run_id, executor):
-            self._signals.insert(connection, run_id, EXTENSION, extension.to_json())
+        if self._reopen(connection, row, executor):
+            self._signals.insert(connection, row.record.id, EXTENSION, extension.to_json())
+
+    def _reopen(self, connection: sa.Connection, row: RunRow, executor: str) -> bool:
+        """Queue a run that has ended; False if another process has just done so."""
+        if not self._database.client.reopen(connection, row.record.id, executor):
+            return False
+        # The next execution may begin before the last one has emitted the end that it recorded.
+        resumed = self._events.count_resumed(connection, row.record.id)
+        self._events.insert(connection, [end_of(row, resumed)])
+        return True
 
     def _give_up_undo(self, connection: sa.Connection, run_id: str) -> None:
         """Cancel a half-undone run; should it be resumed, it undoes its remaining steps."""
