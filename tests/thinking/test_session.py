@@ -27,7 +27,7 @@ def test_long_texts_are_cut_and_the_oldest_exchanges_go_first() -> None:
     for number in range(10):
         history = history.with_exchange(f"r{number}", f"{number}", "ä" * 10_000)
     assert history.size_bytes <= MAX_HISTORY_BYTES
-    assert [exchange.prompt for exchange in history.exchanges] == ["8", "9"]
+    assert [exchange.prompt for exchange in history.exchanges] == ["7", "8", "9"]
     assert all(exchange.size_bytes < MAX_TEXT_BYTES + 100 for exchange in history.exchanges)
     assert "[cut: 20,000 bytes in all]" in history.exchanges[0].answer
 

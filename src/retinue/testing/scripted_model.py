@@ -40,8 +40,12 @@ from retinue.thinking.completion import (
     ToolMessage,
     UserMessage,
 )
+from retinue.thinking.condensing import CONDENSE
 
 PROVIDER = "scripted"
+NOTES = "These are the notes."
+"""The summary of older turns that a loop asks for."""
+
 _MARK = "script"
 """The member of a reply's history that says which turn it was."""
 
@@ -161,6 +165,8 @@ class ScriptedReplies:
         request = prompt.conversation or _ask(prompt)
         if prompt.conversation is not None:
             self.requests.append(request)
+        if request.system == CONDENSE:
+            return self._condense(prompt)
         number, place = self._find_place(request)
         digest = orjson.dumps(request.to_json())
         self._attempts[digest] = attempt = self._attempts.get(digest, 0) + 1
@@ -179,6 +185,12 @@ class ScriptedReplies:
             raise ModelError(self._spec.name, "unavailable", "the answer ended before it was complete")
         completion = reply if prompt.conversation is not None else None
         return ModelReply(reply.text, usage, reply.model, reply.finish == "length", completion)
+
+    def _condense(self, prompt: ModelPrompt) -> ModelReply:
+        """The reply to a request for a summary, which is no turn of a script."""
+        usage = Usage(prompt.most_tokens * 3 // 4, NOTES.count(" ") + 1)
+        reply = CompletionReply(NOTES, (), "stop", self._spec.asks_model, PROVIDER)
+        return ModelReply(NOTES, usage, reply.model, False, reply)
 
     def _find_place(self, request: CompletionRequest) -> tuple[int, int]:
         """The number of the script, and the number of the turn in it."""

@@ -224,6 +224,7 @@ def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent], artifacts:
             roles=roles,
             score=max((scores.get(CAPABILITIES[role], 0.0) for role in roles), default=None),
             described=skill,
+            context_window=record.context_window,
         )
 
 

@@ -102,7 +102,7 @@ class Conversation:
         return estimate_request(self.system, self._size, tools, self.plan.output)
 
     def count_tokens(self, tools: Sequence[Tool]) -> int:
-        """How many tokens the prompt of the next request has, by what the provider counted of the last one."""
+        """How many tokens the next prompt has, by what the provider counted of the last one."""
         estimate = self.estimate(tools)
         return estimate if self._counted is None else estimate - self._counted[1] + self._counted[0]
 

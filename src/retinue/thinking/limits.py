@@ -111,12 +111,18 @@ class Spent:
     def ask_for(self, left: Allowance, prompt_tokens: int, *, is_last: bool = False) -> tuple[int, Allowance]:
         """The longest answer of the next request, and what it may spend with its prompt."""
         answer = max(1, min(ANSWER_TOKENS, _room(left, prompt_tokens, is_last=is_last)))
+        return answer, self.reserve(left, prompt_tokens, answer)
+
+    def reserve(self, left: Allowance, prompt_tokens: int, answer_tokens: int) -> Allowance:
+        """What a request with an answer of at most so many tokens may spend."""
         money = None
         if left.microdollars is not None and self.microdollars_a_token:
-            money = self._cost(prompt_tokens, answer)
-        return answer, Allowance(prompt_tokens + answer, money)
+            money = self._cost(prompt_tokens, answer_tokens)
+        return Allowance(prompt_tokens + answer_tokens, money)
 
-    def may_condense(self, left: Allowance, prompt_tokens: int, answer_tokens: int, later_tokens: int) -> bool:
+    def may_condense(
+        self, left: Allowance, prompt_tokens: int, answer_tokens: int, later_tokens: int
+    ) -> bool:
         """Whether a summary fits, and a request and a last one with ``later_tokens`` of prompt after it."""
         rest = Allowance(
             None if left.tokens is None else left.tokens - prompt_tokens - answer_tokens,

@@ -16,8 +16,8 @@ import orjson
 MAX_TEXT_BYTES = 16_000
 """Of a longer prompt or answer the beginning is kept."""
 
-MAX_HISTORY_BYTES = 40_000
-"""A larger history loses its oldest exchanges."""
+MAX_HISTORY_BYTES = 64_000
+"""A larger history loses its oldest exchanges, if it was not condensed before."""
 
 
 def session_key(rights: Sequence[str], place: Sequence[str], session: str) -> str:

@@ -28,8 +28,8 @@ class Choice:
     role; ``available`` is false for one that was asked for by name and does not answer; ``listing`` is its
     place in the directory of the process that chose it, None in the runs of earlier releases; ``warning`` is
     what callers of a deprecated version are told. ``keeps_keys`` = the agent answers a repeated idempotency
-    key with its first outcome; ``is_repeatable`` = the skill may be executed twice, as its author says. ``context_window`` = how
-    many tokens a model agent reads at once.
+    key with its first outcome; ``is_repeatable`` = the skill may be executed twice, as its author says.
+    ``context_window`` = how many tokens a model agent reads at once.
     """
 
     agent: str

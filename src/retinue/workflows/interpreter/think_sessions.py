@@ -29,17 +29,23 @@ async def with_history(frame: Frame, plan: ThinkPlan, session: str | None, path:
     return replace(plan, session=key, history=await store.find(key))
 
 
-async def remember(frame: Frame, plan: ThinkPlan, answer: Any, path: str, turn: str) -> None:
+async def remember(frame: Frame, plan: ThinkPlan, history: History, answer: Any, turn: str) -> None:
     """Add the prompt of a plan and its answer to the session; nothing without one.
 
-    A session that cannot be written is a warning in the events of the run, because the answer is there.
+    ``history`` is what the run began with, after it was condensed. A session that cannot be written is a
+    warning in the events of the run, because the answer is there.
     """
     if not plan.session:
         return
-    run = frame.name(path)
+    run = frame.name(turn.rpartition("/")[0])
+    begun = History.from_json(plan.history)
+    condensed = [exchange for exchange in begun.exchanges if exchange not in history.exchanges]
 
     def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        return History.from_json(stored).with_exchange(run, plan.prompt, text_of(answer)).to_json()
+        current = History.from_json(stored)
+        if condensed:
+            current = current.condensed(condensed, history.summary)
+        return current.with_exchange(run, plan.prompt, text_of(answer)).to_json()
 
     async def effect() -> None:
         store = await _open(frame)
