@@ -77,7 +77,7 @@ async def test_what_was_condensed_is_among_the_steps_and_in_the_budget() -> None
         event for event in run.events if event.step == "research/condense-1" and event.kind == "step_started"
     ]
     shown = event.facts["input"]
-    assert shown["condenses"] == "6 messages"
+    assert shown["condenses"] == "10 messages"
     assert (shown["window_tokens"], shown["window"]) == (8_000, "card of the model")
     assert shown["prompt_tokens"] > 5_600
     spent = [
