@@ -18,7 +18,7 @@ from retinue.core.call import TextPiece
 from retinue.core.json_values import text_of
 from retinue.core.parts import without_bytes
 from retinue.core.usage import sum_usages
-from retinue.thinking.results import CUT
+from retinue.thinking.large_results import CUT
 from retinue.thinking.toolbox import FIND_SKILLS
 
 Json = dict[str, Any]
