@@ -60,7 +60,7 @@ async def test_older_turns_are_condensed_and_each_request_fits_into_the_window()
     last = model.requests[-1]
     first, notes, *rest = last.messages
     assert first.to_json()["content"][0]["text"] == "Do it"
-    assert f"\n{NOTES}\n" in notes.to_json()["content"][0]["text"]
+    assert f"\n{NOTES} " in notes.to_json()["content"][0]["text"]
     assert isinstance(rest[0], AssistantMessage)
     assert isinstance(rest[-1], ToolMessage)
     assert "page 11 " in str(rest[-1].to_json())
@@ -119,7 +119,7 @@ async def test_without_a_summary_the_run_goes_on_with_the_end_of_the_turns(reaso
     model = ScriptedModel(*read_pages(7), context_window=8_000)
     replies = model._model
 
-    def fail(prompt: Any) -> Any:
+    def fail(*_: Any) -> Any:
         raise ModelError("scripted", reason, "no")
 
     replies._condense = fail  # type: ignore[method-assign]

@@ -80,9 +80,9 @@ async def read_results(
 
     async def effect() -> Any:
         rows: list[Any] = []
-        for reading in readings:
+        for call, reading in zip(calls, readings, strict=True):
             part = reading if isinstance(reading, str) else await _read(frame.tools.artifacts, reading)
-            rows.append({"problem": part} if isinstance(part, str) else as_json(part))
+            rows.append({"call": call.id, **({"problem": part} if isinstance(part, str) else as_json(part))})
         return {"parts": rows}
 
     what = "; ".join(_describe(call) for call in calls)
