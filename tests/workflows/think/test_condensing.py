@@ -10,7 +10,7 @@ import pytest
 from retinue import Agent
 from retinue.core.errors import ModelError
 from retinue.testing import ModelTurn, ScriptedModel, WorkflowRun, run_workflow
-from retinue.testing.scripted_model import NOTES
+from retinue.testing.scripted_model import NOTES, ScriptedReplies
 from retinue.thinking.completion import AssistantMessage, CompletionRequest, ToolMessage
 from retinue.thinking.condensing import CONDENSE
 from retinue.workflows.sessions import MemorySessions
@@ -115,14 +115,14 @@ async def test_compact_at_is_the_part_of_the_window() -> None:
 
 
 @pytest.mark.parametrize("reason", ["refused", "too_long", "empty"])
-async def test_without_a_summary_the_run_goes_on_with_the_end_of_the_turns(reason: Any) -> None:
-    model = ScriptedModel(*read_pages(7), context_window=8_000)
-    replies = model._model
-
+async def test_without_a_summary_the_run_goes_on_with_the_end_of_the_turns(
+    reason: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: Any) -> Any:
         raise ModelError("scripted", reason, "no")
 
-    replies._condense = fail  # type: ignore[method-assign]
+    monkeypatch.setattr(ScriptedReplies, "_condense", fail)
+    model = ScriptedModel(*read_pages(7), context_window=8_000)
     run = await run_workflow(think(tools=["read"]), agents=[model, make_reader()])
     assert run.get() == "Read."
     text = str(model.requests[-1].messages[1].to_json())
