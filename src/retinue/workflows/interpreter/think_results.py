@@ -86,7 +86,7 @@ async def read_results(
         return {"parts": rows}
 
     what = "; ".join(_describe(call) for call in calls)
-    facts = {"kind": "read", "message": what[:200], "below": "/read"}
+    facts = {"kind": "read", "message": what[:200], "below": ""}
     outcome = await frame.context.step(f"{turn}/read", effect, timeout_s=READ_S, facts=facts)
     if outcome.fault is not None:
         return [refuse(call, f"It cannot be read: {outcome.fault.message}") for call in calls]

@@ -51,7 +51,7 @@ async def remember(frame: Frame, plan: ThinkPlan, history: History, answer: Any,
         store = await _open(frame)
         await store.change(plan.session, frame.context.run_id.partition("/")[0], change)
 
-    facts = {"kind": "session", "below": "/session"}
+    facts = {"kind": "session", "below": ""}
     await frame.context.step(f"{turn}/session", effect, timeout_s=SESSION_S, facts=facts)
 
 
