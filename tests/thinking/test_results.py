@@ -13,7 +13,7 @@ from hypothesis import given
 from retinue.core.call import Part
 from retinue.core.parts import render_parts, value_of_parts
 from retinue.thinking.completion import ToolCall, ToolResult
-from retinue.thinking.large_results import CUT, KEEP_RESULTS_BYTES, cut_value, find_large_text
+from retinue.thinking.large_results import CUT, KEEP_RESULTS_BYTES, cut_value, is_large, write_text
 from retinue.thinking.results import (
     close_calls,
     is_unknown,
@@ -73,8 +73,8 @@ LINK = {"artifact": f"sha256:{'a' * 64}", "size": 1, "media_type": "text/plain",
 
 @pytest.mark.parametrize("value", ["x" * 20_000_000, list(range(2_000_000))])
 def test_of_a_large_result_the_model_reads_its_beginning_its_size_its_shape_and_its_link(value: Any) -> None:
-    whole = find_large_text(value)
-    assert whole is not None
+    assert is_large(value)
+    whole = write_text(value)
     cut = cut_value(value, whole, KEEP_RESULTS_BYTES, LINK)
     assert cut[CUT]["size_bytes"] == len(whole) > 10_000_000
     text = text_of(render_result(CALL, "a/b", cut))
@@ -86,17 +86,17 @@ def test_of_a_large_result_the_model_reads_its_beginning_its_size_its_shape_and_
 
 def test_a_large_value_is_kept_as_json_with_lines() -> None:
     rows = [{"id": n, "name": "x" * 50} for n in range(1_000)]
-    whole = find_large_text({"rows": rows})
-    assert whole is not None
+    whole = write_text({"rows": rows})
     assert orjson.loads(whole) == {"rows": rows}
     assert len(whole.splitlines()) == 1_004
     assert orjson.loads(whole.splitlines()[2].rstrip(",")) == rows[0]
 
 
 def test_a_result_that_is_small_enough_and_an_image_stay() -> None:
-    assert find_large_text({"a": "x" * 1_000}) is None
-    assert find_large_text({"a": "x" * 1_000}, 1_000) is not None
-    assert find_large_text(value_of_parts(None, [Part.image(b"\0" * 50_000)])) is None
+    assert not is_large({"a": "x" * 1_000})
+    assert is_large({"a": "x" * 1_000}, 1_000)
+    assert is_large("ä" * 600, 1_000)
+    assert not is_large(value_of_parts(None, [Part.image(b"\0" * 50_000)]))
 
 
 @pytest.mark.parametrize("cut", [None, {}, {"head": 3, "shape": "s", "size_bytes": 3}, {"head": "x"}])

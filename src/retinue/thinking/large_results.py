@@ -29,20 +29,25 @@ _LINE_BYTES = 1_000
 _MAX_LEVELS = 8
 
 
-def find_large_text(value: Any, max_bytes: int = KEEP_RESULTS_BYTES) -> str | None:
-    """The whole text of a value that is larger than ``max_bytes``; None for one that is recorded as it is.
+def is_large(value: Any, max_bytes: int = KEEP_RESULTS_BYTES) -> bool:
+    """Whether a value has more text than a run records.
 
     Images and files are no text: their own limit holds.
     """
     if find_parts(value):
-        return None
+        return False
     if isinstance(value, str):
-        return value if len(value.encode("utf-8", "surrogatepass")) > max_bytes else None
-    return _write_json(value, _MAX_LEVELS) if len(orjson.dumps(value)) > max_bytes else None
+        return len(value) > max_bytes or len(value.encode("utf-8", "surrogatepass")) > max_bytes
+    return len(orjson.dumps(value)) > max_bytes
+
+
+def write_text(value: Any) -> str:
+    """The text of a large value: a text itself, others as JSON that can be read by lines."""
+    return value if isinstance(value, str) else _write_json(value, _MAX_LEVELS)
 
 
 def _write_json(value: Any, levels: int) -> str:
-    """A value as JSON that can be read by lines: each member of a large object or list has its own."""
+    """JSON in which each member of a large object or list has a line of its own."""
     text = orjson.dumps(value).decode()
     if not levels or len(text) <= _LINE_BYTES:
         return text

@@ -15,7 +15,7 @@ from retinue.core.call import Outcome
 from retinue.core.errors import RetinueError
 from retinue.mesh.artifacts import Artifact, ArtifactStore
 from retinue.thinking.completion import ToolCall, ToolResult
-from retinue.thinking.large_results import cut_value, find_large_text
+from retinue.thinking.large_results import cut_value, is_large, write_text
 from retinue.thinking.read_tool import (
     READ_RESULT,
     KnownLinks,
@@ -40,10 +40,10 @@ _NOT_TEXT = "it is no text in UTF-8"
 async def keep_result(frame: Frame, skill: str, outcome: Outcome, keep_bytes: int) -> Outcome:
     """What of the outcome of a call is recorded in the run: of a large result the beginning and a link."""
     value = outcome.value
-    # in a thread, because a result may have many megabytes
-    text = await asyncio.to_thread(find_large_text, value, keep_bytes)
-    if text is None:
+    if not is_large(value, keep_bytes):
         return outcome
+    # in a thread, because it may have many megabytes
+    text = await asyncio.to_thread(write_text, value)
     link, problem = None, ""
     if (store := frame.tools.artifacts) is not None:
         try:
