@@ -17,6 +17,7 @@ from retinue.hub.asking import add_query_skill
 from retinue.hub.drafts import StoreWorkflow, add_draft_skills
 from retinue.hub.known_skills import KnownSkills
 from retinue.hub.orchestration.answer_cache import AnswerCache
+from retinue.hub.orchestration.auto_choice import AutoChoice
 from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.execution import Orchestration
 from retinue.hub.orchestration.roster import Roster
@@ -179,6 +180,7 @@ def hub_agent(
     roster = Roster(directory, track, access)
     known_skills = KnownSkills(mesh.lookup, access, mesh.caller)
     starter = RunStarter(orchestrator, library, run_access, known_skills, workflows.progress)
+    auto = AutoChoice(mesh.caller, directory, search, roster, access)
     cache = AnswerCache()
     orchestration = Orchestration(
         starter,
@@ -187,6 +189,7 @@ def hub_agent(
         roster,
         run_access,
         access,
+        auto=auto,
         cache=cache,
         conversations=conversations,
     )
@@ -197,7 +200,7 @@ def hub_agent(
     add_search_skills(agent, directory, search, access)
     add_query_skill(agent, directory, agent_search, track, access)
     add_draft_skills(agent, library, known_skills, workflows.store)
-    add_start_skill(agent, starter)
+    add_start_skill(agent, starter, auto)
     add_run_skills(agent, orchestrator.runs, run_access, workflows.progress)
     add_agent_resources(agent, directory, stats_of, access)
     prompts = WorkflowPrompts(agent, library)

@@ -23,6 +23,7 @@ from retinue.core.errors import (
     UnknownRunError,
 )
 from retinue.hub.known_skills import KnownSkills
+from retinue.hub.orchestration.auto_choice import AutoChoice
 from retinue.hub.run_access import RunAccess, reject_limited
 from retinue.mesh.permissions import covers
 from retinue.workflows.definitions.definition import Definition
@@ -30,7 +31,7 @@ from retinue.workflows.definitions.loading import INLINE, Loaded, load
 from retinue.workflows.definitions.overrides import apply_overrides
 from retinue.workflows.definitions.step_checks import iterate_places
 from retinue.workflows.library import Library, bundle, is_run_as_mesh
-from retinue.workflows.orchestrator import AUTO, Orchestrator, Selection, choose_workflow
+from retinue.workflows.orchestrator import AUTO, Orchestrator, Selection
 from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.ports import Runs
 from retinue.workflows.runs.records import MESH_SCOPES, Origin, RunRecord, as_json, check_run_id
@@ -198,7 +199,7 @@ class RunStarter:
         return StartedRun(record, run) if is_own else None
 
 
-def add_start_skill(agent: Agent, starter: RunStarter) -> None:
+def add_start_skill(agent: Agent, starter: RunStarter, auto: AutoChoice) -> None:
     """Add the skill that starts a run and returns at once."""
 
     @agent.skill
@@ -216,7 +217,7 @@ def add_start_skill(agent: Agent, starter: RunStarter) -> None:
         with ctx.entrust() as outgoing:
             outgoing.record_usage(0)
             reject_limited(ctx.principal)
-            choice = choose_workflow(_prompt_of(input)) if workflow == AUTO else None
+            choice = await auto.choose(_prompt_of(input), ctx.principal) if workflow == AUTO else None
             loaded = await starter.load(choice.workflow if choice else workflow)
             started = await starter.start(
                 loaded,

@@ -31,6 +31,7 @@ Complexity = Literal["low", "medium", "high"]
 
 
 AUTO = "auto"
+DIRECT = "direct"
 
 
 _ORDER: tuple[Complexity, ...] = ("low", "medium", "high")
@@ -93,7 +94,7 @@ RULES: tuple[Rule, ...] = (
         _words("implement", "build", "creat", "develop", "migrat", "refactor", "write"),
         complexity="medium",
     ),
-    Rule("direct", "it is one simple task"),
+    Rule(DIRECT, "it is one simple task"),
 )
 """The rules in the order in which they are asked; the last one always fits."""
 
@@ -127,14 +128,14 @@ def choose_workflow(prompt: str, *, parallel: bool | None = None, rules: Sequenc
             continue
         if rule.pattern is None or rule.pattern.search(prompt):
             return Selection(rule.workflow, rule.because, complexity, words, lines)
-    return Selection("direct", "no rule fits", complexity, words, lines)
+    return Selection(DIRECT, "no rule fits", complexity, words, lines)
 
 
 def select_for_role(prompt: str, role: str) -> Selection:
     """The workflow for a prompt where the role of the agent is asked for: one agent in this role."""
     words, lines = len(prompt.split()), prompt.count("\n") + 1
     because = f"the role {role} was asked for"
-    return Selection("direct", because, measure_complexity(words, lines), words, lines)
+    return Selection(DIRECT, because, measure_complexity(words, lines), words, lines)
 
 
 def measure_complexity(words: int, lines: int) -> Complexity:

@@ -27,12 +27,15 @@ from retinue.core.errors import (
     UnknownAgentError,
 )
 from retinue.hub.orchestration.answer_cache import AnswerCache
+from retinue.hub.orchestration.auto_choice import AutoChoice
 from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.requests import (
     OrchestrationRequest,
     apply_options,
+    list_open_models,
     list_open_roles,
     prefer_agent,
+    prefer_model,
     set_role,
     shape_input,
 )
@@ -48,7 +51,7 @@ from retinue.mesh.permissions import Access
 from retinue.workflows.caller import Caller, cache_key
 from retinue.workflows.definitions.definition import AUTO, Definition, iterate_steps, list_calls
 from retinue.workflows.definitions.loading import Loaded
-from retinue.workflows.orchestrator import Selection, choose_workflow, select_for_role
+from retinue.workflows.orchestrator import Selection, select_for_role
 from retinue.workflows.runs.records import RunRecord
 
 Json = dict[str, Any]
@@ -107,6 +110,7 @@ class Orchestration:
         run_access: RunAccess,
         access: Access,
         *,
+        auto: AutoChoice,
         cache: AnswerCache,
         conversations: NamedConversations,
     ) -> None:
@@ -116,6 +120,7 @@ class Orchestration:
         self._roster = roster
         self._run_access = run_access
         self._access = access
+        self._auto = auto
         self._cache = cache
         self._conversations = conversations
         self._flights: dict[str, _Flight] = {}
@@ -184,7 +189,9 @@ class Orchestration:
         if workflow == AUTO:
             role = None if request.role == AUTO else parse_role(request.role)
             choice = (
-                choose_workflow(request.prompt, parallel=request.parallel)
+                await self._auto.choose(
+                    request.prompt, ctx.principal, agent=request.agent, parallel=request.parallel
+                )
                 if role is None
                 else select_for_role(request.prompt, role)
             )
@@ -239,6 +246,12 @@ class Orchestration:
                     members = await self._roster.list_with_role(role, principal)
                     reason = next((member.reason for member in members if member.name == agent), None)
                     lacks[role] = f"{agent} is not available" + (f": {reason}" if reason else "")
+        if list_open_models(definition):
+            problem = await self._auto.find_model_problem(agent, principal)
+            if problem is None:
+                definition = prefer_model(definition, agent)
+            else:
+                lacks["model"] = problem
         warnings = [
             f"preferred agent {agent}: {reason}; another one was chosen"
             for reason in dict.fromkeys(lacks.values())
@@ -253,6 +266,9 @@ class Orchestration:
         """Fail before the run starts if a role has no agent; the error lists all remedies."""
         if plan.request.overrides or plan.definition.runs_as != "caller":
             return  # other agents, or other rights, than the definition and the caller tell
+        if plan.request.run is None:
+            for model in list_open_models(plan.definition):
+                await self._auto.check_model(model, principal)
         for role in list_open_roles(plan.definition, plan.request.role):
             try:
                 await self._caller.list_role(role, (), principal.scopes, principal.id)
@@ -437,7 +453,7 @@ class Orchestration:
 def _has_effects(definition: Definition) -> bool:
     """Whether a workflow may do more than ask: it calls skills, or waits for people."""
     steps = iterate_steps(definition.steps)
-    return any(step.kind in ("skill", "wait_for", "workflow") for step in steps)
+    return any(step.kind in ("skill", "think", "wait_for", "workflow") for step in steps)
 
 
 def _is_same(record: RunRecord, plan: _Plan) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from retinue.core.text import fence
+from retinue.mesh.directory.routing import CAPABILITIES
 from retinue.workflows.definitions.definition import (
     AUTO,
     DEFAULT_ROLE,
@@ -86,6 +87,16 @@ def list_open_roles(definition: Definition, role: str) -> list[str]:
     return list(dict.fromkeys(roles))
 
 
+def list_open_models(definition: Definition) -> list[str | None]:
+    """The models of steps ``think``, as written, that are chosen when the steps run."""
+    models = [step.think.model for step in iterate_steps(definition.steps) if step.think is not None]
+    return [model for model in models if _is_open_model(model)]
+
+
+def _is_open_model(model: str | None) -> bool:
+    return is_open(model) or model in CAPABILITIES
+
+
 def is_open(agent: str | None) -> bool:
     """Whether a step leaves the choice of its agent open, as far as its definition tells."""
     return agent is None or agent == AUTO or _EXPRESSION in agent
@@ -101,10 +112,12 @@ def role_of(written: str | None, asked: str) -> str:
 def set_role(definition: Definition, role: str) -> Definition | None:
     """The definition with another role where all its calls have one and the same; None for others."""
     steps = list(iterate_steps(definition.steps))
-    if len(steps) != 1 or steps[0].kind not in ("role", "parallel"):
+    if len(steps) != 1 or steps[0].kind not in ("role", "parallel", "think"):
         return None
     step = steps[0]
-    if step.parallel is not None:
+    if step.think is not None:
+        changed = step.model_copy(update={"think": step.think.model_copy(update={"model": role})})
+    elif step.parallel is not None:
         if not step.asks_agents:
             return None
         changed = step.model_copy(update={"parallel": step.parallel.model_copy(update={"role": role})})
@@ -120,6 +133,18 @@ def prefer_agent(definition: Definition, agent: str, roles: frozenset[str], role
         if step.kind == "role" and is_open(step.agent) and role_of(step.role, role) in roles:
             return step.model_copy(update={"agent": agent.replace(_EXPRESSION, f"${_EXPRESSION}")})
         return step
+
+    return _map_steps(definition, change)
+
+
+def prefer_model(definition: Definition, agent: str) -> Definition:
+    """The definition with this model in each step ``think`` whose model is open."""
+
+    def change(step: Step) -> Step:
+        if step.think is None or not _is_open_model(step.think.model):
+            return step
+        model = agent.replace(_EXPRESSION, f"${_EXPRESSION}")
+        return step.model_copy(update={"think": step.think.model_copy(update={"model": model})})
 
     return _map_steps(definition, change)
 

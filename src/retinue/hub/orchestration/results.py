@@ -19,6 +19,7 @@ METADATA_KEY = "lexical/metadata"
 """In ``_meta`` of an MCP result: typed clients drop the seed's own place for the metadata."""
 
 _CALLS = ("call", "review")
+_ASKED = (*_CALLS, "model")
 _ALMOST = 0.95
 
 
@@ -111,7 +112,7 @@ def read_run(events: Iterable[RunEvent], steps: Iterable[StepRecord]) -> RunFact
     by_role: dict[str, dict[str, None]] = {}
     for event in events:
         agent = event.facts.get("agent")
-        if event.facts.get("kind") not in _CALLS or not isinstance(agent, str):
+        if event.facts.get("kind") not in _ASKED or not isinstance(agent, str):
             continue
         asked.setdefault(agent)
         if event.kind == "step_finished" and "error" not in event.facts:

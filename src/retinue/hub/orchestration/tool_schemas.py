@@ -22,7 +22,7 @@ MAX_NAMES = 20
 """Agents and workflows that an enum lists beyond the seed's, because each takes room in the list of tools."""
 
 AGENTS = ("auto", "claude", "gemini")
-WORKFLOWS = ("auto", "direct", "plan-execute", "competitive", "iterative")
+WORKFLOWS = ("auto", "direct", "plan-execute", "competitive", "iterative", "think")
 ROLES = ("auto", "plan", "execute", "review")
 
 
@@ -46,7 +46,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "execute_task": "Plan and execute a task (earlier form of orchestrate)",
 }
 
-_RUN = _text("Run id, an idempotency key: such a call outlives its client and is picked up by repeating it")
+_RUN = _text("Run id, an idempotency key: such a call outlives its client; repeating it picks it up")
 
 LISTED: Mapping[str, Json] = {
     "orchestrate": _object(
