@@ -73,9 +73,9 @@ async def test_steps_see_with_the_scopes_of_their_run(bench: Bench) -> None:
     seen: list[frozenset[str]] = []
     choose = bench.caller.choose
 
-    async def note(skill, agent=None, version_range=None, scopes=frozenset(), caller="run"):  # type: ignore[no-untyped-def]
+    async def note(skill, agent=None, version_range=None, scopes=frozenset(), *rights):  # type: ignore[no-untyped-def]
         seen.append(scopes)
-        return await choose(skill, agent, version_range, scopes, caller)
+        return await choose(skill, agent, version_range, scopes, *rights)
 
     bench.caller.choose = note  # type: ignore[method-assign]
     bench.offer("a", {})

@@ -405,6 +405,7 @@ class Context:
     async def ask_as_caller(self, skill: str, arguments: Mapping[str, Any], *, agent: str) -> Outcome:
         """A further call with the rights of this call's caller, for as long as the caller waits.
 
+        The callee is told that this agent is between, and takes away the rights that the agent has not.
         A failure is data, also that of the trace guard.
         """
         call_id, until = new_id(), self._until
@@ -419,6 +420,7 @@ class Context:
                 id=call_id,
                 skill=skill,
                 arguments=dict(arguments),
+                principal=self._caller_through_this_agent(),
                 agent=agent,
                 version_range=None,
                 trace=outgoing.trace,
@@ -428,6 +430,12 @@ class Context:
             outcome = await self._mesh.dispatch(call, self._channel)
             outgoing.record_usage(outcome.calls_used)
         return outcome
+
+    def _caller_through_this_agent(self) -> Principal:
+        caller = self._call.principal
+        # its owner has the rights of the mesh, though a client on stdio is shown only exposed skills
+        scopes = caller.scopes | {"mesh"} if caller.kind == "local" else caller.scopes
+        return replace(caller, scopes=scopes, through=self._agent)
 
     async def query(self, query: Query, agent: str, *, timeout_s: float) -> Outcome:
         """Ask one agent of many about its capabilities, with the rights of this call's caller."""

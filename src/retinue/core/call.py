@@ -34,13 +34,17 @@ class Principal:
     """The caller and its scopes: ``exposed``, ``mesh``, ``private``, ``runs_code``.
 
     ``kind`` "mesh" has a secret of the mesh itself and may call for other principals. ``agents`` are globs
-    of the agents that the caller sees; () = all (``mesh.permissions``).
+    of the agents that the caller sees; () = all (``mesh.permissions``). ``through`` is the agent that starts
+    a run for the caller, and ``send`` its list of skills that it may call, None without one: the run has the
+    rights of the caller, as far as this agent has them.
     """
 
     id: str
     kind: PrincipalKind
     scopes: frozenset[str] = frozenset({"exposed"})
     agents: tuple[str, ...] = ()
+    through: str = ""
+    send: tuple[str, ...] | None = None
 
 
 ANONYMOUS = Principal("anonymous", "anonymous", frozenset({"exposed", "mesh"}))

@@ -12,6 +12,9 @@ from retinue.core.trust import Trust
 HUB_NAME = "retinue"
 """The name of the hub's agent."""
 
+RUN_WORKFLOW = "orchestrate_workflow"
+"""The skill of the hub that runs a definition for a caller and waits."""
+
 LOCAL_SOURCE = "local"
 """The source of the agents of this process."""
 

@@ -13,7 +13,7 @@ from retinue.workflows.caller import Caller
 from retinue.workflows.definitions.loading import Loaded
 from retinue.workflows.library import WorkflowBundle
 from retinue.workflows.preflight import MAX_READ, Finding, FindSkill, KnownSkill, inspect_with_mesh
-from retinue.workflows.runs.records import MESH_SCOPES, Origin
+from retinue.workflows.runs.records import MESH_SCOPES, Origin, Reach
 
 
 class KnownSkills:
@@ -37,7 +37,8 @@ class KnownSkills:
         if any(one.as_mesh for one in bundled.nested.values()):
             # the mark counts for all workflows that the marked one runs; which these are shows in the run
             find_nested = self._find_skill_for(principal, scopes | MESH_SCOPES)
-        caller, origin = self._caller, Origin(scopes, principal.id)
+        reach = Reach(principal.agents, principal.through, principal.send)
+        caller, origin = self._caller, Origin(scopes, principal.id, reach=reach)
 
         async def matches_any(pattern: str) -> bool:
             return caller is None or bool(await caller.list_offers([pattern], origin, 1))

@@ -13,6 +13,7 @@ must not learn that it is taken. So the stored id of a run has a mark for the ri
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 
 from retinue.core.call import Principal
@@ -30,8 +31,11 @@ _MARKS = ("mesh", "exposed", "exposed.code")
 
 
 def reject_limited(principal: Principal) -> None:
-    """Reject a caller that is limited to some agents; raises NotAllowedError."""
-    if principal.agents:
+    """Reject a caller that is limited to some agents; raises NotAllowedError.
+
+    An agent that the caller may call starts a run for it, which reaches these agents only.
+    """
+    if principal.agents and not principal.through:
         raise NotAllowedError(
             "a caller that is limited to some agents runs no workflows", remedy="call the skills directly"
         )
@@ -47,11 +51,16 @@ class RunAccess:
     def may_access(self, principal: Principal, record: RunRecord) -> bool:
         """Whether the caller has every scope that the run has, and sees every agent that its starter sees."""
         origin = record.request.origin
-        return self.may_act_for(principal, origin.caller, origin.scopes)
+        return self.may_act_for(principal, origin.caller, origin.scopes, origin.reach.agents)
 
-    def may_act_for(self, principal: Principal, caller: str, scopes: frozenset[str]) -> bool:
-        """Whether a principal has all scopes, and sees all agents, that a caller with these scopes does."""
-        if not covers(principal.scopes, scopes - _PROCESS_SCOPES):
+    def may_act_for(
+        self, principal: Principal, caller: str, scopes: frozenset[str], agents: tuple[str, ...] = ()
+    ) -> bool:
+        """Whether a principal has all scopes, and sees all agents, that a caller with these scopes does.
+
+        ``agents`` = the globs that limit the caller; a principal with globs must have the same ones.
+        """
+        if not covers(principal.scopes, scopes - _PROCESS_SCOPES) or principal.agents not in ((), agents):
             return False
         hidden = self._hidden_from(principal)
         return hidden <= self._hidden_from(Principal(caller, "run", scopes))
@@ -117,10 +126,11 @@ class RunAccess:
         if not principal.scopes >= _ALL_SCOPES:
             words.append("mesh" if "mesh" in principal.scopes else "exposed")
             words += ["code"] if "runs_code" in principal.scopes else []
-        if hidden := self._hidden_from(principal):
-            words.append(sha256(" ".join(sorted(hidden)).encode()).hexdigest()[:12])
+        limits = [*sorted(self._hidden_from(principal)), *principal.agents]
+        if limits:
+            words.append(sha256(" ".join(limits).encode()).hexdigest()[:12])
         return ".".join(words)
 
     def _hidden_from(self, principal: Principal) -> frozenset[str]:
-        view = self._access.view_of(principal)
+        view = self._access.view_of(replace(principal, through=""))
         return frozenset() if view is None else view.closed

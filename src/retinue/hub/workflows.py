@@ -34,7 +34,7 @@ from retinue.workflows.library import Library, bundle, is_run_as_mesh
 from retinue.workflows.orchestrator import AUTO, Orchestrator, Selection
 from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.ports import Runs
-from retinue.workflows.runs.records import MESH_SCOPES, Origin, RunRecord, as_json, check_run_id
+from retinue.workflows.runs.records import MESH_SCOPES, Origin, Reach, RunRecord, as_json, check_run_id
 
 Json = dict[str, Any]
 
@@ -150,7 +150,8 @@ class RunStarter:
         bundled = await bundle(self.library, loaded)
         # a run answers no approvals
         scopes = principal.scopes - {"approves"}
-        origin = Origin(scopes, principal.id, trace, loaded.digest, allowance=trace.allowance)
+        reach = Reach(principal.agents, principal.through, principal.send)
+        origin = Origin(scopes, principal.id, trace, loaded.digest, allowance=trace.allowance, reach=reach)
         if is_run_as_mesh(loaded):
             if overrides and "agents" in overrides and not covers(origin.scopes, MESH_SCOPES):
                 # its owner chose the agents that a caller without these rights reaches through it

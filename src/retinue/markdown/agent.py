@@ -9,7 +9,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import current_context
 from retinue.core.call import Answer
 from retinue.core.errors import RemoteFaultError, RetinueError, StepFailedError, UnknownSkillError
-from retinue.core.record import HUB_NAME, Example, Skill
+from retinue.core.record import HUB_NAME, RUN_WORKFLOW, Example, Skill
 from retinue.markdown.definition import MarkdownAgent
 from retinue.workflows.definitions.loading import load
 from retinue.workflows.runs.records import find_limit
@@ -22,9 +22,6 @@ WAIT_S = 120.0
 
 DIGEST_KEY = "io.retinue.markdown"
 """The annotation of the card with the digest of the file, so that an edited file has a new card."""
-
-RUN_WORKFLOW = "orchestrate_workflow"
-"""The skill of the hub that runs a definition for a caller and waits."""
 
 _RUN_SCHEMA = {
     "type": "string",

@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from retinue.core.call import ANONYMOUS, Call, Principal
 from retinue.core.errors import InsufficientScopeError, NotAuthenticatedError
-from retinue.core.record import AgentRecord, Prompt, Resource, Skill, Visibility
+from retinue.core.record import HUB_NAME, AgentRecord, Prompt, Resource, Skill, Visibility
 from retinue.core.text import suggest
 
 DIALECT = "hub"
@@ -146,11 +146,27 @@ class Access:
         """The view of a principal; None = it sees all agents, as this process itself does."""
         if principal.kind == "local" or not (principal.agents or self._receive):
             return None
-        closed = {agent for agent, globs in self._receive.items() if not matches(principal.id, globs)}
+        callers = (principal.id, principal.through) if principal.through else (principal.id,)
+        closed = {
+            agent
+            for agent, globs in self._receive.items()
+            if not all(matches(caller, globs) for caller in callers)
+        }
         globs = principal.agents
+        if globs and principal.through and principal.kind != "run":
+            # the hub executes the run that the agent starts for this caller
+            globs = (*globs, HUB_NAME)
         if not (closed or globs):
             return None
         return AgentView(frozenset(closed), globs)
+
+
+def may_send(send: Sequence[str] | None, agent: str, skill: str) -> bool:
+    """Whether a ``send`` list names the skill of this agent; None = no list."""
+    if send is None:
+        return True
+    entries = (entry.partition("/") for entry in send)
+    return any(matches(agent, (target,)) and matches(skill, (name or "*",)) for target, _, name in entries)
 
 
 def is_seen(view: AgentView | None, agent: str) -> bool:

@@ -28,7 +28,7 @@ from retinue.core.errors import (
     StateError,
     StoppingError,
 )
-from retinue.core.record import HUB_NAME, AgentRecord, Endpoint, Listing
+from retinue.core.record import HUB_NAME, RUN_WORKFLOW, AgentRecord, Endpoint, Listing
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.mesh.channel import Channel, NullChannel
@@ -36,7 +36,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.routing import make_strategy
 from retinue.mesh.directory.sources import Source
-from retinue.mesh.dispatch import Calls, Dispatcher
+from retinue.mesh.dispatch import Calls, CheckPolicies, Dispatcher
 from retinue.mesh.guard.trace_guard import TraceSigner, new_trace
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.permissions import matches
@@ -123,6 +123,10 @@ class JoinedMesh:
             await by_messages.aclose()
             await directory.aclose()
 
+    def check_policies(self, check: CheckPolicies | None) -> None:
+        """Check calls that go to agents without a hub; the hub checks the others."""
+        self._direct.check_policies = check
+
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
         """Dispatch one call of the agent to an agent that offers the skill."""
         try:
@@ -206,11 +210,18 @@ class LimitedCalls:
         self._calls = calls
         self._servers = servers
         self._agent = agent
+        self._send = tuple(send)
         parts = (entry.partition("/") for entry in send)
         self._entries = [(target, skill or "*") for target, _, skill in parts]
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
-        """Dispatch one call if the list allows it; otherwise the outcome is a NotAllowedError."""
+        """Dispatch one call if the list allows it; otherwise the outcome is a NotAllowedError.
+
+        A run that the agent starts for its caller gets the list, because it calls further skills.
+        """
+        if call.principal.through and (call.agent, call.skill) == (HUB_NAME, RUN_WORKFLOW):
+            principal = replace(call.principal, send=self._send)
+            return await self._calls.dispatch(replace(call, principal=principal), channel or NullChannel())
         targets = tuple(agent for agent, skill in self._entries if fnmatchcase(call.skill, skill))
         named = None if call.agent is None else call.agent.partition("@")[0]
         if not targets or (named is not None and not matches(named, targets)):

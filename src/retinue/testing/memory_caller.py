@@ -24,7 +24,7 @@ from retinue.mesh.search.ranking import rank_skills
 from retinue.thinking.toolbox import is_glob, matches, split_pattern
 from retinue.workflows.caller import Choice, SkillOffer, Wanted
 from retinue.workflows.dispatch_caller import find_willing
-from retinue.workflows.runs.records import MESH_SCOPES, RUN_CALLER, Origin
+from retinue.workflows.runs.records import MESH_SCOPES, RUN_CALLER, WHOLE_REACH, Origin, Reach
 from retinue.workflows.skill_offers import list_once, make_offer
 
 Function = Callable[[Any], Awaitable[Any]]
@@ -130,6 +130,7 @@ class MemoryCaller:
         version_range: str | None = None,
         scopes: frozenset[str] = frozenset(),
         caller: str = RUN_CALLER,
+        reach: Reach = WHOLE_REACH,
     ) -> Choice:
         self.looked_up.append(skill)
         offers = self._offers.get(skill)
@@ -146,6 +147,7 @@ class MemoryCaller:
         agents: Sequence[str] = (),
         scopes: frozenset[str] = frozenset(),
         caller: str = RUN_CALLER,
+        reach: Reach = WHOLE_REACH,
     ) -> Sequence[Choice]:
         self.looked_up.append(role)
         known = {agent for offers in self._offers.values() for agent in offers}

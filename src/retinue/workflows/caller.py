@@ -17,7 +17,7 @@ from cachetools import FIFOCache
 from retinue.core.call import Outcome
 from retinue.core.json_values import copy_json
 from retinue.core.record import ListingKey
-from retinue.workflows.runs.records import RUN_CALLER, Origin
+from retinue.workflows.runs.records import RUN_CALLER, WHOLE_REACH, Origin, Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,11 @@ class Caller(Protocol):
         version_range: str | None = None,
         scopes: frozenset[str] = frozenset(),
         caller: str = RUN_CALLER,
+        reach: Reach = WHOLE_REACH,
     ) -> Choice:
-        """The agent to call, as ``caller`` sees it with ``scopes``: this one when ``agent`` is named.
+        """The agent to call: this one when ``agent`` is named.
+
+        As ``caller`` sees it with ``scopes`` in ``reach``.
 
         Raises SkillNotOfferedError, UnknownAgentError, VersionConflictError, and whatever keeps
         the directory from answering.
@@ -102,10 +105,11 @@ class Caller(Protocol):
         agents: Sequence[str] = (),
         scopes: frozenset[str] = frozenset(),
         caller: str = RUN_CALLER,
+        reach: Reach = WHOLE_REACH,
     ) -> Sequence[Choice]:
         """Every available agent that has the role, best first; the named ``agents`` as they are named.
 
-        As ``caller`` sees them with ``scopes``.
+        As ``caller`` sees them with ``scopes`` in ``reach``.
 
         A named one that does not answer stays in the list, with ``available`` false.
         Raises UnknownRoleError, UnknownAgentError, RoleNotOfferedError.

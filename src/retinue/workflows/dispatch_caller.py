@@ -18,6 +18,7 @@ from retinue.core.errors import (
     LookupFailedError,
     NobodyWillingError,
     RoleNotOfferedError,
+    SkillNotOfferedError,
     UnknownAgentError,
 )
 from retinue.core.record import (
@@ -48,12 +49,12 @@ from retinue.mesh.directory.versions import is_same_repository, mark_standby, na
 from retinue.mesh.dispatch import Calls, Lookup
 from retinue.mesh.guard.trace_guard import OutgoingCall, new_trace, next_hop
 from retinue.mesh.observing.call_figures import TrackRecord
-from retinue.mesh.permissions import Access, AgentView, is_seen, may_call
+from retinue.mesh.permissions import Access, AgentView, is_seen, may_call, may_send
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.thinking.toolbox import is_glob, split_pattern
 from retinue.workflows.caller import Choice, SkillOffer, Wanted
 from retinue.workflows.run_progress import RunProgress
-from retinue.workflows.runs.records import RUN_CALLER, Origin
+from retinue.workflows.runs.records import RUN_CALLER, WHOLE_REACH, Origin, Reach
 from retinue.workflows.skill_offers import SkillOfEntry, SkillOffers, list_once, make_offer
 
 MAX_ASKED = 100
@@ -192,8 +193,9 @@ class DispatchCaller:
         version_range: str | None = None,
         scopes: frozenset[str] = frozenset(),
         caller: str = RUN_CALLER,
+        reach: Reach = WHOLE_REACH,
     ) -> Choice:
-        choice, _, _ = await self._choose(skill, agent, version_range, scopes, caller)
+        choice, _, _ = await self._choose(skill, agent, version_range, scopes, caller, reach)
         return choice
 
     async def _choose(
@@ -203,12 +205,17 @@ class DispatchCaller:
         version_range: str | None,
         scopes: frozenset[str],
         caller: str,
+        reach: Reach,
     ) -> tuple[Choice, str, Skill | None]:
         """The choice, the plain name of its agent, and the skill."""
-        view = self._access.view_of(_principal(caller, scopes))
+        view = self._view(caller, scopes, reach)
         candidates = await self._lookup.resolve_skill(
             skill, scopes, version_range=version_range, agent=agent, view=view
         )
+        if reach.send is not None:
+            candidates = tuple(one for one in candidates if may_send(reach.send, one.name, skill))
+            if not candidates:
+                raise SkillNotOfferedError(skill)
         ordered: Sequence[Candidate] = order_candidates(candidates, self._strategy, skill)
         if agent is None:
             ordered = rank_by_score(ordered, self._find_listing, skill, self._track)
@@ -221,7 +228,7 @@ class DispatchCaller:
         return choice, chosen.name, None if listing is None else listing.record.find_skill(skill)
 
     async def list_offers(self, patterns: Sequence[str], origin: Origin, limit: int) -> Sequence[SkillOffer]:
-        view = self._access.view_of(_principal(origin.caller, origin.scopes))
+        view = self._view_of(origin)
         offers: list[SkillOffer] = []
         for pattern in patterns:
             if is_glob(pattern):
@@ -230,17 +237,28 @@ class DispatchCaller:
                 continue
             agent, skill = split_pattern(pattern)
             try:
-                choice, name, offer = await self._choose(skill, agent, None, origin.scopes, origin.caller)
+                choice, name, offer = await self._choose(
+                    skill, agent, None, origin.scopes, origin.caller, origin.reach
+                )
             except (LookupFailedError, AgentUnreachableError):
                 continue
             if offer is None or may_call(offer, origin.scopes):
                 offers.append(make_offer(choice, name, offer))
-        return list_once(offers)[:limit]
+        return list_once([one for one in offers if may_send(origin.reach.send, one.agent, one.skill)])[:limit]
 
     async def find_skills(self, what: str, origin: Origin, limit: int) -> Sequence[SkillOffer]:
-        view = self._access.view_of(_principal(origin.caller, origin.scopes))
+        view = self._view_of(origin)
         skills = await self._offers.find(what, origin.scopes, view, limit)
-        return [self._make_offer(one) for one in skills]
+        offers = [self._make_offer(one) for one in skills]
+        return [one for one in offers if may_send(origin.reach.send, one.agent, one.skill)]
+
+    def _view_of(self, origin: Origin) -> AgentView | None:
+        return self._view(origin.caller, origin.scopes, origin.reach)
+
+    def _view(self, caller: str, scopes: frozenset[str], reach: Reach) -> AgentView | None:
+        """The agents that a run of this caller reaches."""
+        principal = _principal(caller, scopes, reach)
+        return self._access.view_of(replace(principal, through=reach.through))
 
     def _make_offer(self, one: SkillOfEntry) -> SkillOffer:
         name = self._directory.name_of(one.entry)
@@ -255,13 +273,15 @@ class DispatchCaller:
         agents: Sequence[str] = (),
         scopes: frozenset[str] = frozenset(),
         caller: str = RUN_CALLER,
+        reach: Reach = WHOLE_REACH,
     ) -> Sequence[Choice]:
-        view = self._access.view_of(_principal(caller, scopes))
-        return await self._roles.list_role(role, agents, scopes, view)
+        return await self._roles.list_role(role, agents, scopes, self._view(caller, scopes, reach))
 
     async def list_willing(self, wanted: Wanted, origin: Origin) -> Sequence[Choice]:
         if wanted.role is not None:
-            choices = await self.list_role(wanted.role, wanted.agents, origin.scopes, origin.caller)
+            choices = await self.list_role(
+                wanted.role, wanted.agents, origin.scopes, origin.caller, origin.reach
+            )
         else:
             choices = await self._list_offering(wanted, origin)
         return await find_willing(choices, wanted, partial(self._ask, origin))
@@ -269,7 +289,7 @@ class DispatchCaller:
     async def _list_offering(self, wanted: Wanted, origin: Origin) -> Sequence[Choice]:
         """The agents that offer the skill, in the order in which `choose` would try them."""
         skill = wanted.skill or ""
-        view = self._access.view_of(_principal(origin.caller, origin.scopes))
+        view = self._view_of(origin)
         candidates = await self._lookup.resolve_skill(
             skill,
             origin.scopes,
@@ -302,7 +322,7 @@ class DispatchCaller:
         if origin.allowance is not None or trace.extension is not None:
             # an answer about capabilities needs no model
             trace = trace.with_allowance(None if origin.allowance is None else origin.allowance.portion(0, 1))
-        principal = _principal(origin.caller, origin.scopes)
+        principal = _principal(origin.caller, origin.scopes, origin.reach)
         deadline = asyncio.get_running_loop().time() + timeout_s
         call = Call(
             id=new_id(),
@@ -337,7 +357,11 @@ class DispatchCaller:
         )
         if origin.allowance is not None or outgoing.extension is not None:
             outgoing = outgoing.with_allowance(origin.allowance)
-        principal = _principal(origin.caller, origin.scopes)
+        name = choice.agent.partition("@")[0]
+        if not (may_send(origin.reach.send, name, skill) and is_seen(self._view_of(origin), name)):
+            # the access lists may have changed since the choice
+            return Outcome(idempotency_key, skill, "refused", error=UnknownAgentError(name))
+        principal = _principal(origin.caller, origin.scopes, origin.reach)
         listing = self._find_here(choice)
         call = Call(
             id=idempotency_key,
@@ -416,9 +440,9 @@ async def find_willing(choices: Sequence[Choice], wanted: Wanted, ask: AskAgent)
     return sorted(willing, key=lambda choice: yes[choice.agent].rank[:-1])
 
 
-def _principal(caller: str, scopes: frozenset[str]) -> Principal:
-    """Who calls in a run: the caller that started it, with the scopes of the run."""
-    return Principal(caller, "run", scopes)
+def _principal(caller: str, scopes: frozenset[str], reach: Reach) -> Principal:
+    """Who calls in a run: the caller that started it, with the scopes and the limits of the run."""
+    return Principal(caller, "run", scopes, reach.agents)
 
 
 def _name_among(candidates: Iterable[Candidate], chosen: Candidate) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from urllib.parse import quote, unquote_to_bytes
@@ -23,7 +23,11 @@ from retinue.core.call import Principal
 from retinue.core.errors import AgentUnreachableError, NotAllowedError, NotAuthenticatedError
 
 RIGHTS_HEADER = "x-retinue-rights"
-"""Scopes to which the request is restricted, and ``agent:<glob>`` for each restriction of visible agents."""
+"""Scopes to which the request is restricted, and ``agent:<glob>`` for each restriction of visible agents.
+
+``through:<agent>`` names the agent that starts a run for the caller, and ``send:<entry>`` what this agent may
+call.
+"""
 
 CALLER_HEADER = "x-retinue-for"
 """The id of the principal on whose behalf the request is sent, percent-encoded."""
@@ -46,7 +50,10 @@ _MAX_REMEMBERED_BYTES = 2048
 _MAX_DETAIL = 200
 _CLOCK_TIME = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 _AGENT = "agent:"
+_THROUGH = "through:"
+_SEND = "send:"
 _PLAIN = ":@+*"
+_GLOB = _PLAIN + "[]?!"
 _REJECTED = frozenset({401, 403})
 _GATEWAY_FAILURES = frozenset({502, 503, 504})
 
@@ -61,10 +68,18 @@ It is no JSON-RPC error, from which a caller would conclude that the call has no
 def render_rights(principal: Principal) -> Mapping[str, str]:
     """The headers sent along with the process's own token when it calls on behalf of ``principal``."""
     headers = {CALLER_HEADER: quote(principal.id, safe=_PLAIN)[:MAX_CALLER_LENGTH]}
-    if principal.agents or not principal.scopes >= _EVERY_RIGHT:
-        limits = (_AGENT + quote(glob, safe=_PLAIN + "[]?!") for glob in principal.agents)
+    limits = [_AGENT + quote(glob, safe=_GLOB) for glob in principal.agents]
+    if principal.through:
+        limits.append(_THROUGH + quote(principal.through, safe=_PLAIN))
+        limits += [_SEND + quote(entry, safe=_GLOB + "/") for entry in _list_sent(principal.send)]
+    if limits or not principal.scopes >= _EVERY_RIGHT:
         headers[RIGHTS_HEADER] = " ".join((*sorted(principal.scopes), *limits))
     return headers
+
+
+def _list_sent(send: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The entries of a ``send`` list for the wire, where an empty list is one empty entry."""
+    return () if send is None else send or ("",)
 
 
 def apply_rights(sender: Principal, headers: Mapping[bytes, bytes]) -> Principal:
@@ -125,6 +140,7 @@ def _describe_loss(status: int, body: bytes) -> str:
 
 
 def _restrict(sender: Principal, rights: bytes | None, caller: bytes | None) -> Principal:
+    words: Sequence[str] = ()
     if rights is not None:
         words = rights.decode("latin-1").split()
         scopes = sender.scopes & frozenset(words)
@@ -140,7 +156,18 @@ def _restrict(sender: Principal, rights: bytes | None, caller: bytes | None) -> 
         sender = replace(sender, scopes=scopes, agents=sender.agents or named)
     if caller and sender.kind == "mesh" and len(caller) <= MAX_CALLER_LENGTH:
         sender = replace(sender, id=_unquote(caller.decode("latin-1")))
+        sender = _read_agent_between(sender, words)
     return sender
+
+
+def _read_agent_between(sender: Principal, words: Sequence[str]) -> Principal:
+    """The principal with the agent that starts a run for it, and with the ``send`` list of that agent."""
+    through = next((word[len(_THROUGH) :] for word in words if word.startswith(_THROUGH)), "")
+    if not through:
+        return sender
+    entries = [_unquote(word[len(_SEND) :]) for word in words if word.startswith(_SEND)]
+    send = tuple(entry for entry in entries if entry) if entries else None
+    return replace(sender, through=_unquote(through), send=send)
 
 
 _remembered = lru_cache(maxsize=_REMEMBERED)(_restrict)  # a process calls on behalf of few principals

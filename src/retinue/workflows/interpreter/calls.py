@@ -389,8 +389,9 @@ class _Attempt:
             return (await caller.list_willing(wanted, origin))[0]
         if ask.skill is None:
             named = [agent] if agent else ()
-            return (await caller.list_role(ask.role or "", named, origin.scopes, origin.caller))[0]
-        return await caller.choose(ask.skill, agent, ask.version, origin.scopes, origin.caller)
+            role = ask.role or ""
+            return (await caller.list_role(role, named, origin.scopes, origin.caller, origin.reach))[0]
+        return await caller.choose(ask.skill, agent, ask.version, origin.scopes, origin.caller, origin.reach)
 
     async def _call(self, path: str, choice: Choice, timeout_s: float, wait_s: float = 0.0) -> StepOutcome:
         ask, context = self._ask, self._frame.context

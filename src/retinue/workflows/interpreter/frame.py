@@ -24,7 +24,7 @@ from retinue.workflows.expressions.scope import Scope, StepState
 from retinue.workflows.expressions.templates import holds, parse_condition, render
 from retinue.workflows.interpreter.call_budget import CallBudget
 from retinue.workflows.runs.ports import RunContext
-from retinue.workflows.runs.records import Fault, Limit, RunRequest, as_json
+from retinue.workflows.runs.records import Fault, Limit, Reach, RunRequest, as_json
 
 NOTE_TIMEOUT_S = 60.0
 CLOCK_TIMEOUT_S = 60.0
@@ -171,6 +171,10 @@ class Frame:
     @property
     def caller(self) -> str:
         return self.request.origin.caller
+
+    @property
+    def reach(self) -> Reach:
+        return self.request.origin.reach
 
     def record_usage(self) -> None:
         """Report what the body used of its budgets, at its end."""

@@ -228,7 +228,7 @@ async def _check_reviewer(frame: Frame, step: Step, path: str) -> None:
         missing: RoleNotOfferedError | None = None
         for role in MERGE_ROLES:
             try:
-                await frame.tools.caller.list_role(role, [reviewer], frame.scopes, frame.caller)
+                await frame.tools.caller.list_role(role, [reviewer], frame.scopes, frame.caller, frame.reach)
                 return
             except RoleNotOfferedError as error:
                 missing = missing or error
@@ -256,7 +256,7 @@ async def _list_agents(frame: Frame, step: Step, path: str, role: str) -> list[C
     async def effect() -> Any:
         caller, ask = frame.tools.caller, step.ask
         if ask is None:
-            choices = await caller.list_role(role, named, frame.scopes, frame.caller)
+            choices = await caller.list_role(role, named, frame.scopes, frame.caller, frame.reach)
         else:
             wanted = Wanted(role=role, agents=named, capabilities=ask.capabilities, timeout_s=ask.timeout_s)
             choices = await caller.list_willing(wanted, frame.request.origin)

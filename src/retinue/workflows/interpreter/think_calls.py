@@ -205,7 +205,7 @@ class CallTurn:
         """Refuse a skill that is not the pinned one any more; raises what `Caller.choose` raises as well."""
         origin = frame.request.origin
         current = await frame.tools.caller.choose(
-            tool.skill, choice.agent, None, origin.scopes, origin.caller
+            tool.skill, choice.agent, None, origin.scopes, origin.caller, origin.reach
         )
         if current.version == choice.version and digest_of(current.input_schema) == tool.digest:
             return

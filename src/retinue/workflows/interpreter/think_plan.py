@@ -97,7 +97,7 @@ async def find_model(caller: Caller, origin: Origin, name: str | None) -> Choice
     """The model agent of this name; raises UnknownAgentError, and UnknownSkillError if it takes no tools."""
     mesh = origin.as_mesh()
     try:
-        return await caller.choose(COMPLETE, name, None, mesh.scopes, mesh.caller)
+        return await caller.choose(COMPLETE, name, None, mesh.scopes, mesh.caller, mesh.reach)
     except UnknownSkillError as error:
         error.message = f"agent {name} takes no tools: it is no model, or a command line is its back-end"
         error.args = (error.message,)
@@ -110,14 +110,14 @@ async def choose_model(caller: Caller, origin: Origin, role: str, without: Colle
     mesh = origin.as_mesh()
     others: list[str] = []
     try:
-        candidates = await caller.list_role(role, (), mesh.scopes, mesh.caller)
+        candidates = await caller.list_role(role, (), mesh.scopes, mesh.caller, mesh.reach)
     except RoleNotOfferedError:
         candidates = ()
     for candidate in candidates:
         if candidate.agent in without:
             continue
         try:
-            return await caller.choose(COMPLETE, candidate.agent, None, mesh.scopes, mesh.caller)
+            return await caller.choose(COMPLETE, candidate.agent, None, mesh.scopes, mesh.caller, mesh.reach)
         except (LookupFailedError, AgentUnreachableError):
             others.append(candidate.agent)
     raise NoModelError(role, "a step think needs a model that takes tools", others)

@@ -188,6 +188,34 @@ MESH_SCOPES = frozenset({"exposed", "mesh"})
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """Which agents a run reaches, beside the scopes and the access lists of its caller.
+
+    ``agents`` = the globs of the caller's token, () for all. ``through`` = the agent that started the run for
+    its caller, "" for none: agents that do not receive its calls are not reached. ``send`` = the skills that
+    this agent may call, None for all.
+    """
+
+    agents: tuple[str, ...] = ()
+    through: str = ""
+    send: tuple[str, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        send = None if self.send is None else list(self.send)
+        return {"agents": list(self.agents), "through": self.through, "send": send}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Reach:
+        send = value.get("send")
+        return cls(
+            tuple(value.get("agents", ())), value.get("through", ""), None if send is None else tuple(send)
+        )
+
+
+WHOLE_REACH = Reach()
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
     """Who started a run, with which rights, in which chain of calls, and what bounds it.
 
@@ -195,7 +223,7 @@ class Origin:
     behalf. ``trace`` = the call that started the run, None where it begins a chain; its ``calls_left`` is
     the run's budget. ``allowance`` = the tokens and the money that it may spend on models, None for no limit.
     ``digest`` = the artifact that its definition came from. Branches get the origin of their run, with their
-    share of the budget and the ``limits`` around them.
+    share of the budget and the ``limits`` around them. ``reach`` limits the agents.
     """
 
     scopes: frozenset[str] = frozenset()
@@ -204,6 +232,7 @@ class Origin:
     digest: str | None = None
     limits: tuple[Limit, ...] = ()
     allowance: Allowance | None = None
+    reach: Reach = WHOLE_REACH
 
     @property
     def tokens_left(self) -> int | None:
@@ -223,7 +252,8 @@ class Origin:
     @property
     def rights(self) -> list[str]:
         """The rights that the results of its steps depend on: the principal and its scopes."""
-        return [self.caller, *sorted(self.scopes)]
+        limits = [] if self.reach == WHOLE_REACH else [str(self.reach)]
+        return [self.caller, *sorted(self.scopes), *limits]
 
     @property
     def is_agents(self) -> bool:
@@ -239,8 +269,8 @@ class Origin:
         return replace(self, allowance=allowance)
 
     def as_mesh(self) -> Origin:
-        """The same origin with the scopes of the mesh in addition (``runs_as: mesh``)."""
-        return replace(self, scopes=self.scopes | MESH_SCOPES)
+        """The same origin with the scopes and the reach of the mesh (``runs_as: mesh``, and models)."""
+        return replace(self, scopes=self.scopes | MESH_SCOPES, reach=Reach(through=self.reach.through))
 
     def to_json(self) -> dict[str, Any]:
         """The stored form, in which a trace repeats caller and rights."""
@@ -266,6 +296,8 @@ class Origin:
             fields_stored["limits"] = as_json(self.limits)
         if self.allowance is not None:
             fields_stored["allowance"] = list(self.allowance)
+        if self.reach != WHOLE_REACH:
+            fields_stored["reach"] = self.reach.to_json()
         return fields_stored
 
     @classmethod
@@ -292,6 +324,7 @@ class Origin:
             digest=value.get("digest"),
             limits=tuple(Limit(**limit) for limit in value.get("limits", ())),
             allowance=Allowance(*value["allowance"]) if value.get("allowance") else None,
+            reach=Reach.from_json(value.get("reach") or {}),
         )
 
 
