@@ -38,7 +38,7 @@ from retinue.settings_tables import (
     DiscoveryTable,
     EndpointTable,
     ExecuteTable,
-    GuardsTable,
+    GuardTable,
     HookTable,
     HubTable,
     ImportsTable,
@@ -145,7 +145,7 @@ class Settings(_Sources):
     registry: Mapping[str, RegistryTable] = {}
     access: Mapping[str, AccessTable] = {}
     policy: PolicyTable = PolicyTable()
-    guards: GuardsTable = GuardsTable()
+    guards: Mapping[str, GuardTable] = {}
 
 
 def find_settings_file(start: Path) -> Path | None:

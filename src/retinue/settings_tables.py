@@ -176,18 +176,6 @@ class GuardTable(_Table):
     options: Mapping[str, Any] = {}
 
 
-class GuardsTable(BaseModel):
-    """``[guards]``: the guards by name, in their order."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    __pydantic_extra__: dict[str, GuardTable] = {}
-
-    @property
-    def by_name(self) -> Mapping[str, GuardTable]:
-        """The guards by name."""
-        return self.__pydantic_extra__ or {}
-
-
 class PartsTable(_Table):
     """``[parts]``: names of parts of other distributions that are switched off."""
 

@@ -10,7 +10,6 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.errors import InvalidSettingError
 from retinue.settings import Settings
-from retinue.settings_tables import GuardsTable
 from tests.a2a.wire import ask as ask_a2a
 from tests.a2a.wire import message, naming
 from tests.doors.test_policies import NUMBERS
@@ -22,7 +21,7 @@ CARD = "4111 1111 1111 1111"
 
 
 def use_guards(system: System, **tables: Any) -> None:
-    system.settings = Settings(guards=GuardsTable.model_validate(tables))
+    system.settings = Settings.model_validate({"guards": tables})
 
 
 def make_desk(notes: list[str]) -> Agent:

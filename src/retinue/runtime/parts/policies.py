@@ -18,7 +18,8 @@ from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.loading.guard_rules import make_guards
 from retinue.runtime.loading.policy_files import PolicyFiles, Snapshot
 from retinue.runtime.serving import end_task
-from retinue.settings_tables import GuardsTable, PolicyTable
+from retinue.settings import Settings
+from retinue.settings_tables import PolicyTable
 
 LOOK_S = 1.0
 """Seconds between two looks for changed files."""
@@ -102,7 +103,7 @@ class PoliciesPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         loaded = LoadedPolicies(process, process.tables.get(PolicyTable))
         loaded.load()
-        _use_guards(process, make_guards(process.tables.get(GuardsTable).by_name))
+        _use_guards(process, make_guards(process.tables.get(Settings).guards))
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
@@ -122,7 +123,7 @@ class PoliciesPart(Part):
             return partial(loaded.reload, tables.get(PolicyTable))
 
         def prepare_guards(tables: Tables) -> Callable[[], None]:
-            return partial(_use_guards, process, make_guards(tables.get(GuardsTable).by_name))
+            return partial(_use_guards, process, make_guards(tables.get(Settings).guards))
 
         live = [LivePart(("policy.*",), prepare), LivePart(("guards.*",), prepare_guards)]
         yield Opened(product=loaded, running=running, problems=find_problems, live=live)
