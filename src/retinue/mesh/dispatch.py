@@ -262,6 +262,7 @@ class Dispatcher:
                 except PolicyDeniedError as refusal:
                     last_error = last_error or refusal  # another agent is another resource
                     continue
+                call = _with_trace(call, admitted)
             stats = self.agent_stats.of(listing)
             try:
                 stats.breaker.enter(listing.record.name)

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import cedarpy
 
-from retinue.policies.entities import ACTIONS, CALL, Caller, Resource
+from retinue.policies.entities import ACTIONS, CALL, Caller, Resource, entity_value, name_origin
 from retinue.policies.policy_set import Policy, PolicySet
 from retinue.policies.reads import EntityId, Path, ValueType
 from retinue.policies.values import UnmappableError, project
@@ -62,13 +62,17 @@ ALLOWED = Decision("allow")
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """The facts of one call; ``context`` makes those facts that some policy reads, by their names."""
+    """The facts of one call; ``context`` has those facts that some policy reads, by their names.
+
+    ``origin`` is the id of the principal that began the chain of calls, None where no policy reads it.
+    """
 
     caller: Caller
     resource: Resource
     action: EntityId = CALL
     arguments: Any = None
     context: Mapping[str, Any] = field(default_factory=dict)
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,8 @@ class _Cut:
             return Decision("deny", problem=self.conflict)
         try:
             context = dict(facts.context)
+            if facts.origin is not None:
+                context["origin"] = entity_value(name_origin(facts.origin))
             if facts.action == CALL:
                 context["args"] = project(facts.arguments, self.arguments)
         except UnmappableError as error:
@@ -168,12 +174,12 @@ class Engine:
 
     policies: PolicySet
     _cuts: dict[tuple[Resource, EntityId], tuple[_Cut, _Cut | None]] = field(default_factory=dict)
-    _entities: dict[tuple[Caller, Resource], cedarpy.Entities] = field(default_factory=dict)
+    _entities: dict[tuple[Caller, Resource, str | None], cedarpy.Entities] = field(default_factory=dict)
 
     def decide(self, facts: CallFacts) -> Decision:
         """The decision about one call."""
         enforced, with_watched = self._cut(facts.resource, facts.action)
-        entities = self._render(facts.caller, facts.resource)
+        entities = self._render(facts.caller, facts.resource, facts.origin)
         decision = enforced.decide(facts, entities)
         if with_watched is None:
             return decision
@@ -184,9 +190,10 @@ class Engine:
 
     def reads_of(self, resource: Resource, action: EntityId) -> frozenset[str]:
         """The facts of the context, besides arguments, that policies about this skill read."""
-        return frozenset(name for policy in self._select(resource, action) for name in policy.reads.facts)
+        return frozenset(name for policy in self.select(resource, action) for name in policy.reads.facts)
 
-    def _select(self, resource: Resource, action: EntityId) -> list[Policy]:
+    def select(self, resource: Resource, action: EntityId) -> list[Policy]:
+        """The policies that may apply to a skill and an action."""
         return [
             policy
             for policy in self.policies.policies
@@ -198,19 +205,21 @@ class Engine:
         if cut is None:
             if len(self._cuts) >= _KEPT:
                 self._cuts.clear()
-            permits, selected = self.policies.default == "allow", self._select(resource, action)
+            permits, selected = self.policies.default == "allow", self.select(resource, action)
             enforced = [policy for policy in selected if not policy.is_watched]
             watched = None if len(enforced) == len(selected) else _Cut.make(selected, permits=permits)
             cut = self._cuts[resource, action] = _Cut.make(enforced, permits=permits), watched
         return cut
 
-    def _render(self, caller: Caller, resource: Resource) -> cedarpy.Entities:
-        entities = self._entities.get((caller, resource))
+    def _render(self, caller: Caller, resource: Resource, origin: str | None) -> cedarpy.Entities:
+        entities = self._entities.get((caller, resource, origin))
         if entities is None:
             if len(self._entities) >= _KEPT:
                 self._entities.clear()
-            own = caller.render(self.policies.groups)
-            others = [entity for entity in resource.render() if entity["uid"] != own["uid"]]
-            text = json.dumps([own, *others, *ACTIONS])
-            entities = self._entities[caller, resource] = cedarpy.Entities.from_json_str(text)
+            callers = [caller] if origin is None else [caller, Caller(name_origin(origin), ())]
+            rendered = [one.render(self.policies.groups) for one in callers] + resource.render()
+            # an agent that calls itself, or a caller that begins the chain, is one entity
+            by_id = {tuple(entity["uid"].values()): entity for entity in reversed(rendered)}
+            text = json.dumps([*by_id.values(), *ACTIONS])
+            entities = self._entities[caller, resource, origin] = cedarpy.Entities.from_json_str(text)
         return entities

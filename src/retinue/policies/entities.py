@@ -111,6 +111,11 @@ def name_principal(principal_id: str) -> EntityId:
     return EntityId(CALLER if name in _CALLERS or ":" in name else AGENT, name)
 
 
+def name_origin(principal_id: str) -> EntityId:
+    """The entity of the principal that began a chain; always a caller, because a schema has one type."""
+    return EntityId(CALLER, normalize(principal_id))
+
+
 def normalize(name: str) -> str:
     """The form NFC, in which all ids are compared; most names are ASCII."""
     return name if name.isascii() else unicodedata.normalize("NFC", name)

@@ -30,6 +30,7 @@ from retinue.runtime.checks.machine import (
     failed,
     guarded,
 )
+from retinue.runtime.checks.policies import check_policies
 from retinue.runtime.checks.state import (
     check_database,
     check_folder,
@@ -106,6 +107,7 @@ async def examine(
     checks.append(await guarded("programs", check_programs))
     checks += check_environment(settings, state, environ)
     checks += _check_parts(settings, state)
+    checks += check_policies(settings, state)
     return checks + _check_models(settings, state, environ)
 
 

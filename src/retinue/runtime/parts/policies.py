@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
+from retinue.authoring.agent import Agent
 from retinue.core.errors import RetinueError
+from retinue.core.record import HUB_NAME
+from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import CheckPolicies
 from retinue.parts.part import LivePart, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process, Tables
@@ -21,6 +25,9 @@ from retinue.settings_tables import PolicyTable
 
 LOOK_S = 1.0
 """Seconds between two looks for changed files."""
+
+if TYPE_CHECKING:  # the engine of policies is imported where policies exist
+    from retinue.policies.gate import Gate
 
 _log = structlog.get_logger("retinue.policies")
 
@@ -38,12 +45,14 @@ class LoadedPolicies:
         self.files = PolicyFiles.of(process.state.root, table)
         self._seen: Snapshot = ()
         self.problem: RetinueError | None = None
+        self._gate: Gate | None = None
 
     def load(self) -> None:
         """Load the files; raises InvalidSettingError for a set that is not valid."""
         self._seen = self.files.look()
         policies = self.files.load(self._table)
         if policies is None:
+            self._gate = None
             self._give(None)
             return
         # imported here, because most processes have no policies
@@ -52,7 +61,13 @@ class LoadedPolicies:
 
         runs = self._process.find(LazyRuns)
         opening = None if runs is None else runs.open_approvals
-        self._give(Gate(Engine(policies), self._table.mode, opening).check)
+        self._gate = Gate(Engine(policies), self._table.mode, opening)
+        self._give(self._gate.check)
+
+    @property
+    def gate(self) -> Gate | None:
+        """The gate that calls pass; None while there are no policies."""
+        return self._gate
 
     def _give(self, check: CheckPolicies | None) -> None:
         self._process.dispatcher.check_policies = check
@@ -75,10 +90,16 @@ class LoadedPolicies:
             self.problem = None
             _log.info("policies loaded", files=len(self._seen))
 
-    async def watch(self) -> None:
+    async def find_problems(self) -> Sequence[ReadinessProblem]:
+        """Why the files that are there now are not loaded, for ``/ready``."""
+        if self.problem is None:
+            return []
+        return [ReadinessProblem("part", PoliciesPart.name, self.problem.message, is_fatal=False)]
+
+    async def watch(self, look_s: float = LOOK_S) -> None:
         """Load the files again whenever one has changed."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(look_s)
             if self.files.look() != self._seen:
                 self.reload()
 
@@ -104,18 +125,25 @@ class PoliciesPart(Part):
             finally:
                 await end_task(watching)
 
-        async def find_problems() -> Sequence[ReadinessProblem]:
-            problem = loaded.problem
-            if problem is None:
-                return []
-            return [ReadinessProblem("part", self.name, problem.message, is_fatal=False)]
-
         def prepare(tables: Tables) -> Callable[[], None]:
             return partial(loaded.reload, tables.get(PolicyTable))
 
         yield Opened(
-            product=loaded, running=running, problems=find_problems, live=[LivePart(("policy.*",), prepare)]
+            product=loaded,
+            running=running,
+            problems=loaded.find_problems,
+            live=[LivePart(("policy.*",), prepare)],
+            skills=partial(_add_skills, process, loaded) if process.find(Directory) else None,
         )
+
+
+def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
+    """Add the skills about policies to the agent of a process that has a directory, which is a hub's."""
+    from retinue.hub.policies import PolicyBook, add_policy_skills
+
+    if agent.name == HUB_NAME:
+        lookup = process.dispatcher.lookup
+        add_policy_skills(agent, PolicyBook(lambda: loaded.gate, lookup, process.get(Directory)))
 
 
 class ApprovalsPart(Part):
