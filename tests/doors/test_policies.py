@@ -329,3 +329,36 @@ async def test_a_rule_for_a_caller_binds_what_agents_and_workflows_do_for_it(
     reply = await wire.call(bank.hub.url, "help_customer", {"amount": 1}, **named)
     assert b"does not tell who began it" in reply.body
     assert bank.refunds == []
+
+
+async def test_the_owner_compares_policies_with_the_mesh_and_others_do_not(
+    system: System, wire: Wire
+) -> None:
+    bank = await open_bank(system, wire, DENY)
+    texts = [
+        f'@id("typo") forbid({ON_REFUNDS}) when {{ context.args has amonut && context.args.amonut > 1 }};',
+        f'@id("text") forbid({ON_REFUNDS}) when {{ context.args has amount && context.args.amount == "x" }};',
+        '@id("name") forbid(principal in Retinue::Group::"guest", action, '
+        'resource in Retinue::Agent::"bnak");',
+        '@id("moot") permit(principal, action, resource);',
+        f'@id("all") forbid({ON_REFUNDS});',
+        f'@id("never") @effect("approve") forbid({ON_REFUNDS});',
+        f'@id("fine") forbid({ON_REFUNDS}) when {{ {LARGE} }};',
+    ]
+    arguments = {"files": {"a.cedar": "".join(texts)}, "groups": {"guests": ["anonymous"]}}
+    owner = {"authorization": f"Bearer {system.state.owner_token()}"}
+    checked = (await wire.call(bank.hub.url, "check_policies", arguments, **owner)).result
+    assert [(finding["policy"], finding["problem"]) for finding in checked["findings"]] == [
+        ("typo", "bank/refund: it has no argument amonut; did you mean amount?"),
+        ("text", "bank/refund: amount is integer, and the policy reads text"),
+        ("name", "no agent is named 'bnak'; did you mean 'bank'?"),
+        ("name", "no group is named 'guest'; did you mean 'guests'?"),
+        ("name", "it concerns no skill of this mesh"),
+        ("moot", "a permit changes nothing while policy.default is allow; write a forbid"),
+        ("never", "all forbids all that it asks about"),
+    ]
+    refused = await wire.call(bank.hub.url, "check_policies", arguments)
+    assert refused.error["data"]["type"] == "insufficient_scope"
+    explained = await wire.call(bank.hub.url, "explain_policies", {"skill": "refund", "caller": "x"}, **owner)
+    assert (explained.result["verdict"], explained.result["policies"]) == ("deny", ["no-refunds"])
+    assert explained.result["concerned"][0]["reason"] == "refunds are closed"

@@ -71,6 +71,7 @@ AT_NEITHER = frozenset(
         "koi",
         "logs",
         "new",
+        "policy",
         "restore",
         "status",
     )

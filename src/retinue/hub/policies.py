@@ -61,6 +61,7 @@ class PolicyBook:
         own = await self._lookup.resolve_skill("call_skill", frozenset({"mesh"}))
         if (listing := await self._lookup.open(own[0])) is not None:
             fit.add(listing)
+        await self._directory.ensure_fresh()
         async for page in self._directory.iterate_pages():
             for start in range(0, len(page), _PAGE):
                 for one in self._directory.open_all(page[start : start + _PAGE]):

@@ -102,7 +102,7 @@ _CALLERS = frozenset({"local", "anonymous", "mesh", "stdio"})
 
 def _names_skills(policy: Policy) -> bool:
     """Whether the policy is about one skill, so that its arguments are known."""
-    return policy.body["resource"]["op"] == "=="
+    return bool(policy.body["resource"]["op"] == "==")
 
 
 def _find_misfit(schema: Any, path: Path, expected: ValueType) -> str:
@@ -134,7 +134,5 @@ def _covers(rule: Policy, other: Policy) -> bool:
     """Whether a forbid without conditions denies every call that the other policy concerns."""
     if rule.effect != "deny" or rule.is_watched or rule.body["conditions"]:
         return False
-    return all(
-        rule.body[scope]["op"] == "All" or rule.body[scope] == other.body[scope]
-        for scope in ("principal", "action", "resource")
-    )
+    scopes = ("principal", "action", "resource")
+    return all(rule.body[one]["op"] == "All" or bool(rule.body[one] == other.body[one]) for one in scopes)
