@@ -25,7 +25,7 @@ from retinue.settings_tables import PolicyTable
 from retinue.web.issued_tokens import TokenFile
 from tests.a2a.wire import ask as ask_a2a
 from tests.a2a.wire import message, naming
-from tests.mcp.clients import sessionless
+from tests.mcp.clients import read_result, sessionless
 from tests.system import WAIT_S, Hub, Reply, Served, System, Wire
 
 ON_REFUNDS = 'principal, action == Retinue::Action::"call", resource == Retinue::Skill::"bank/refund"'
@@ -362,3 +362,32 @@ async def test_the_owner_compares_policies_with_the_mesh_and_others_do_not(
     explained = await wire.call(bank.hub.url, "explain_policies", {"skill": "refund", "caller": "x"}, **owner)
     assert (explained.result["verdict"], explained.result["policies"]) == ("deny", ["no-refunds"])
     assert explained.result["concerned"][0]["reason"] == "refunds are closed"
+
+
+async def test_lists_show_a_caller_what_policies_let_it_use(system: System, wire: Wire) -> None:
+    (system.state.root / "policies").mkdir()
+    (system.state.root / "policies" / "groups.yaml").write_text("guests: ['token:ann']", "utf-8")
+    guests = 'principal in Retinue::Group::"guests", action in Retinue::Action::"use", resource'
+    policies = f'@id("read-only") forbid({guests}) unless {{ resource.read_only }};'
+    bank = await open_bank(system, wire, policies)
+    await wire.call(bank.hub.url, "refresh_agents", {})
+    tokens = [TokenFile(system.state.keys).issue(("mesh",), name=name)[1] for name in ("ann", "bob")]
+    listed: list[tuple[set[str], set[str], set[str]]] = []
+    for token in tokens:
+        authorization = f"Bearer {token}"
+        tools: list[set[str]] = []
+        for path in ("/mcp", "/agents/bank/mcp"):
+            asked, headers = sessionless("tools/list", {})
+            reply = await bank.post(path, asked, authorization=authorization, **headers)
+            tools.append({tool["name"] for tool in read_result(reply.body)["result"]["tools"]})
+        search = {"query": "pays money back", "limit": 50}
+        rows = await wire.call(bank.hub.url, "find_skills", search, authorization=authorization)
+        listed.append((tools[0], tools[1], {row["skill"] for row in rows.result["skills"]}))
+    (ann_tools, ann_bank, ann_skills), (bob_tools, bob_bank, bob_skills) = listed
+    assert {"bank__balance", "bank__refund", "call_skill"} <= bob_tools
+    assert (bob_bank, "refund" in bob_skills) == ({"balance", "refund"}, True)
+    assert "bank__balance" in ann_tools
+    assert ann_tools.isdisjoint({"bank__refund", "call_skill", "clerk__help_customer"})
+    assert (ann_bank, "refund" in ann_skills) == ({"balance"}, False)
+    refused = await wire.call(bank.hub.url, "refund", {"amount": 1}, authorization=f"Bearer {tokens[0]}")
+    assert refused.error["data"]["policies"] == ["read-only"]

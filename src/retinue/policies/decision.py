@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import cedarpy
 
-from retinue.policies.entities import ACTIONS, CALL, Caller, Resource, entity_value, name_origin
+from retinue.policies.entities import ACTIONS, CALL, LIST, Caller, Resource, entity_value, name_origin
 from retinue.policies.policy_set import Policy, PolicySet
 from retinue.policies.reads import EntityId, Path, ValueType
 from retinue.policies.values import UnmappableError, project
@@ -168,13 +168,20 @@ class _Cut:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Engine:
     """Decides by one set of policies; handles of the engine are kept for each skill and caller."""
 
     policies: PolicySet
     _cuts: dict[tuple[Resource, EntityId], tuple[_Cut, _Cut | None]] = field(default_factory=dict)
     _entities: dict[tuple[Caller, Resource, str | None], cedarpy.Entities] = field(default_factory=dict)
+
+    @property
+    def narrows_lists(self) -> bool:
+        """Whether some policy concerns lists, or they are empty by default."""
+        return self.policies.default == "deny" or any(
+            policy.concerns_action(LIST.id) and not policy.is_watched for policy in self.policies.policies
+        )
 
     def decide(self, facts: CallFacts) -> Decision:
         """The decision about one call."""

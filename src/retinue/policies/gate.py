@@ -7,18 +7,19 @@ process does not decide again: there an approval would be used twice, and the ca
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Literal
 
 from retinue.approvals.records import SCOPE, ApprovalRequest, ApprovalStore
-from retinue.core.call import Call, TraceContext, TraceExtension
+from retinue.core.call import Call, Principal, TraceContext, TraceExtension
 from retinue.core.errors import ApprovalNeededError, PolicyDeniedError
-from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Listing, Skill
+from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Listing, Skill
 from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.mesh.permissions import SkillFilter
 from retinue.policies.decision import CallFacts, Decision, Engine
-from retinue.policies.entities import CALL, Caller, Resource, entity_value, name_principal
+from retinue.policies.entities import CALL, LIST, Caller, Resource, entity_value, name_principal
 from retinue.policies.policy_set import Policy
 
 Mode = Literal["off", "watch", "enforce"]
@@ -78,7 +79,17 @@ class Gate:
         return note
 
     def _decide(self, engine: Engine, call: Call, resource: Resource) -> Decision:
-        caller, names = Caller.of(call.principal), engine.reads_of(resource, CALL)
+        """The decision; a call that an agent makes for its caller must be permitted to both."""
+        principal = call.principal
+        decision = self._decide_for(engine, call, resource, Caller.of(principal))
+        if decision.verdict == "deny" or not principal.through:
+            return decision
+        agent = Caller.of(replace(principal, id=principal.through))
+        other = self._decide_for(engine, call, resource, agent)
+        return decision if other.verdict == "allow" else other
+
+    def _decide_for(self, engine: Engine, call: Call, resource: Resource, caller: Caller) -> Decision:
+        names = engine.reads_of(resource, CALL)
         if not names:
             return engine.decide(CallFacts(caller, resource, CALL, call.arguments))
         origin = find_origin(call) if "origin" in names else None
@@ -87,6 +98,12 @@ class Gate:
             return Decision("deny", problem=problem)
         context = self._find_facts(call, names)
         return engine.decide(CallFacts(caller, resource, CALL, call.arguments, context, origin))
+
+    def filter_lists(self, principal: Principal) -> SkillFilter | None:
+        """What the policies leave out of the lists of a principal; None where they leave out nothing."""
+        if self.mode != "enforce" or not self.engine.narrows_lists:
+            return None
+        return ListedSkills(Caller.of(principal), self.engine)
 
     def explain(self, call: Call, listing: Listing, skill: Skill) -> dict[str, Any]:
         """What the policies decide about a call that is not made, and the policies that concern its skill."""
@@ -167,6 +184,18 @@ class Gate:
             policies=names,
             remedy=f"let a person run: retinue approvals approve {approval.id}; then send the call again",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSkills:
+    """The skills that policies leave in the lists of one caller; equal for one caller and set of policies."""
+
+    caller: Caller
+    engine: Engine
+
+    def __call__(self, agent: Candidate, skill: Skill) -> bool:
+        resource = Resource.make(agent.name, agent.version, agent.source, agent.trust.name.lower(), skill)
+        return self.engine.decide(CallFacts(self.caller, resource, LIST)).verdict != "deny"
 
 
 def deny(decision: Decision, agent: str, skill: str) -> PolicyDeniedError:
