@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retinue.core.errors import InvalidSettingError
+from retinue.parts.part import Check
 from retinue.settings import find_settings_file
 from retinue.settings_tables import PolicyTable
 
@@ -87,6 +88,28 @@ class PolicyFiles:
         """The files of cases: ``tests/*.yaml`` beside policies."""
         folders = {path.parent for path in self.list_files()}
         return sorted(path for folder in folders for path in (folder / "tests").glob("*.yaml"))
+
+
+def check_policies(table: PolicyTable, state_folder: Path) -> list[Check]:
+    """The row of ``retinue doctor``: whether the policies are valid; none where there are no files."""
+    files = PolicyFiles.of(state_folder, table)
+    try:
+        policies = files.load(table)
+    except InvalidSettingError as error:
+        return [Check("policies", "fail", error.message, error.remedy)]
+    if policies is None:
+        count = len(files.list_files())
+        unused = Check(
+            "policies",
+            "warn",
+            f"policy.mode is off; {count} files are not used",
+            "set policy.mode to enforce",
+        )
+        return [unused] if count else []
+    found = f"{len(policies.policies)} valid; policy.default is {policies.default}"
+    if table.mode == "watch":
+        return [Check("policies", "warn", f"{found}; policy.mode is watch: nothing is denied")]
+    return [Check("policies", "ok", found)]
 
 
 def check_library(paths: Sequence[Path]) -> None:
