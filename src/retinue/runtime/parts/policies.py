@@ -1,4 +1,4 @@
-"""Policies as a part, and the skills by which people answer the approvals that policies ask for."""
+"""Policies and guards as a part, and the skills by which people answer the approvals of policies."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from retinue.authoring.agent import Agent
 from retinue.core.errors import RetinueError
 from retinue.core.record import HUB_NAME
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.dispatch import CheckPolicies
+from retinue.mesh.dispatch import CheckPolicies, Guards
 from retinue.parts.part import LivePart, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process, Tables
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.lazy_runs import LazyRuns
+from retinue.runtime.loading.guard_rules import make_guards
 from retinue.runtime.loading.policy_files import PolicyFiles, Snapshot
 from retinue.runtime.serving import end_task
+from retinue.settings import Settings
 from retinue.settings_tables import PolicyTable
 
 LOOK_S = 1.0
@@ -105,8 +107,14 @@ class LoadedPolicies:
                 self.reload()
 
 
+def _use_guards(process: Process, guards: Guards | None) -> None:
+    process.dispatcher.guards = guards
+    if (joined := process.find(JoinedMesh)) is not None:
+        joined.use_guards(guards)
+
+
 class PoliciesPart(Part):
-    """Checks every call of the process against the policies of the owner."""
+    """Checks every call of the process against the policies and the guards of the owner."""
 
     name = "policies"
     kinds = frozenset({"hub", "agent", "worker", "stdio", "command"})
@@ -117,6 +125,7 @@ class PoliciesPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         loaded = LoadedPolicies(process, process.tables.get(PolicyTable))
         loaded.load()
+        _use_guards(process, make_guards(process.tables.get(Settings).guards))
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
@@ -129,11 +138,14 @@ class PoliciesPart(Part):
         def prepare(tables: Tables) -> Callable[[], None]:
             return partial(loaded.reload, tables.get(PolicyTable))
 
+        def prepare_guards(tables: Tables) -> Callable[[], None]:
+            return partial(_use_guards, process, make_guards(tables.get(Settings).guards))
+
         yield Opened(
             product=loaded,
             running=running,
             problems=loaded.find_problems,
-            live=[LivePart(("policy.*",), prepare)],
+            live=[LivePart(("policy.*",), prepare), LivePart(("guards.*",), prepare_guards)],
             skills=partial(_add_skills, process, loaded) if process.find(Directory) else None,
         )
 
