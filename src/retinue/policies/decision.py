@@ -168,12 +168,21 @@ class _Cut:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _SkillPolicies:
+    """The policies of one skill and action: those that decide, with the watched ones, and what they read."""
+
+    enforced: _Cut
+    with_watched: _Cut | None
+    facts: frozenset[str]
+
+
 @dataclass(slots=True, eq=False)
 class Engine:
     """Decides by one set of policies; handles of the engine are kept for each skill and caller."""
 
     policies: PolicySet
-    _cuts: dict[tuple[Resource, EntityId], tuple[_Cut, _Cut | None]] = field(default_factory=dict)
+    _cuts: dict[tuple[Resource, EntityId], _SkillPolicies] = field(default_factory=dict)
     _entities: dict[tuple[Caller, Resource, str | None], cedarpy.Entities] = field(default_factory=dict)
 
     @property
@@ -185,19 +194,19 @@ class Engine:
 
     def decide(self, facts: CallFacts) -> Decision:
         """The decision about one call."""
-        enforced, with_watched = self._cut(facts.resource, facts.action)
+        cut = self._cut(facts.resource, facts.action)
         entities = self._render(facts.caller, facts.resource, facts.origin)
-        decision = enforced.decide(facts, entities)
-        if with_watched is None:
+        decision = cut.enforced.decide(facts, entities)
+        if cut.with_watched is None:
             return decision
-        other = with_watched.decide(facts, entities)
+        other = cut.with_watched.decide(facts, entities)
         if other.verdict == decision.verdict:
             return decision
         return Decision(decision.verdict, decision.policies, decision.problem, other)
 
     def reads_of(self, resource: Resource, action: EntityId) -> frozenset[str]:
         """The facts of the context, besides arguments, that policies about this skill read."""
-        return frozenset(name for policy in self.select(resource, action) for name in policy.reads.facts)
+        return self._cut(resource, action).facts
 
     def select(self, resource: Resource, action: EntityId) -> list[Policy]:
         """The policies that may apply to a skill and an action."""
@@ -207,7 +216,7 @@ class Engine:
             if policy.concerns_action(action.id) and policy.concerns(resource.id, resource.parents)
         ]
 
-    def _cut(self, resource: Resource, action: EntityId) -> tuple[_Cut, _Cut | None]:
+    def _cut(self, resource: Resource, action: EntityId) -> _SkillPolicies:
         cut = self._cuts.get((resource, action))
         if cut is None:
             if len(self._cuts) >= _KEPT:
@@ -215,7 +224,9 @@ class Engine:
             permits, selected = self.policies.default == "allow", self.select(resource, action)
             enforced = [policy for policy in selected if not policy.is_watched]
             watched = None if len(enforced) == len(selected) else _Cut.make(selected, permits=permits)
-            cut = self._cuts[resource, action] = _Cut.make(enforced, permits=permits), watched
+            facts = frozenset(name for policy in selected for name in policy.reads.facts)
+            cut = _SkillPolicies(_Cut.make(enforced, permits=permits), watched, facts)
+            self._cuts[resource, action] = cut
         return cut
 
     def _render(self, caller: Caller, resource: Resource, origin: str | None) -> cedarpy.Entities:
