@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import cedarpy
+import orjson
 
 from retinue.policies.entities import ACTIONS, CALL, LIST, Caller, Resource, entity_value, name_origin
 from retinue.policies.policy_set import Policy, PolicySet
@@ -176,6 +177,12 @@ class _SkillPolicies:
     with_watched: _Cut | None
     facts: frozenset[str]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be evaluated."""
+        cut = self.enforced
+        return cut.rules is None and cut.obligations is None and self.with_watched is None
+
 
 @dataclass(slots=True, eq=False)
 class Engine:
@@ -183,6 +190,8 @@ class Engine:
 
     policies: PolicySet
     _cuts: dict[tuple[Resource, EntityId], _SkillPolicies] = field(default_factory=dict)
+    _shared: dict[tuple[str, ...], _SkillPolicies] = field(default_factory=dict)
+    _callers: dict[tuple[Caller, str | None], cedarpy.Entities] = field(default_factory=dict)
     _entities: dict[tuple[Caller, Resource, str | None], cedarpy.Entities] = field(default_factory=dict)
 
     @property
@@ -195,6 +204,8 @@ class Engine:
     def decide(self, facts: CallFacts) -> Decision:
         """The decision about one call."""
         cut = self._cut(facts.resource, facts.action)
+        if cut.is_empty:
+            return ALLOWED
         entities = self._render(facts.caller, facts.resource, facts.origin)
         decision = cut.enforced.decide(facts, entities)
         if cut.with_watched is None:
@@ -221,12 +232,23 @@ class Engine:
         if cut is None:
             if len(self._cuts) >= _KEPT:
                 self._cuts.clear()
-            permits, selected = self.policies.default == "allow", self.select(resource, action)
+            selected = self.select(resource, action)
+            cut = self._cuts[resource, action] = self._share(selected)
+        return cut
+
+    def _share(self, selected: Sequence[Policy]) -> _SkillPolicies:
+        """The handles of these policies, which most skills of a mesh have in common."""
+        names = tuple(policy.id for policy in selected)
+        cut = self._shared.get(names)
+        if cut is None:
+            permits = self.policies.default == "allow"
             enforced = [policy for policy in selected if not policy.is_watched]
             watched = None if len(enforced) == len(selected) else _Cut.make(selected, permits=permits)
             facts = frozenset(name for policy in selected for name in policy.reads.facts)
             cut = _SkillPolicies(_Cut.make(enforced, permits=permits), watched, facts)
-            self._cuts[resource, action] = cut
+            if len(self._shared) >= _KEPT:
+                self._shared.clear()
+            self._shared[names] = cut
         return cut
 
     def _render(self, caller: Caller, resource: Resource, origin: str | None) -> cedarpy.Entities:
@@ -234,10 +256,23 @@ class Engine:
         if entities is None:
             if len(self._entities) >= _KEPT:
                 self._entities.clear()
+            callers = self._render_callers(caller, origin)
+            # an agent that calls itself is in the entities already
+            others = [one for one in resource.entities if one != caller.id]
+            text = orjson.dumps([resource.render(one) for one in others]).decode()
+            entities = self._entities[caller, resource, origin] = callers.with_added_json_str(text)
+        return entities
+
+    def _render_callers(self, caller: Caller, origin: str | None) -> cedarpy.Entities:
+        """The entities of a caller and the actions, to which those of a skill are added for each call."""
+        entities = self._callers.get((caller, origin))
+        if entities is None:
+            if len(self._callers) >= _KEPT:
+                self._callers.clear()
             callers = [caller] if origin is None else [caller, Caller(name_origin(origin), ())]
-            rendered = [one.render(self.policies.groups) for one in callers] + resource.render()
-            # an agent that calls itself, or a caller that begins the chain, is one entity
+            rendered = [one.render(self.policies.groups) for one in callers]
+            # a caller that begins the chain is one entity
             by_id = {tuple(entity["uid"].values()): entity for entity in reversed(rendered)}
-            text = json.dumps([*by_id.values(), *ACTIONS])
-            entities = self._entities[caller, resource, origin] = cedarpy.Entities.from_json_str(text)
+            text = orjson.dumps([*by_id.values(), *ACTIONS]).decode()
+            entities = self._callers[caller, origin] = cedarpy.Entities.from_json_str(text)
         return entities

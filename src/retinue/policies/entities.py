@@ -89,13 +89,16 @@ class Resource:
             ),
         )
 
-    def render(self) -> list[dict[str, Any]]:
-        """The entities of the skill and of its agent."""
-        attributes = {**dict(self.attributes), "agent": entity_value(self.agent)}
-        return [
-            _render(self.id, attributes, self.parents),
-            _render(self.agent, {"name": self.agent.id, "scopes": []}),
-        ]
+    @property
+    def entities(self) -> tuple[EntityId, EntityId]:
+        """The skill and its agent."""
+        return self.id, self.agent
+
+    def render(self, entity: EntityId) -> dict[str, Any]:
+        """One of `entities`."""
+        if entity == self.agent:
+            return _render(self.agent, {"name": self.agent.id, "scopes": []})
+        return _render(self.id, {**dict(self.attributes), "agent": entity_value(self.agent)}, self.parents)
 
 
 ACTIONS = [
