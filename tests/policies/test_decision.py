@@ -10,8 +10,8 @@ import pytest
 from retinue.core.call import Principal
 from retinue.core.record import Hints, Skill
 from retinue.policies.decision import CallFacts, Decision, Engine
-from retinue.policies.entities import CALL, LIST, Caller, Resource, name_principal
-from retinue.policies.policy_set import Groups, load_policies
+from retinue.policies.entities import CALL, LIST, Caller, Groups, Resource, name_principal
+from retinue.policies.policy_set import load_policies
 
 ANY = 'principal, action == Retinue::Action::"call", resource'
 REFUND = 'principal, action == Retinue::Action::"call", resource == Retinue::Skill::"bank/refund"'

@@ -169,6 +169,7 @@ class Gate:
             skill=skill.id,
             arguments=call.arguments if isinstance(call.arguments, Mapping) else {"": call.arguments},
             reason=describe(decision.policies),
+            approvers=tuple(policy.approvers for policy in decision.policies if policy.approvers),
             terms=f"policies {self.engine.policies.digest}, listing {listing.digest or ''}",
         )
         store = await self.open_approvals()
