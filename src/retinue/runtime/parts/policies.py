@@ -1,4 +1,4 @@
-"""Policies and guards as a part, and the skills by which people answer the approvals of policies."""
+"""Policies and guards as a part: they check every call of a process."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from retinue.mesh.dispatch import CheckPolicies, Guards
 from retinue.parts.part import LivePart, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process, Tables
 from retinue.runtime.joined_mesh import JoinedMesh
-from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.loading.guard_rules import make_guards
 from retinue.runtime.loading.policy_files import PolicyFiles, Snapshot
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
 from retinue.settings_tables import PolicyTable
 
+KEEP_APPROVALS = frozenset({"hub", "worker", "command"})
+"""The processes that keep approvals, because they have runs."""
+
 LOOK_S = 1.0
 """Seconds between two looks for changed files."""
 
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
     from retinue.policies.gate import Gate
+    from retinue.runtime.lazy_runs import LazyRuns
 
 _log = structlog.get_logger("retinue.policies")
 
@@ -61,7 +64,7 @@ class LoadedPolicies:
         from retinue.policies.decision import Engine
         from retinue.policies.gate import Gate
 
-        runs = self._process.find(LazyRuns)
+        runs = self._process.find(_lazy_runs()) if self._process.kind in KEEP_APPROVALS else None
         opening = None if runs is None else runs.open_approvals
         self._gate = Gate(Engine(policies), self._table.mode, opening)
         self._give(self._gate.check)
@@ -105,6 +108,13 @@ class LoadedPolicies:
             await asyncio.sleep(look_s)
             if self.files.look() != self._seen:
                 self.reload()
+
+
+def _lazy_runs() -> type[LazyRuns]:
+    # imported here, because an agent loads nothing of workflows
+    from retinue.runtime.lazy_runs import LazyRuns
+
+    return LazyRuns
 
 
 def _use_guards(process: Process, guards: Guards | None) -> None:
@@ -157,21 +167,3 @@ def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
     if agent.name == HUB_NAME:
         lookup = process.dispatcher.lookup
         add_policy_skills(agent, PolicyBook(lambda: loaded.gate, lookup, process.get(Directory)))
-
-
-class ApprovalsPart(Part):
-    """Adds the skills of approvals to the hub's agent."""
-
-    name = "approvals"
-    kinds = frozenset({"hub", "command"})
-    needs = (LazyRuns,)
-    rank = 86
-    is_required = True
-
-    @asynccontextmanager
-    async def open(self, process: Process) -> AsyncIterator[Opened]:
-        from retinue.hub.approvals import ApprovalBook, add_approval_skills
-
-        runs = process.get(LazyRuns)
-        book = ApprovalBook(runs.open_approvals, exists=runs.store.exists)
-        yield Opened(skills=partial(add_approval_skills, book=book))
