@@ -23,6 +23,7 @@ from retinue.dashboard.drawings.conversation import (
 from retinue.storage.state import State
 from retinue.testing import ModelTurn, ScriptedModel
 from tests.dashboard.site import Site
+from tests.dashboard.writer import make_writer
 from tests.support.thinking import think
 from tests.system import WAIT_S, open_system, open_wire
 
@@ -179,3 +180,19 @@ async def test_a_run_is_read_while_its_model_writes_and_after_it(site: Site, tmp
     assert '<span class="status s-not-made">not made</span> <b>notes__not</b>' in page
     assert re.search(r"2 turns, 2 calls · [\d,]+ tokens in, \d+ out, \$0\.\d+", page)
     assert "at most turns 20" in page
+
+
+async def test_the_text_of_the_model_is_on_the_page_while_it_is_written(site: Site) -> None:
+    go_on = asyncio.Event()
+    await site.system.start_agent(make_writer(go_on))
+    token, ticks = site.system.token, asyncio.Event()
+    await site.wire.call(site.hub.url, "refresh_agents", {}, authorization=token)
+    site.hub.mesh.hub.starter.progress.subscribe(ticks.set)
+    started = {"workflow": think(tools=["read"]), "input": {}, "run": "r", "progress": True}
+    await site.wire.call(site.hub.url, "start_run", started, authorization=token)
+    page = await read_until(site, "The model is writing.")
+    assert re.search(r'<p class="text" aria-busy="true">Half of </p>', await read_until(site, "Half of"))
+    assert ticks.is_set()
+    go_on.set()
+    page = await read_until(site, "Half of it is all.")
+    assert "The model is writing." not in page

@@ -122,11 +122,6 @@ class Conversation:
     before: int | None
     after: int | None
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether a request is being answered."""
-        return bool(self.turns) and self.after is None and self.turns[-1].status == "running"
-
     def ends_with(self, output: Any) -> bool:
         """Whether the page shows this output of its run whole, as the text of the last turn."""
         text = self.turns[-1].text if self.turns and self.after is None else None
@@ -288,7 +283,7 @@ def _read_call(
             name,
             str(found.get("status") or "done"),
             path=found["step"],
-            hint=hint[:_HINT_CHARACTERS],
+            hint=hint[: _HINT_CHARACTERS + 1],
             arguments=shown_arguments,
             result=room.show(listed) if hits is not None else None,
             duration_ms=found.get("duration_ms"),
@@ -297,7 +292,7 @@ def _read_call(
         return ShownCall(
             names.get(name, name),
             "done" if name == _READ_RESULT else _status_without_step(question),
-            hint=hint[:_HINT_CHARACTERS],
+            hint=hint[: _HINT_CHARACTERS + 1],
             arguments=shown_arguments,
             question=question,
         )
@@ -306,7 +301,7 @@ def _read_call(
         f"{step.get('agent', '')}/{step.get('skill', '')}" if "skill" in step else name,
         str(step.get("status", "")),
         path=step["step"],
-        hint=hint[:_HINT_CHARACTERS],
+        hint=hint[: _HINT_CHARACTERS + 1],
         arguments=shown_arguments,
         result=_show_result(value, room) if "output" in step else None,
         error=None if error is None else room.show(_write_error(error)),
