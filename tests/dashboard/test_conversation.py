@@ -196,3 +196,28 @@ async def test_the_text_of_the_model_is_on_the_page_while_it_is_written(site: Si
     go_on.set()
     page = await read_until(site, "Half of it is all.")
     assert "The model is writing." not in page
+
+
+async def test_a_limit_that_ended_a_run_is_told_with_the_way_on(site: Site) -> None:
+    count = [ModelTurn(calls=[("notes__count", {"n": n})], tokens=(100, 10)) for n in range(3)]
+    notes = Agent("notes", version="1.0.0")
+
+    @notes.skill
+    async def count_to(n: int) -> int:
+        """Counts."""
+        return n
+
+    for agent in (ScriptedModel(*count, "The end."), notes):
+        await site.system.start_agent(agent)
+    token = site.system.token
+    await site.wire.call(site.hub.url, "refresh_agents", {}, authorization=token)
+    started = {"workflow": think(tools=["count_to"], limits={"turns": 2}), "input": {}, "run": "r"}
+    await site.wire.call(site.hub.url, "start_run", started, authorization=token)
+    page = await read_until(site, "the limit of turns is reached (2)")
+    assert "retinue resume r --limit turns=N" in page
+    assert '<span class="status s-limited">limited</span>' in page
+    more = {"run": "r", "limits": {"turns": 9}}
+    await site.wire.call(site.hub.url, "extend_run", more, authorization=token)
+    page = await read_until(site, "The end.")
+    assert "The limits were raised: turns 9" in page
+    assert "the limit of turns is reached" not in page
