@@ -14,6 +14,7 @@ import pytest
 from retinue import Agent
 from retinue.dashboard.drawings.conversation import (
     LEAST_CHARACTERS,
+    MOST_CHARACTERS,
     PAGE_CHARACTERS,
     TURNS,
     find_loop,
@@ -108,8 +109,10 @@ def test_a_page_of_large_values_is_bounded() -> None:
     loop = make_loop(*(make_turn(n, big, calls, **made) for n in range(1, 301)))
     talk = read_conversation(loop)
     shown = [text for turn in talk.turns for one in turn.calls for text in (one.arguments, one.result)]
-    assert sum(turn.more_calls for turn in talk.turns) == 25 * 8 - 100
+    assert sum(turn.more_calls for turn in talk.turns) == 25 * 8 - 60
     sizes = [len(text.text) for text in shown if text is not None]
+    assert talk.turns[-1].text is not None
+    assert len(talk.turns[-1].text.text) == MOST_CHARACTERS + 1
     assert sum(sizes) < PAGE_CHARACTERS + len(sizes) * (LEAST_CHARACTERS + 1)
 
 

@@ -29,10 +29,10 @@ KIND = "think"
 TURNS = 25
 """Turns of one page."""
 
-MAX_CALLS = 100
+MAX_CALLS = 60
 """Calls of one page."""
 
-PAGE_CHARACTERS = 60_000
+PAGE_CHARACTERS = 30_000
 """Characters of all texts, arguments and results of one page; then they are cut to `LEAST_CHARACTERS`."""
 
 MOST_CHARACTERS = 5_000
@@ -149,14 +149,16 @@ def read_conversation(loop: Json, first: int = 0, writing: Mapping[str, str] | N
     error = loop.get("error") or {}
     end = start + TURNS
     is_open = loop.get("status") in ("running", "waiting")
+    # the newest first, because the answer is worth the room
+    read = [
+        _read_turn(turn, loop, room, writing or {}, is_open=is_open and turn is turns[-1])
+        for turn in reversed(shown)
+    ]
     return Conversation(
         path=loop["step"],
         status=str(loop.get("status", "")),
         loop=loop.get("loop") or {},
-        turns=[
-            _read_turn(turn, loop, room, writing or {}, is_open=is_open and turn is turns[-1])
-            for turn in shown
-        ],
+        turns=read[::-1],
         total=len(turns),
         calls=sum(len(_reply_of(_children(turn)).get("calls") or ()) for turn in turns),
         usage=_sum(usage),
