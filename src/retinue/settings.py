@@ -38,6 +38,7 @@ from retinue.settings_tables import (
     DiscoveryTable,
     EndpointTable,
     ExecuteTable,
+    GuardTable,
     HookTable,
     HubTable,
     ImportsTable,
@@ -48,6 +49,7 @@ from retinue.settings_tables import (
     MessageTable,
     MetricsTable,
     PartsTable,
+    PolicyTable,
     RegistryTable,
     RoutingTable,
     RunTable,
@@ -142,6 +144,8 @@ class Settings(_Sources):
     workflows: WorkflowTable = WorkflowTable()
     registry: Mapping[str, RegistryTable] = {}
     access: Mapping[str, AccessTable] = {}
+    policy: PolicyTable = PolicyTable()
+    guards: Mapping[str, GuardTable] = {}
 
 
 def find_settings_file(start: Path) -> Path | None:

@@ -146,6 +146,36 @@ class LlmTable(_Table):
     max_cost_per_day: float | None = Field(None, gt=0)
 
 
+class PolicyTable(_Table):
+    """``[policy]``: what the policies in ``policies/*.cedar`` do, and where else there are some.
+
+    ``default`` decides about calls that no policy permits or forbids. ``files`` are globs, below the folder
+    of ``retinue.toml``; the files in the state folder belong to the policies always.
+    """
+
+    mode: Literal["off", "watch", "enforce"] = "enforce"
+    default: Literal["allow", "deny"] = "allow"
+    files: tuple[str, ...] = ("policies/*.cedar",)
+
+
+class GuardTable(_Table):
+    """``[guards.NAME]``: a guard of the arguments and results of calls.
+
+    ``use`` is ``sensitive``, ``instructions`` or the name of an installed guard, by default NAME. ``skills``
+    are globs ``AGENT/SKILL``, ``exempt`` paths of values that stay, ``options`` those of an installed guard.
+    """
+
+    enabled: bool = True
+    use: str | None = None
+    skills: tuple[str, ...] = ("*/*",)
+    kinds: tuple[Literal["key", "card", "iban", "email", "phone"], ...] = ("key", "card", "iban")
+    arguments: Literal["off", "deny", "redact"] | None = None
+    results: Literal["off", "deny", "redact"] | None = None
+    exempt: tuple[str, ...] = ()
+    timeout_s: float = Field(1.0, gt=0, le=60)
+    options: Mapping[str, Any] = {}
+
+
 class PartsTable(_Table):
     """``[parts]``: names of parts of other distributions that are switched off."""
 

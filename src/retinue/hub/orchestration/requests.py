@@ -29,6 +29,9 @@ from retinue.workflows.interpreter.branch_inputs import find_branch_reads
 
 Json = dict[str, Any]
 
+TIED = "tied"
+"""The member of ``context`` with which a run that has an id ends with its callers."""
+
 _EXPRESSION = "${{"
 
 
@@ -37,7 +40,8 @@ class OrchestrationRequest:
     """One request; ``given`` is the prompt, or for a workflow of the caller's own any value.
 
     ``reads_cache`` and ``keeps`` = whether an answer may be taken from the cache, and put there. ``context``
-    goes to the agents, ``echoed`` only to the run.
+    goes to the agents, ``echoed`` only to the run. ``is_tied`` = the run, which has an id, ends
+    when its callers are gone; the same request again lets it go on.
     """
 
     tool: str
@@ -51,6 +55,7 @@ class OrchestrationRequest:
     retries: int | None = None
     parallel: bool | None = None
     run: str | None = None
+    is_tied: bool = False
     session: str | None = None
     context: Mapping[str, Any] = field(default_factory=dict)
     echoed: Mapping[str, Any] = field(default_factory=dict)
@@ -232,10 +237,14 @@ def shape_input(definition: Definition, request: OrchestrationRequest, history: 
     takes_object = declared.get("type") == "object" or "properties" in declared
     if isinstance(run_input, str) and takes_object and run_input.lstrip().startswith("{"):
         run_input = _read_object(run_input)
+    if isinstance(run_input, Mapping):
+        values = dict(run_input)
+        place = address_prompt(definition.input) or "prompt"
+        if history and isinstance(values.get(place), str):
+            values[place] = f"{history}\n\n{values[place]}"
+        return _add_context(values, declared, request)
     if not isinstance(run_input, str):
-        return (
-            _add_context(dict(run_input), declared, request) if isinstance(run_input, Mapping) else run_input
-        )
+        return run_input
     prompt = run_input
     if request.context:
         context = orjson.dumps(dict(request.context), option=orjson.OPT_INDENT_2).decode()
