@@ -53,7 +53,8 @@ PROMPT_SCHEMA: Json = {
 class MarkdownAgent:
     """An agent in Markdown; ``think`` is its loop, whose prompt each call gives.
 
-    ``digest`` is that of the file. ``warnings`` are what the file says and Retinue does not use.
+    ``digest`` is that of the file, whose text is ``content``. ``warnings`` are what the file says and Retinue
+    does not use. ``lines`` are those of the keys of the front matter.
     """
 
     name: str
@@ -66,6 +67,8 @@ class MarkdownAgent:
     exposes: bool
     digest: str
     warnings: tuple[str, ...]
+    lines: Mapping[str, int]
+    content: str
 
     @property
     def workflow(self) -> Json:
@@ -109,7 +112,7 @@ def parse_agent(text: str, source: str, *, name: str = "") -> MarkdownAgent:
             (), f"the front matter is {name_shape(document.value)}", "write keys, as in name: x"
         )
     body = text.removeprefix("\ufeff")[match.end() :].strip()
-    return _Reader(document, sha256(text.encode("utf-8", "surrogatepass")).hexdigest()).read(body, name)
+    return _Reader(document, text).read(body, name)
 
 
 def _quote(match: re.Match[str]) -> str:
@@ -121,10 +124,10 @@ def _quote(match: re.Match[str]) -> str:
 class _Reader:
     """Reads the front matter of one file."""
 
-    def __init__(self, document: Document, digest: str) -> None:
+    def __init__(self, document: Document, content: str) -> None:
         self._document = document
         self._keys: Mapping[str, Any] = document.value
-        self._digest = digest
+        self._content = content
         self._warnings: list[str] = []
         own = self._keys.get(OWN_KEY)
         if own is not None and not isinstance(own, Mapping):
@@ -147,8 +150,10 @@ class _Reader:
             output=think.output or {"type": "string"},
             examples=self._examples(),
             exposes=self._flag("expose"),
-            digest=f"sha256:{self._digest}",
+            digest=f"sha256:{sha256(self._content.encode('utf-8', 'surrogatepass')).hexdigest()}",
             warnings=tuple(self._warnings),
+            lines={key: self._document.place_of((key,)).line for key in self._keys},
+            content=self._content,
         )
 
     def _check_keys(self) -> None:

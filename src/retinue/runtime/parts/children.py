@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from retinue.core.errors import ChildFailedError, InvalidSettingError
@@ -23,6 +22,7 @@ from retinue.processes.environment import (
     with_home,
 )
 from retinue.rpc.probe import answers, probe
+from retinue.runtime.loading.markdown_files import is_folder_of_agents, list_files
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models
 from retinue.runtime.observing.log_files import AgentLogs, keep_small, writes_to
 from retinue.runtime.serving import end_task
@@ -184,7 +184,7 @@ def child_specs(
     common = _own_variables(state, hub_url)
     inherited = select_for_agent(environ)
     specs = []
-    for table in chain.from_iterable(map(_open_folder, settings.agents)):
+    for table in map(_open_folder, settings.agents):
         port = () if table.port is None else ("--port", str(table.port))
         arguments = ("serve", table.target, "--host", table.host, *port)
         if table.advertise is not None:
@@ -216,19 +216,19 @@ def model_children(
     return specs
 
 
-def _open_folder(entry: AgentTable) -> Sequence[AgentTable]:
-    """An entry for each agent in Markdown of a folder without an agent.json; other entries as they are."""
+def _open_folder(entry: AgentTable) -> AgentTable:
+    """The entry, whose child serves all agents of a folder; with a port or an address, the one file of it."""
     folder = Path(entry.target)
-    if not folder.is_dir() or (folder / "agent.json").is_file():
-        return [entry]
-    files = sorted(file for file in folder.glob("*.md") if file.name != "README.md")
-    if len(files) > 1 and entry.port is not None:
+    if not is_folder_of_agents(folder) or (entry.port is None and entry.advertise is None):
+        return entry
+    files = list_files(folder)
+    if len(files) > 1:
         raise InvalidSettingError(
-            f"agents: {entry.target}: port",
+            f"agents: {entry.target}: {'advertise' if entry.port is None else 'port'}",
             f"the folder has {len(files)} agents",
-            remedy="leave the port away, or write an entry for each file",
+            remedy="leave it away, or write an entry for each file",
         )
-    return [entry.model_copy(update={"target": str(file)}) for file in files] or [entry]
+    return entry.model_copy(update={"target": str(files[0])}) if files else entry
 
 
 def _own_variables(state: State, hub_url: str) -> dict[str, str]:
