@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 export PYTHON
 
-.PHONY: help demo test test-all check soak crash tck ard bench site release env
+.PHONY: help demo demo-think test test-all check soak crash tck ard bench site release env
 
 help: ## what can be made
 	@sed -n 's/^\([a-z][a-z-]*\):[^#]*## \(.*\)$$/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -16,6 +16,10 @@ help: ## what can be made
 demo: ## a real job through three agents, offline: MODULE=textwrap
 	@scripts/bootstrap
 	@exec $(BIN)/retinue demo $(MODULE) $(ARGS)
+
+demo-think: ## a model finds, uses and asks for skills, is killed and goes on; offline after it has node
+	@scripts/bootstrap demo-think
+	@exec $(BIN)/python -m scripts.think_demo $(ARGS)
 
 test: ## all that is fast, and one real run of each kind: before each commit
 	@scripts/bootstrap test docs

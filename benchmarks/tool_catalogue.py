@@ -25,7 +25,7 @@ from mcp_types import PaginatedRequestParams
 from ruamel.yaml import YAML
 
 from retinue.core.record import AgentRecord, Listing, Skill
-from scripts import conformance
+from scripts.npm_packages import NODE, InstallFailedError, install
 
 ROOT = Path(__file__).resolve().parent.parent
 QUERIES = Path(__file__).resolve().parent / "tool_queries"
@@ -138,8 +138,8 @@ def _listing(key: str, document: str, skills: list[Skill]) -> Listing:
 def _list_mcp_tools() -> dict[str, list[dict[str, Any]]]:
     """The tools of each server; they are asked once for each version of the lock file."""
     try:
-        conformance.install(QUERIES, PACKAGES)
-    except (conformance.InstallFailedError, OSError, TimeoutError) as error:
+        install(QUERIES, PACKAGES)
+    except InstallFailedError as error:
         raise NoToolsError(f"npm could not install the MCP servers: {error}") from error
     stamp = (PACKAGES / ".installed").read_text()
     cache = PACKAGES / f"tools-{stamp[:16]}.json"
@@ -157,10 +157,10 @@ async def _ask_servers() -> dict[str, list[dict[str, Any]]]:
         program = programs if isinstance(programs, str) else next(iter(programs.values()))
         with tempfile.TemporaryDirectory() as home:
             server = StdioServerParameters(
-                command=str(conformance.NODE / "node"),
+                command=str(NODE / "node"),
                 args=[str(folder / program), *arguments],
                 # Nothing of the developer's environment: it may hold real credentials.
-                env={"PATH": f"{conformance.NODE}:{os.defpath}", "HOME": home, **variables},
+                env={"PATH": f"{NODE}:{os.defpath}", "HOME": home, **variables},
                 cwd=home,
             )
             try:

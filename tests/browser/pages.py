@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
 
-from scripts.conformance import InstallFailedError, install
+from scripts.npm_packages import InstallFailedError, install
 from tests.services import get_program
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.conformance import InstallFailedError, install
+from scripts.conformance import FOLDER, LOCK_FOLDER
+from scripts.npm_packages import InstallFailedError, install
 from tests.processes.running import program
 
 AGENT = Path(__file__).parent / "fixture_agent.py"
@@ -101,8 +102,8 @@ def suites() -> None:
     Without a network they are skipped, loudly; in CI that is a failure.
     """
     try:
-        install()
-    except (InstallFailedError, subprocess.TimeoutExpired) as error:
+        install(LOCK_FOLDER, FOLDER)
+    except InstallFailedError as error:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"npm could not install the suites: {error}")

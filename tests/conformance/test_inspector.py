@@ -14,7 +14,8 @@ from typing import Any
 import orjson
 import pytest
 
-from scripts.conformance import FOLDER, NODE
+from scripts.conformance import FOLDER
+from scripts.npm_packages import NODE
 from tests.conformance.conftest import AGENT, ENDPOINTS
 from tests.requirements import requirement
 

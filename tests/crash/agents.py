@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.ports import reserved_port
-from tests.processes.running import WAIT_S, Program
+from tests.processes.running import WAIT_S, Program, wait_until
 
 AGENT = '''
 import asyncio
@@ -57,7 +57,10 @@ DECLINES = """if n % 2:
 
 
 class KeptAgents:
-    """Agents by name, each from the text of its file; it starts again ``away_s`` after its process ended."""
+    """Agents by name, each from the text of its file; it starts again ``away_s`` after its process ended.
+
+    A name that ends with ``.md`` is that of a Markdown file.
+    """
 
     def __init__(self, folder: Path, texts: Mapping[str, str], away_s: float) -> None:
         folder.mkdir(exist_ok=True)
@@ -67,7 +70,7 @@ class KeptAgents:
         self._stopped = threading.Event()
         self._programs: dict[str, Program] = {}
         for name, text in texts.items():
-            (folder / f"{name}.py").write_text(text)
+            (folder / _file_of(name)).write_text(text)
         self._keepers = [threading.Thread(target=self._keep, args=(name,), daemon=True) for name in texts]
         self._ready = threading.Semaphore(0)
 
@@ -83,6 +86,11 @@ class KeptAgents:
         program = self._programs.get(name)
         if program is not None and program.process.poll() is None:
             program.send(signal.SIGKILL)
+
+    def url_of(self, name: str) -> str:
+        """The address of an agent, as soon as it is published; another one after each start."""
+        wait_until(lambda: "published" in self._programs[name].output, f"{name} is published")
+        return self._programs[name].url_in("http://")
 
     def send(self, name: str, number: signal.Signals) -> None:
         """Send a signal to the process of an agent."""
@@ -104,7 +112,7 @@ class KeptAgents:
         while not self._stopped.is_set():
             # Another port each time: its old one may be that of another agent by then.
             with reserved_port() as port:
-                program = Program("serve", f"{name}.py", "--port", str(port), cwd=self.folder)
+                program = Program("serve", _file_of(name), "--port", str(port), cwd=self.folder)
                 self._programs[name] = program
                 is_ready = False
                 while program.process.poll() is None and not self._stopped.wait(0.02):
@@ -114,6 +122,10 @@ class KeptAgents:
                 program.close()
             self.kills += not self._stopped.is_set()
             self._stopped.wait(self.away_s)
+
+
+def _file_of(name: str) -> str:
+    return name if name.endswith(".md") else f"{name}.py"
 
 
 class Agents(KeptAgents):

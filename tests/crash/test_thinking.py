@@ -10,10 +10,11 @@ import asyncio
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -102,8 +103,10 @@ TOOL_POINTS = [
 class ThinkingAgents(KeptAgents):
     """A model and a tool; each dies, or stays, at the points that a test asks for."""
 
-    def __init__(self, folder: Path, away_s: float = 0.5) -> None:
-        super().__init__(folder, {"thinker": MODEL, "adder": TOOL}, away_s)
+    def __init__(
+        self, folder: Path, away_s: float = 0.5, texts: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        super().__init__(folder, {"thinker": MODEL, "adder": TOOL, **texts}, away_s)
         self._seen = 0
 
     def die_at(self, point: str) -> None:

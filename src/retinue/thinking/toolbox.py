@@ -129,6 +129,10 @@ class Toolbox:
     def __len__(self) -> int:
         return len(self._tools)
 
+    def copy(self) -> Toolbox:
+        """A toolbox with the same tools, to which others can be added."""
+        return Toolbox(self.searches, dict(self._tools))
+
     def add(self, tools: Iterable[PinnedTool]) -> None:
         """Add tools behind the others."""
         for tool in tools:

@@ -87,6 +87,14 @@ async def test_a_skill_that_the_model_finds_is_a_tool_from_the_next_request_on()
     assert [step.step for step in run.steps][2:4] == ["research/turn-1/found", "research/turn-2/model"]
 
 
+async def test_a_skill_that_two_searches_of_a_turn_find_is_one_tool() -> None:
+    searches = [("find_skills", {"what": what}) for what in ("read a folder", "read folder")]
+    model = ScriptedModel(use(*searches), say("ok"))
+    await run_script(model, make_agent("files", "read_folder"))
+    assert names_of(model.requests[1]) == ["find_skills", "files__read_folder"]
+    assert all("files__read_folder: Does" in text for text in model.list_results())
+
+
 async def test_a_search_that_finds_nothing_says_so() -> None:
     model = ScriptedModel(use(("find_skills", {"what": "zebra"})), say("ok"))
     await run_script(model)

@@ -53,6 +53,14 @@ FULL_RETRY_S = 1.0
 IDLE_S = 10.0
 """How long a session on Postgres may be idle in a transaction, holding locks that others wait for."""
 
+TRANSACTION_S = 120.0
+"""How long a transaction may last on Postgres 17 and later: a node that is frozen while it sends a large
+value is not idle for the server.
+"""
+
+LIMITS_TRANSACTIONS = 17
+"""The first version of Postgres that can limit transactions."""
+
 QUIET_S = 10.0
 """The interval between two warnings of the engine about a database that is away."""
 
@@ -108,6 +116,7 @@ class RunDatabase:
             )
             sa.event.listen(server, "do_connect", _connect)
             sa.event.listen(server, "connect", _tune_postgres)
+            sa.event.listen(server, "do_executemany", _execute_each)
             return server
         if self._file is not None and self._is_read_only:
             reader = sa.create_engine(read_only_url(self._file.path), pool_size=connections, max_overflow=0)
@@ -373,7 +382,20 @@ def _connect(dialect: Any, _record: Any, arguments: Any, options: Any) -> Any:
 def _tune_postgres(connection: Any, _record: Any) -> None:
     """Let the server end sessions that are idle in a transaction, such as that of a frozen node."""
     connection.execute(f"SET idle_in_transaction_session_timeout = {round(IDLE_S * 1000)}")
+    if connection.info.server_version >= LIMITS_TRANSACTIONS * 10_000:
+        connection.execute(f"SET transaction_timeout = {round(TRANSACTION_S * 1000)}")
     connection.commit()
+
+
+def _execute_each(cursor: Any, statement: str, rows: Any, _context: Any) -> bool:
+    """Execute a statement for each row by itself; tells the caller that it is done.
+
+    The driver would send all rows in a pipeline. A session whose client is frozen within a pipeline is not
+    idle for the server, so it would keep its locks for as long as the client is frozen.
+    """
+    for row in rows:
+        cursor.execute(statement, row)
+    return True
 
 
 def _may_pass(error: sa.exc.DBAPIError | sa.exc.TimeoutError) -> bool:

@@ -168,6 +168,8 @@ class EngineClient:
         schema = "" if connections.dialect.name == "sqlite" else "dbos."
         self._table = f"{schema}workflow_status"
         self._calls_table = f"{schema}operation_outputs"
+        # a frozen node may hold the row of one run, which must not keep all other lost runs waiting
+        self._locking = "" if connections.dialect.name == "sqlite" else "FOR NO KEY UPDATE SKIP LOCKED"
         self._connections = connections
         self._serializer = DBOSPortableJSONSerializer()
         self._client = DBOSClient(
@@ -393,12 +395,13 @@ class EngineClient:
     ) -> list[str]:
         """Runs executed by or queued at nodes that are not ``living``; with ``only``, at these nodes.
 
-        ``living`` is a query for the executors of the living nodes, ``names`` its parameters.
+        ``living`` is a query for the executors of the living nodes, ``names`` its parameters. The rows are
+        locked; a row that another transaction has locked is left out.
         """
         rows = connection.execute(
             sa.text(
                 "SELECT workflow_uuid, coalesce(executor_id, '') AS executor, queue_name AS queue "  # noqa: S608
-                f"FROM {self._table} WHERE {_lost(living)} LIMIT {LOST_BATCH}"
+                f"FROM {self._table} WHERE {_lost(living)} LIMIT {LOST_BATCH} {self._locking}"
             ),
             {**names, "journal": VERSION},
         )

@@ -80,7 +80,8 @@ class Lease:
         self._seen = SeenLeases(lease_s)
         self._held = asyncio.Event()
         self._renewing = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rescuing: asyncio.Task[None] | None = None
 
     @property
     def left_s(self) -> float:
@@ -95,13 +96,14 @@ class Lease:
         await self.renew()
         if dead:
             await self.rescue(dead)
-        self._task = asyncio.create_task(self._keep(), name="lease of the runs")
+        self._tasks.add(asyncio.create_task(self._keep(), name="lease of the runs"))
 
     async def end(self) -> None:
         """Release the lease, if held, so that other nodes take over at once."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         if not self._until:
             return
         statement = sa.text(f"DELETE FROM {self._database.nodes} WHERE executor = :executor")  # noqa: S608
@@ -147,11 +149,23 @@ class Lease:
             try:
                 async with self._renewing:
                     await self.renew()
-                # After an outage of the database all leases are old: the other nodes get time to renew.
-                if time.monotonic() - self._since >= self._lease_s * 2 / 3:
-                    await self.rescue()
             except StateError as error:
                 _log.warning("lease not renewed", error=error.message)
+                continue
+            # After an outage of the database all leases are old: the other nodes get time to renew.
+            is_early = time.monotonic() - self._since < self._lease_s * 2 / 3
+            if is_early or (self._rescuing is not None and not self._rescuing.done()):
+                continue
+            # In its own task, because it may wait for locks of a frozen node for longer than the lease lasts.
+            self._rescuing = asyncio.create_task(self._rescue(), name="runs of lost nodes")
+            self._tasks.add(self._rescuing)
+            self._rescuing.add_done_callback(self._tasks.discard)
+
+    async def _rescue(self) -> None:
+        try:
+            await self.rescue()
+        except StateError as error:
+            _log.warning("runs of lost nodes not taken over", error=error.message)
 
     async def renew(self) -> None:
         """Renew the lease, and see which nodes live. Raises StateError where the database does not answer."""

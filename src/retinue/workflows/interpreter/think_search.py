@@ -31,21 +31,20 @@ async def find_tools(
     frame: Frame, plan: ThinkPlan, box: Toolbox, calls: Sequence[ToolCall], path: str, turn: str
 ) -> list[ToolResult]:
     """The results of searches; what they found is recorded and added to the tools."""
-    room = MAX_FOUND - (len(box) - len(plan.tools))
 
     async def effect() -> Any:
         searches = []
-        taken, left = list(box.names), room
+        extended = box.copy()
         for call in calls:
             offers = await frame.tools.caller.find_skills(_what(call), frame.request.origin, _LOOKED_AT)
             permitted = [
                 one for one in offers if is_permitted(one.agent, one.skill, plan.patterns, plan.deny)
             ]
-            known, new = _split(box, permitted[:HITS] if SEARCH in plan.patterns else permitted)
+            known, new = _split(extended, permitted[:HITS] if SEARCH in plan.patterns else permitted)
             new = new[:HITS]
-            pinned = pin_offers(new[:left], taken)
-            taken += [tool.name for tool in pinned]
-            left -= len(pinned)
+            room = MAX_FOUND - (len(extended) - len(plan.tools))
+            pinned = pin_offers(new[:room], extended.names)
+            extended.add(pinned)
             searches.append(
                 {"known": known[:HITS], "tools": as_json(tuple(pinned)), "is_full": len(new) > len(pinned)}
             )

@@ -1,0 +1,102 @@
+"""What happens in the demo, in its order; then whether all of it did."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from retinue_demo.demo import own_folder
+from scripts.think_demo.checks import check_story
+from scripts.think_demo.mesh import AGENT, Mesh, NotReadyError, wait_for
+from scripts.think_demo.screen import CommandFailedError, LiveCommand, Screen
+
+OUTPUT = Path("retinue-demo")
+RUN = "think-demo"
+KILLED_IN = "think/turn-4/model"
+"""The hub is killed during this step: calls were made before it, and others follow."""
+
+WORK_S = 120.0
+LOG_LINES = 30
+
+
+def run_demo(packages: Path, model: str | None) -> int:
+    """Run the demo with the MCP servers in ``packages``; the exit status."""
+    started = time.monotonic()
+    with own_folder(Path(tempfile.gettempdir()).resolve()) as home:
+        mesh = Mesh(home, packages, model)
+        screen = Screen(mesh.work, mesh.environment)
+        try:
+            _tell(mesh, screen)
+            problems = check_story(mesh, screen, RUN)
+        except (NotReadyError, CommandFailedError) as error:
+            problems = [str(error)]
+        finally:
+            mesh.stop()
+        if problems:
+            screen.say(
+                "\n".join(["", "The last lines of the hub:", *mesh.read_log().splitlines()[-LOG_LINES:]])
+            )
+            print("\n".join(f"make demo-think: {problem}" for problem in problems), file=sys.stderr)
+            return 1
+        OUTPUT.mkdir(exist_ok=True)
+        for file in (mesh.work / "prices.py", *mesh.kept.glob("*.py")):
+            shutil.copy(file, OUTPUT)
+            screen.say(f"  {OUTPUT / file.name}")
+    screen.say(f"All of it happened, in {time.monotonic() - started:.0f} s.")
+    return 0
+
+
+def _tell(mesh: Mesh, screen: Screen) -> None:
+    screen.say(f"An agent in Markdown, {mesh.agent_file.name}:")
+    screen.say()
+    screen.pass_on(mesh.agent_file.read_text("utf-8"))
+    screen.say()
+    screen.say("Starting a hub with it, its model, three agents of Retinue and two MCP servers from npm …")
+    mesh.start()
+    screen.run("agents")
+    prompt = (
+        f"Write tests for the module {mesh.work}/prices.py, keep them in the folder {mesh.kept}, and note in "
+        "the knowledge graph how many pass."
+    )
+    command = ("call", AGENT, json.dumps({"prompt": prompt, "run": RUN}), "--timeout", "600", "--progress")
+    with _live(screen, *command) as call:
+        wait_for(lambda: mesh.is_running_step(RUN, KILLED_IN), f"the step {KILLED_IN} runs", WORK_S)
+        pid = mesh.kill()
+        call.wait(30.0)
+    screen.say()
+    screen.say(f"$ kill -9 {pid}")
+    screen.say()
+    screen.say("The hub is gone, in turn 4 of the run, and all its agents with it. Starting the hub again …")
+    mesh.start()
+    screen.say("The run goes on by itself. The same call waits for its answer:")
+    with _live(screen, *command) as call:
+        end = time.monotonic() + WORK_S
+        while call.is_running and time.monotonic() < end:
+            _answer(screen)
+            time.sleep(0.3)
+        if call.is_running or call.wait(10.0):
+            raise CommandFailedError("the call had no answer")
+    screen.run("runs", RUN, hides="put: ")
+    screen.say()
+
+
+def _answer(screen: Screen) -> None:
+    """Approve what waits for a person, as the owner of the state does at the command line."""
+    for approval in json.loads(screen.read("approvals", "--json"))["approvals"]:
+        screen.run("approvals")
+        screen.run("approvals", "approve", approval["approval"])
+
+
+@contextmanager
+def _live(screen: Screen, *arguments: str) -> Iterator[LiveCommand]:
+    command = LiveCommand(screen, *arguments)
+    try:
+        yield command
+    finally:
+        command.close()
