@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from retinue.core.errors import ChildFailedError, InvalidSettingError
@@ -33,6 +32,9 @@ from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 
 HUB = frozenset({"hub"})
+
+IMPORTS_LOOK_S = 1.0
+"""The interval at which the hub looks for imported agents in Markdown."""
 
 END_S = 6.0
 """A child that still runs so long after its calls should have ended is killed."""
@@ -128,15 +130,35 @@ class SupervisorPart(Part):
             stop_within_s = settings.timeouts.drain_s + END_S
             return [replace(spec, stop_within_s=stop_within_s) for spec in specs]
 
+        current = process.tables
+
         def prepare(tables: Tables) -> Callable[[], None]:
             """Agents that the settings no longer name are stopped, new ones are started."""
-            return partial(children.replace_soon, list_specs(tables))
+            specs = list_specs(tables)
+
+            def apply() -> None:
+                nonlocal current
+                current = tables
+                children.replace_soon(specs)
+
+            return apply
+
+        async def follow_imports() -> None:
+            """Start the imported agents in Markdown with the first of them, and stop them after the last."""
+            had = bool(list_files(process.state.agents))
+            while True:
+                await asyncio.sleep(IMPORTS_LOOK_S)
+                if (has := bool(list_files(process.state.agents))) != had:
+                    had = has
+                    children.replace_soon(list_specs(current))
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
+            following = asyncio.create_task(follow_imports(), name="imported agents")
             try:
                 yield
             finally:
+                await end_task(following)
                 await children.stop()
 
         async def on_ready() -> None:
@@ -176,7 +198,7 @@ async def probe_all(process: Process, timeout_s: float) -> None:
 def child_specs(
     settings: Settings, state: State, hub_url: str, bare: bool, environ: Mapping[str, str]
 ) -> Sequence[ChildSpec]:
-    """The configured agents and, unless the hub is bare, those of installed distributions.
+    """The configured agents, the imported ones in Markdown and, unless the hub is bare, the installed ones.
 
     ``environ`` is the environment of the hub. Raises InvalidSettingError when two distributions declare the
     same agent, and when ``env`` of an agent names a variable that is not set.
@@ -193,6 +215,8 @@ def child_specs(
         if table.env != "inherit":
             environment = inherited | _fill(f"agents: {table.target}", table.env, environ)
         specs.append(ChildSpec(table.target, arguments, environment | common))
+    if list_files(state.agents):
+        specs.append(ChildSpec("imported-agents", ("serve", str(state.agents)), inherited | common))
     if not (bare or settings.hub.bare):
         for plugin in list_unique_plugins(AGENTS):
             preferred = ("--port", plugin.qualifier, "--port-may-move") if plugin.qualifier else ()
