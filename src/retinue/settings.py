@@ -48,6 +48,7 @@ from retinue.settings_tables import (
     MessageTable,
     MetricsTable,
     PartsTable,
+    PolicyTable,
     RegistryTable,
     RoutingTable,
     RunTable,
@@ -142,6 +143,7 @@ class Settings(_Sources):
     workflows: WorkflowTable = WorkflowTable()
     registry: Mapping[str, RegistryTable] = {}
     access: Mapping[str, AccessTable] = {}
+    policy: PolicyTable = PolicyTable()
 
 
 def find_settings_file(start: Path) -> Path | None:

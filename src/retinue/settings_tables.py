@@ -146,6 +146,18 @@ class LlmTable(_Table):
     max_cost_per_day: float | None = Field(None, gt=0)
 
 
+class PolicyTable(_Table):
+    """``[policy]``: what the policies in ``policies/*.cedar`` do, and where else there are some.
+
+    ``default`` decides about calls that no policy permits or forbids. ``files`` are globs, below the folder
+    of ``retinue.toml``; the files in the state folder belong to the policies always.
+    """
+
+    mode: Literal["off", "watch", "enforce"] = "enforce"
+    default: Literal["allow", "deny"] = "allow"
+    files: tuple[str, ...] = ("policies/*.cedar",)
+
+
 class PartsTable(_Table):
     """``[parts]``: names of parts of other distributions that are switched off."""
 

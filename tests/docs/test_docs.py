@@ -30,6 +30,7 @@ from retinue.core.record import Visibility
 from retinue.mesh.observing.metrics import METRICS
 from retinue.mesh.schema import checks as schema
 from retinue.mesh.schema import cost as schema_cost
+from retinue.policies.policy_set import load_policies
 from retinue.rpc import server as execute
 from retinue.settings import Settings, load_settings, settings_class
 from retinue.web.codec import jsonrpc
@@ -64,6 +65,10 @@ def _load_yaml(example: Example) -> None:
         load_definition(example.parsed, source=example.path)
 
 
+def _load_policies(example: Example) -> None:
+    load_policies({example.path: example.parsed})
+
+
 SYBIL = Sybil(
     parsers=[
         PythonCodeBlockParser(),
@@ -71,6 +76,7 @@ SYBIL = Sybil(
         CodeBlockParser("jsonc", _parse_commented_json),
         CodeBlockParser("toml", _parse_toml),
         CodeBlockParser("yaml", _load_yaml),
+        CodeBlockParser("cedar", _load_policies),
     ]
 )
 # the programs of one page run in environments of their own (sessions/test_agent_frameworks)
@@ -94,7 +100,7 @@ def test_every_example_runs_or_parses(example: Example) -> None:
 
 def test_every_language_of_a_fence_is_one_that_is_checked() -> None:
     # scripts are run by the session of their page, and agents in Markdown are loaded by its test
-    checked = {"python", "json", "jsonc", "toml", "yaml", "sh", "markdown"}
+    checked = {"python", "json", "jsonc", "toml", "yaml", "sh", "markdown", "cedar"}
     shown = {"console", "text"}
     fences = {name for page in PAGES for name in re.findall(r"^```(\S+)$", page.read_text("utf-8"), re.M)}
     assert fences <= checked | shown

@@ -38,7 +38,9 @@ RetinueError
 │   │   ├── ClocksDifferError  the times of a mesh token do not fit the clock of this machine
 │   │   └── OtherMeshError    a token of a mesh that this process does not belong to
 │   └── NotAllowedError
-│       └── InsufficientScopeError  a valid token without the required scope
+│       ├── InsufficientScopeError  a valid token without the required scope
+│       ├── PolicyDeniedError  a policy of the owner forbids the call
+│       └── ApprovalNeededError  a policy lets a person decide about the call first
 ├── GuardError                the trace guard rejected the call
 │   ├── CallTooDeepError      depth over the limit, or a hub loop
 │   ├── BudgetSpentError      the trace has no calls or seconds left, or a model agent no money
@@ -90,6 +92,7 @@ from __future__ import annotations
 
 from retinue.core.error_kinds.admission import (
     AccessError,
+    ApprovalNeededError,
     BudgetSpentError,
     BusyError,
     CallTooDeepError,
@@ -101,6 +104,7 @@ from retinue.core.error_kinds.admission import (
     NotAuthenticatedError,
     OtherMeshError,
     OutOfMemoryError,
+    PolicyDeniedError,
     StoppingError,
     find_guard_error,
 )
@@ -199,6 +203,7 @@ __all__ = [
     "AccessError",
     "AgentUnreachableError",
     "AmbiguousNameError",
+    "ApprovalNeededError",
     "BudgetSpentError",
     "BusyError",
     "CallCancelledError",
@@ -243,6 +248,7 @@ __all__ = [
     "OutOfMemoryError",
     "OutputInvalidError",
     "ParseError",
+    "PolicyDeniedError",
     "PortInUseError",
     "Problem",
     "QuotaExceededError",

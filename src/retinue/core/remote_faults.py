@@ -106,6 +106,10 @@ _BUILDERS: Mapping[str, Callable[[RemoteFaultError, str, Facts], RetinueError]] 
     e.NotAuthenticatedError.type: lambda _, m, f: e.NotAuthenticatedError(m),
     e.NotAllowedError.type: lambda _, m, f: e.NotAllowedError(m),
     e.InsufficientScopeError.type: lambda _, m, f: e.InsufficientScopeError(m, scopes=f["scopes"]),
+    e.PolicyDeniedError.type: lambda _, m, f: e.PolicyDeniedError(m, policies=f["policies"]),
+    e.ApprovalNeededError.type: lambda _, m, f: e.ApprovalNeededError(
+        m, approval=f["approval"], policies=f["policies"]
+    ),
     e.BusyError.type: _busy,
     e.StoppingError.type: _stopping,
     e.OutOfMemoryError.type: _out_of_memory,

@@ -17,6 +17,12 @@ from retinue.core.errors import InvalidParametersError, InvalidRequestError, Unk
 from retinue.dashboard.artifact_files import ArtifactFiles
 from retinue.dashboard.asking import HubSkills, Json
 from retinue.dashboard.drawings.coming_steps import NOT_RUN, TO_COME, add_steps_to_come
+from retinue.dashboard.drawings.conversation import (
+    Conversation,
+    find_loop,
+    join_texts,
+    read_conversation,
+)
 from retinue.dashboard.drawings.shapes import draw_tiles
 from retinue.dashboard.drawings.step_levels import make_level
 from retinue.dashboard.drawings.timeline import place_steps
@@ -48,6 +54,9 @@ MAX_ARGUMENTS_CHARACTERS = 1_000_000
 
 MAX_ROW_CHARACTERS = 400
 """Characters of a value in the row of a step."""
+
+_NO_EVENTS = 2**53 - 1
+"""A number behind that of every event."""
 
 MAX_VALUE_CHARACTERS = 5_000
 """Characters of a value on the page of its step, and of the run's own values."""
@@ -116,9 +125,11 @@ class RunPages:
             raise InvalidRequestError(f"The run has no step {path[:200]!r}", remedy="open the run again")
         waiting = find_waiting(run["steps"])
         shown = run.get("output") if level.within is None else _result_of(level.within)
+        talk = await self._read_talk(principal, run, find_loop(run["steps"], level.within), request)
         context = {
             "run": run,
             "level": level,
+            "talk": talk,
             "files": self._files.show_value(shown, principal),
             "artifacts": await self._artifacts.show(
                 [run.get("input"), *_list_values(run["steps"]), run.get("output")]
@@ -145,6 +156,21 @@ class RunPages:
             "value_limit": MAX_VALUE_CHARACTERS,
         }
         return self._frame.render("run.html", request, context, "runs", data=run)
+
+    async def _read_talk(
+        self, principal: Principal, run: Json, loop: Json | None, request: Request
+    ) -> Conversation | None:
+        """The conversation of a loop, with the text that its model is writing; None without a loop."""
+        if loop is None:
+            return None
+        first = read_number(request, "turn")
+        talk = read_conversation(loop, first)
+        if run["status"] != "running" or not talk.is_writing:
+            return talk
+        # no events, and no waiting: only what the steps have reported, which is kept from this look on
+        asked = {"run": run["run"], "after": _NO_EVENTS, "wait_s": 0.0, "progress_after": 0}
+        reply = await self._hub.read(principal, "follow_run", asked)
+        return read_conversation(loop, first, join_texts(reply.get("progress", ())))
 
     async def _read_approvals(self, principal: Principal, waiting: Sequence[Json]) -> dict[str, Json]:
         """The calls that wait for approval, by id, as far as the visitor may see them."""

@@ -1,7 +1,7 @@
 """The dispatch path: every call, from every endpoint, is one ``dispatch(call, channel)``.
 
-limits → trace guard → look-up within the caller's view → choice → input check → invocation → output check →
-record (specification 9.1). Endpoints decode and encode; only the dispatcher runs skills.
+limits → trace guard → look-up within the caller's view → choice → input check → policies → invocation →
+output check → record (specification 9.1). Endpoints decode and encode; only the dispatcher runs skills.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from retinue.core.call import Answer, Attempt, Call, Hop, Outcome
 from retinue.core.errors import (
@@ -20,6 +20,7 @@ from retinue.core.errors import (
     CallTimedOutError,
     ExecutionFailedError,
     GuardError,
+    PolicyDeniedError,
     RetinueError,
     UnknownSkillError,
 )
@@ -108,6 +109,14 @@ class TimeoutSettings:
     agent_call_s: float = 30.0
 
 
+CheckPolicies = Callable[[Call, Listing, Skill, AdmittedCall], Awaitable[Mapping[str, Any] | None]]
+"""Checks a call against the policies of the owner before it is invoked.
+
+It returns what the call's audit row says of policies, None for nothing; raises PolicyDeniedError and
+ApprovalNeededError. It may note its decision in the trace of the admitted call.
+"""
+
+
 class AskedSkill(NamedTuple):
     """The skill that a call asks for, at any agent or at a named one."""
 
@@ -126,6 +135,7 @@ class _CallState:
     listing: Candidate | None = None
     attempts: list[Attempt] = field(default_factory=list)
     admitted: AdmittedCall | None = None
+    policy: Mapping[str, Any] | None = None
 
     @property
     def calls_used(self) -> int:
@@ -138,7 +148,8 @@ class Dispatcher:
 
     ``agent`` is the guard's target of a call that names no agent; ``invoker_of`` gives the invoker of a
     listing, ``queries`` that of the reserved skill where it is another one. ``relayed_by``, of a hub, tells
-    which skill a call asks for that only hands on its arguments, None for others.
+    which skill a call asks for that only hands on its arguments, None for others. ``check_policies`` is None
+    in a process without policies.
     """
 
     agent: str
@@ -153,6 +164,7 @@ class Dispatcher:
     access: Access = field(default_factory=Access)
     queries: Invoker | None = None
     relayed_by: Callable[[Call], AskedSkill | None] | None = None
+    check_policies: CheckPolicies | None = None
 
     async def dispatch(self, call: Call, channel: Channel = _NULL_CHANNEL) -> Outcome:
         """Run one call. Every failure is data in the outcome; only cancellation raises."""
@@ -188,9 +200,9 @@ class Dispatcher:
         except RetinueError as error:
             outcome = _failed(call, state, error)
         except asyncio.CancelledError:
-            self._record(call, _failed(call, state, CallCancelledError(call.skill)), span)
+            self._record(call, _failed(call, state, CallCancelledError(call.skill)), state)
             raise
-        self._record(call, outcome, span)
+        self._record(call, outcome, state)
         if outcome.usage is not None and state.admitted is not None:
             return replace(outcome, usage=state.admitted.seal(outcome.usage))
         return outcome
@@ -244,6 +256,12 @@ class Dispatcher:
                 if checked is None:
                     self._announce(call)
                 checked = skill
+            if self.check_policies is not None and not self._only_relays(call, listing):
+                try:
+                    state.policy = await self.check_policies(call, listing, skill, admitted)
+                except PolicyDeniedError as refusal:
+                    last_error = last_error or refusal  # another agent is another resource
+                    continue
             stats = self.agent_stats.of(listing)
             try:
                 stats.breaker.enter(listing.record.name)
@@ -287,6 +305,11 @@ class Dispatcher:
                 check_output(skill, answer.value)
             return answer
         raise last_error or UnknownSkillError(call.skill)
+
+    def _only_relays(self, call: Call, listing: Listing) -> bool:
+        """Whether the hub hands the arguments to another skill, whose call the policies check."""
+        is_own = listing.source == LOCAL_SOURCE and listing.name == self.agent
+        return is_own and self.relayed_by is not None and self.relayed_by(call) is not None
 
     async def _find_moved(self, unreachable: list[Listing], reread: set[ListingKey]) -> deque[Candidate]:
         """The unreachable agents whose url has changed meanwhile; each is read again once."""
@@ -384,11 +407,11 @@ class Dispatcher:
                 )
             )
 
-    def _record(self, call: Call, outcome: Outcome, span: Span | None) -> None:
-        if span is not None:
-            span.close(outcome)
+    def _record(self, call: Call, outcome: Outcome, state: _CallState) -> None:
+        if state.span is not None:
+            state.span.close(outcome)
         if self.admission.events.observed:
-            self.admission.events.emit(CallEndedEvent(call, outcome, now()))
+            self.admission.events.emit(CallEndedEvent(call, outcome, now(), policy=state.policy))
 
 
 def _with_trace(call: Call, admitted: AdmittedCall) -> Call:

@@ -21,6 +21,7 @@ from retinue.runtime.parts.author_hints import AuthorHintsPart
 from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.mcp import AgentMcpPart
 from retinue.runtime.parts.messages import MessagesPart
+from retinue.runtime.parts.policies import PoliciesPart
 from retinue.runtime.parts.protocols import (
     A2aPart,
     CardPart,
@@ -97,6 +98,7 @@ def agent_parts(target: Target, options: ServeOptions, settings: Settings) -> Se
     """The parts of an agent's process, in the order in which they run."""
     publication = [PublicationPart(options.registry, options.tag, options.hub_url)] if options.publish else []
     return [
+        PoliciesPart(),
         AgentLinesPart("retinue: {expose: true}" if target.has_runs else "@agent.skill(expose=True)"),
         AuthorHintsPart(has_functions=not target.has_runs),
         ExecutePart(),

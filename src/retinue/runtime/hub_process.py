@@ -19,7 +19,6 @@ from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, Setti
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.models import spending_reader
-from retinue.runtime.parts.approvals import ApprovalsPart
 from retinue.runtime.parts.artifacts import ArtifactsPart
 from retinue.runtime.parts.audit import AuditPart
 from retinue.runtime.parts.calls import CallsPart
@@ -28,6 +27,7 @@ from retinue.runtime.parts.hub_moments import FirstReadingPart, FolderWatchPart,
 from retinue.runtime.parts.hub_protocols import DashboardPart, DiscoveryPart, HubMcpPart, RegistryPart
 from retinue.runtime.parts.imports import ImportsPart
 from retinue.runtime.parts.messages import MessagesPart
+from retinue.runtime.parts.policies import ApprovalsPart, PoliciesPart
 from retinue.runtime.parts.protocols import (
     A2aPart,
     CardPart,
@@ -91,6 +91,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
     """The parts of a hub, in the order in which they run unless their needs say otherwise."""
     bare = options.bare or settings.hub.bare
     return [
+        PoliciesPart(),
         HubFilePart(),
         ImportsPart(),
         ModelsPart(bare=bare),

@@ -16,6 +16,7 @@ from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.parts.hub_moments import FirstReadingPart
 from retinue.runtime.parts.messages import MessagesPart
+from retinue.runtime.parts.policies import PoliciesPart
 from retinue.runtime.parts.protocols import ProbesPart
 from retinue.runtime.parts.runs import RunsPart
 from retinue.runtime.parts.schedules import SchedulesPart
@@ -58,6 +59,7 @@ async def run_worker(
 def worker_parts(settings: Settings) -> Sequence[Part]:
     """The parts of a worker, in the order in which they run unless their needs say otherwise."""
     return [
+        PoliciesPart(),
         WorkerLinePart(),
         MessagesPart(),
         ProbesPart(),

@@ -167,6 +167,8 @@ TABLE: dict[type[RetinueError], Row] = {
     ),
     e.AccessError: _row(NOT_ALLOWED, "", 403, _RESULT, ("TASK_REJECT", "unauthorized"), 4),
     e.NotAuthenticatedError: _row(NOT_AUTHENTICATED, "", 401, _RESULT, ("TASK_REJECT", "unauthorized"), 4),
+    e.PolicyDeniedError: _row(NOT_ALLOWED, "", 403, _RESULT, _REJECT, 4),
+    e.ApprovalNeededError: _row(NOT_ALLOWED, "", 403, _RESULT, _REJECT, 4),
     e.GuardError: _row(CIRCUIT_OPEN, "", 503, _ERROR, _REJECT, 5),
     e.CallTooDeepError: _row(RECURSION_LIMIT, "", 508, _ERROR, _REJECT, 5),
     e.BudgetSpentError: _row(BUDGET_SPENT, "", 508, _ERROR, _REJECT, 5),

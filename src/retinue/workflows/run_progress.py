@@ -63,6 +63,7 @@ class _Watched:
 
     until: float
     numbers: Iterator[int]
+    observers: Sequence[Callable[[], None]]
     reports: deque[StepReport] = field(default_factory=deque)
     last: int = 0
     size: int = 0
@@ -86,6 +87,8 @@ class _Watched:
         self.size += report.size
         while self.size > KEPT_CHARACTERS:
             self.size -= self.reports.popleft().size
+        for note in tuple(self.observers):
+            note()
 
 
 class RunProgress:
@@ -97,6 +100,12 @@ class RunProgress:
         self._numbers = count(time.time_ns() // 1_000_000)
         self.watched: dict[str, _Watched] = {}
         """What was reported, by the id of the outermost run; empty where nobody watches a run."""
+        self._observers: list[Callable[[], None]] = []
+
+    def subscribe(self, note: Callable[[], None]) -> Callable[[], None]:
+        """Call ``note`` at each report that is kept; returns what ends it."""
+        self._observers.append(note)
+        return partial(self._observers.remove, note)
 
     def watch(self, run_id: str) -> None:
         """Keep the reports of a run from now on, for `WATCHED_S`; the run need not have started."""
@@ -111,7 +120,7 @@ class RunProgress:
             del self.watched[name]
         while len(self.watched) >= WATCHED_RUNS:
             del self.watched[next(iter(self.watched))]
-        self.watched[root] = _Watched(now + WATCHED_S, self._numbers)
+        self.watched[root] = _Watched(now + WATCHED_S, self._numbers, self._observers)
 
     def last(self, run_id: str) -> int:
         """The number of the newest report of a run, 0 without one."""

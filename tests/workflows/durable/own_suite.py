@@ -378,10 +378,9 @@ async def test_an_announcement_is_renewed_with_the_lease_and_goes_with_it(tmp_pa
     database.close()
 
 
-async def test_a_run_that_is_taken_up_asks_the_database_for_pages_of_its_calls(
+async def test_a_run_asks_for_no_record_of_a_call_alone_and_one_that_is_taken_up_for_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not for each call alone, of which the engine asks for those that are made."""
 
     async def steps(context: RunContext, request: RunRequest) -> Any:
         async def gives() -> Any:
@@ -397,10 +396,6 @@ async def test_a_run_that_is_taken_up_asks_the_database_for_pages_of_its_calls(
     async def either(context: RunContext, request: RunRequest) -> Any:
         return "child" if request.input == "child" else await steps(context, request)
 
-    first = open_at(tmp_path, body=either)
-    await first.start(ASKED, run_id="r")
-    await _await_step(first, "approval")
-    await first.aclose()
     asked: list[int] = []
     check = SystemDatabase.check_operation_execution
 
@@ -409,11 +404,15 @@ async def test_a_run_that_is_taken_up_asks_the_database_for_pages_of_its_calls(
         return check(self, workflow_id, function_id, *more, **options)
 
     monkeypatch.setattr(SystemDatabase, "check_operation_execution", count)
+    first = open_at(tmp_path, body=either)
+    await first.start(ASKED, run_id="r")
+    await _await_step(first, "approval")
+    await first.aclose()
     second = open_at(tmp_path, body=either)
     await second.launch()
     await second.signal("r", "approved", 1)
     assert (await second.finish("r")).get() == [30, 1]
-    assert len(asked) <= 2  # the wait for the signal
+    assert asked == [31]  # the start of the child, which is the engine's
     kinds = [event.kind for event in await second.list_events("r")]
     assert kinds.count("step_finished") == 31
     await second.aclose()
@@ -453,6 +452,43 @@ async def test_an_execution_that_lost_its_run_without_knowing_emits_no_end_of_it
     assert (await runs.finish("r")).get() == 2
     kinds = [event.kind for event in await runs.list_events("r")]
     assert kinds == ["run_started", "run_resumed", "run_finished"]
+    await runs.aclose()
+    database.close()
+
+
+@pytest.mark.parametrize("loss", ["cancelled", "taken over"])
+async def test_a_step_during_which_the_run_is_lost_is_not_recorded_and_no_further_one_begins(
+    tmp_path: Path, loss: str
+) -> None:
+    """Before this process looks for cancelled runs, and with a lease that lasts."""
+    begun: list[int] = []
+    database = RunDatabase(f"sqlite:///{tmp_path}/runs.db")
+    take = sa.text("UPDATE workflow_status SET executor_id = 'other-1', owner_xid = 'other'")
+
+    async def lose(number: int) -> int:
+        begun.append(number)
+        if number == 2 and loss == "cancelled":
+            await database.ask(database.client.cancel, ["r"])
+        elif number == 2:
+            await database.write(lambda connection: connection.execute(take))
+        return number
+
+    async def steps(context: RunContext, request: RunRequest) -> Any:
+        for number in (1, 2, 3):
+            await context.step(f"s-{number}", lambda n=number: lose(n), timeout_s=5)  # type: ignore[misc]
+
+    runs = open_at(tmp_path, body=steps)
+    executions = await runs.launch()
+    await runs.start(ASKED, run_id="r")
+    async with asyncio.timeout(20):
+        while len(begun) < 2 or executions._settling or executions.here.find("r"):
+            await asyncio.sleep(0.01)
+    assert begun == [1, 2]
+    assert [call.name for call in await database.ask(database.client.list_calls, "r", False)] == ["s-1"]
+    await runs._events.flush()
+    events, _ = await EventTable(database).list_all("r")
+    ends = [event.facts["status"] for event in events if event.kind == "run_finished"]
+    assert ends == (["cancelled"] if loss == "cancelled" else [])
     await runs.aclose()
     database.close()
 

@@ -62,6 +62,40 @@ class InsufficientScopeError(NotAllowedError):
         return {"scopes": list(self.scopes)}
 
 
+class PolicyDeniedError(NotAllowedError):
+    """A policy of the owner forbids the call; ``policies`` are the ids of those that decided."""
+
+    type = "policy_denied"
+
+    def __init__(self, message: str, *, policies: Sequence[str] = (), remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.policies = tuple(policies)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"policies": list(self.policies)}
+
+
+class ApprovalNeededError(NotAllowedError):
+    """A policy lets a person decide about the call; ``approval`` is the id under which the person is asked.
+
+    The call has not run. After a yes, the same call of the same caller runs once.
+    """
+
+    type = "approval_needed"
+
+    def __init__(
+        self, message: str, *, approval: str, policies: Sequence[str] = (), remedy: str = ""
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.approval = approval
+        self.policies = tuple(policies)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"approval": self.approval, "policies": list(self.policies)}
+
+
 class GuardError(RetinueError):
     """The trace guard rejected the call before its skill ran.
 

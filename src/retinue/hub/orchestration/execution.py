@@ -39,8 +39,9 @@ from retinue.hub.orchestration.requests import (
     set_role,
     shape_input,
 )
-from retinue.hub.orchestration.results import OrchestrationResult, follow_steps, read_run, render_answer
+from retinue.hub.orchestration.results import OrchestrationResult, read_run, render_answer
 from retinue.hub.orchestration.roster import Roster, describe_choice, describe_missing
+from retinue.hub.orchestration.step_lines import follow_steps
 from retinue.hub.orchestration.tool_schemas import AGENTS
 from retinue.hub.run_access import RunAccess, reject_limited
 from retinue.hub.step_reports import passed_on

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from retinue.core.call import Answer
-from retinue.core.durations import render_elapsed
 from retinue.core.usage import sum_usages
-from retinue.workflows.definitions.definition import Definition, iterate_steps
+from retinue.hub.orchestration.step_lines import CALLS
 from retinue.workflows.orchestrator import Selection
 from retinue.workflows.runs.records import RunEvent, StepRecord, as_json, read_json
 
@@ -18,9 +17,7 @@ Json = dict[str, Any]
 METADATA_KEY = "lexical/metadata"
 """In ``_meta`` of an MCP result: typed clients drop the seed's own place for the metadata."""
 
-_CALLS = ("call", "review")
-_ASKED = (*_CALLS, "model")
-_ALMOST = 0.95
+_ASKED = (*CALLS, "model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,31 +118,6 @@ def read_run(events: Iterable[RunEvent], steps: Iterable[StepRecord]) -> RunFact
                 by_role.setdefault(role, {}).setdefault(agent)
     agents = tuple(agent for agent in asked if agent in answered) or tuple(asked)
     return RunFacts(agents, {role: tuple(names) for role, names in by_role.items()}, sum_usage(steps))
-
-
-async def follow_steps(
-    events: AsyncIterator[RunEvent],
-    definition: Definition,
-    report: Callable[[float | None, str], Awaitable[None]],
-) -> None:
-    """Report a line of progress for each call of a run that begins, and that ends."""
-    expected = sum(
-        step.kind in ("skill", "role") or step.asks_agents for step in iterate_steps(definition.steps)
-    )
-    ended = 0
-    async for event in events:
-        facts = event.facts
-        if facts.get("kind") not in _CALLS:
-            continue
-        step, agent = event.step.partition("/")[0], facts.get("agent")
-        if event.kind == "step_started":
-            await report(min(ended / max(expected, 1), _ALMOST), f"{step}: {agent} is asked")
-        elif event.kind == "step_finished":
-            ended += 1
-            error = facts.get("error")
-            took = render_elapsed(float(facts.get("duration_ms") or 0) / 1000)
-            text = f"failed: {error['message']}" if error else f"answered in {took}"
-            await report(min(ended / max(expected, 1), _ALMOST), f"{step}: {agent} {text}")
 
 
 def _in_milliseconds(value: Any) -> Any:

@@ -85,6 +85,8 @@ class CallEndedEvent:
     timestamp: datetime
     is_message: bool = False
     """Whether it ran no skill; ``call.skill`` is then a method, which may be the caller's text."""
+    policy: Mapping[str, Any] | None = None
+    """What the policies said of it; None for nothing worth a row."""
     type: Literal["CALL:ENDED"] = "CALL:ENDED"
 
     def as_json(self) -> dict[str, Any]:
@@ -112,6 +114,8 @@ class CallEndedEvent:
             row["usage"] = dict(outcome.usage)
         if call.run_step:
             row["run_step"] = call.run_step
+        if self.policy is not None:
+            row["policy"] = dict(self.policy)
         recorded = RECORDED_ARGUMENTS.get(call.skill)
         if recorded is not None and isinstance(call.arguments, Mapping):
             arguments = call.arguments

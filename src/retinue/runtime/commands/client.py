@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _TAIL = 60
 """Characters of a text that is being written that are shown: its end."""
 
+_TURN_CHARACTERS = 4_000
+"""Characters of the text of a turn of a step ``think`` that are printed when it is complete."""
+
 
 @asynccontextmanager
 async def open_client(
@@ -110,7 +113,7 @@ class RunFollower:
         self._client = client
         self._shows_reports = shows_reports
         self._tails: dict[str, str] = {}
-        """The ends of the texts that steps write."""
+        """The ends of the texts that steps write, of which `_TAIL` characters are shown."""
         self._echo = echo
         self._now = now
         self._places: FilePlaces | None = None
@@ -179,10 +182,10 @@ class RunFollower:
                     unreachable.remedy = self._client.remedy or unreachable.remedy
                     raise unreachable from error
                 raise
-            for event in reply["events"]:
-                self._echo_event(event, run)
             for report in reply.get("progress", ()):
                 self._show_report(report)
+            for event in reply["events"]:
+                self._echo_event(event, run)
             after, reported = reply["next"], reply.get("next_progress", 0)
             if reply["done"]:
                 self._echo_failure(run, whole=reply["status"] not in ("failed", "limited"))
@@ -196,6 +199,8 @@ class RunFollower:
             self._now(f"{event['step']}: {event.get('skill') or '-'} at {event.get('agent') or '-'}")
         elif line := describe(event, run):
             self._echo_failure(run, whole=True)
+            if event["kind"] == "model" and (text := self._tails.pop(event["step"], "").strip()):
+                self._echo("\n".join(f"  {_printable(line)}" for line in text.splitlines()))
             if event.get("error"):
                 self._failed = event
             else:
@@ -206,7 +211,8 @@ class RunFollower:
         step = str(report.get("step", ""))
         if (text := report.get("text")) is not None:
             before = self._tails.get(step, "") if report.get("at") else ""
-            self._tails[step] = said = (before + str(text))[-_TAIL:]
+            self._tails[step] = (before + str(text))[-_TURN_CHARACTERS:]
+            said = self._tails[step][-_TAIL:]
         else:
             fraction, message = report.get("fraction"), report.get("message") or ""
             said = message if fraction is None else f"{fraction:.0%} {message}"
@@ -296,7 +302,11 @@ def describe_log_line(event: Mapping[str, Any]) -> str:
     """A line of the log of a run, with its level unless it is ``info``, and its data."""
     level = "" if event.get("level") == "info" else f"{event.get('level')}: "
     data = f"  {orjson.dumps(event['data']).decode()}" if event.get("data") else ""
-    return f"log: {level}{''.join(c if c.isprintable() else ' ' for c in str(event.get('message')))}{data}"
+    return f"log: {level}{_printable(str(event.get('message')))}{data}"
+
+
+def _printable(line: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in line)
 
 
 def describe_value(schema: Mapping[str, Any] | None) -> str:

@@ -11,8 +11,8 @@ from retinue.parts.process import Process
 from retinue.runtime.launch import Start
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
-from retinue.runtime.parts.approvals import ApprovalsPart
 from retinue.runtime.parts.messages import MessagesPart
+from retinue.runtime.parts.policies import ApprovalsPart, PoliciesPart
 from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.serving import Stop
 from retinue.settings import Settings
@@ -28,6 +28,6 @@ async def open_own_mesh(settings: Settings, state: State) -> AsyncIterator[Proce
         process = mesh.as_process("command", start)
         process.add(LazyRuns, runs)
         runs.hold_artifacts(mesh.artifacts)
-        parts = [MessagesPart(), SchedulesPart(), ApprovalsPart()]
+        parts = [PoliciesPart(), MessagesPart(), SchedulesPart(), ApprovalsPart()]
         async with open_parts(process, parts):
             yield process

@@ -16,6 +16,7 @@ from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.open_calls import OpenCalls
 from retinue.dashboard.server import Dashboard
 from retinue.dashboard.sessions import OPEN_PREFIXES, PAGE_PREFIXES, BrowserSessions, SessionMiddleware
+from retinue.hub.workflows import RunStarter
 from retinue.mesh.admission import Admission
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.observing.events import EventBus
@@ -57,6 +58,7 @@ def make_dashboard(process: Process, run_store: RunStore) -> HubDashboard:
         subscriptions = [
             events.subscribe(lambda event: changed()),
             directory.subscribe(lambda change: changed()),
+            process.get(RunStarter).progress.subscribe(changed),
         ]
 
         def end() -> None:

@@ -28,6 +28,7 @@ from retinue.runtime.launch import Start
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.parts.agent_publication import ListWatchPart
 from retinue.runtime.parts.mcp import AgentMcpPart
+from retinue.runtime.parts.policies import PoliciesPart
 from retinue.runtime.serving import Stop, end_task
 from retinue.settings import Settings
 from retinue.storage.state import State
@@ -65,7 +66,7 @@ async def serve_on_stdio(
 
 def stdio_parts(target: Target) -> Sequence[Part]:
     """The parts of an agent on standard input and output."""
-    return [AgentMcpPart(), *list_markdown_parts(target), ListWatchPart(target)]
+    return [PoliciesPart(), AgentMcpPart(), *list_markdown_parts(target), ListWatchPart(target)]
 
 
 async def _serve(server: McpServer, wire: StandardStreams) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 from dbos import (
     DBOS,
@@ -28,7 +31,8 @@ from dbos import error as dbos_errors
 from dbos._context import get_local_dbos_context
 from dbos._core import WorkflowHandleAsyncTask
 from dbos._dbos import StepReservation
-from dbos._serialization import deserialize_exception, deserialize_value
+from dbos._serialization import DBOSPortableJSON, deserialize_exception, deserialize_value
+from dbos._sys_db import OperationResultInternal, WorkflowStatusString
 
 from retinue.core.errors import StateError
 from retinue.workflows.runs.records import RunStatus
@@ -573,7 +577,7 @@ async def take_child(recorded: RecordedCalls) -> str | None:
     context = get_local_dbos_context()
     assert context is not None
     call = await _take(recorded, context.function_id + 1, RUN)
-    if call is None or call.child_id is None:
+    if call is None or call.is_error or call.child_id is None:
         return None
     DBOS.reserve_step()  # the number of the call
     return call.child_id
@@ -584,9 +588,7 @@ async def _take(recorded: RecordedCalls, number: int, name: str) -> EngineCall |
         call = await recorded.take(number)
     except StateError as error:
         raise RunLetGoError(error.message) from error
-    if call is None or call.is_error:
-        return None  # the engine raises a recorded error
-    if call.name != name:
+    if call is not None and not call.is_error and call.name != name:
         raise ReplayError(f"call {number} is {name}, and {call.name} was recorded", call.name)
     return call
 
@@ -600,31 +602,75 @@ async def run_step(
     """Do one call of the run that this code is part of, or give its recorded value on replay.
 
     The call has the number that was ``reserved`` for it, else the next one. ``recorded`` are the calls of a
-    run that is taken up. Raises RunLetGoError where the database does not answer, ReplayError where another
-    call was recorded.
-    """
-    if recorded is not None:
-        reserved = reserved or DBOS.reserve_step()
-        call = await _take(recorded, reserved.step_id, name)
-        if call is not None:
-            return call.output
+    run that is taken up. The engine is not asked for a call that is not among them: whether the run still
+    belongs to this execution is checked in the transaction that records the outcome.
 
-    async def do() -> Any:
+    Raises RunLetGoError where the database does not answer, ReplayError where another call was recorded.
+    """
+    reserved = reserved or DBOS.reserve_step()
+    call = None if recorded is None else await _take(recorded, reserved.step_id, name)
+    if call is not None and not call.is_error:
+        return call.output
+    began_at = time.time()
+    try:
+        if call is not None:
+            return await _run_by_engine(name, act, reserved)  # it raises the recorded error
         try:
-            return await act()
+            output = await act()
+            text = orjson.dumps(output).decode()
         except StateError as error:
             raise RunLetGoError(error.message) from error
-
-    try:
-        if reserved is not None:
-            return await reserved.run_async({"name": name}, do)
-        return await DBOS.run_step_async({"name": name}, do)
+        except Exception as error:  # noqa: BLE001 - the engine records it, and raises it again
+            return await _run_by_engine(name, partial(_raise, error), reserved)
+        await _record(name, text, reserved.step_id, began_at)
+        return output
     except sa.exc.SQLAlchemyError as error:
         raise RunLetGoError(str(error)) from error
     except dbos_errors.DBOSUnexpectedStepError as error:
         raise _to_replay_error(error) from None
     except dbos_errors.DBOSStepNondeterminismError as error:
         raise ReplayError(str(error)) from None
+
+
+async def _run_by_engine(name: str, act: Callable[[], Awaitable[Any]], reserved: Reservation) -> Any:
+    async def do() -> Any:
+        return await act()
+
+    return await reserved.run_async({"name": name}, do)
+
+
+async def _raise(error: Exception) -> None:
+    raise error
+
+
+async def _record(name: str, output: str, number: int, began_at: float) -> None:
+    """Record the outcome of a call, as the engine does at the end of its own steps.
+
+    Raises TakenOverError unless the run still belongs to this execution, and what `cancelled` gives where it
+    was cancelled.
+    """
+    context = get_local_dbos_context()
+    assert context is not None
+    run_id, stored_runs = context.workflow_id, _dbos._get_dbos_instance()._sys_db
+    result: OperationResultInternal = {
+        "workflow_uuid": run_id,
+        "function_id": number,
+        "function_name": name,
+        "output": output,
+        "error": None,
+        "serialization": DBOSPortableJSON.name(),
+        "started_at_epoch_ms": int(began_at * 1000),
+        "child_workflow_id": None,
+    }
+    record = partial(stored_runs.record_operation_result, result, owner_xid=context.owner_xid)
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.run_in_executor(None, record)
+    except TakenOverError:
+        row = await loop.run_in_executor(None, stored_runs.get_workflow_status, run_id)
+        if row is not None and row["status"] == WorkflowStatusString.CANCELLED.value:
+            raise cancelled(run_id) from None
+        raise
 
 
 def queue_of(executor: str) -> str:

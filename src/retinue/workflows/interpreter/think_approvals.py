@@ -111,6 +111,7 @@ async def _await_answer(
         "kind": "wait",
         "topic": topic_of(approval.id),
         "approval": approval.id,
+        "call": planned.path,
         "message": f"{tool.id} with {_render(planned.arguments)}?",
         "schema": _ANSWER,
         "below": "",

@@ -27,7 +27,21 @@ _RUN_EVENTS = ("run_started", "run_finished", "run_resumed")
 _SERVING = ("choose", "clock", "random", "fail", "settle")
 _LEVEL = re.compile(r"(?=[./#])")
 _CALL_FACTS = ("skill", "agent", "role", "warning")
-_FACTS = ("topic", "until", "message", "schema", "when", "branch", "value", "role", "cached", "approval")
+_QUESTION_FACTS = ("approval", "call")
+"""A question about a call: its id, and the path of the call."""
+
+_FACTS = (
+    "topic",
+    "until",
+    "message",
+    "schema",
+    "when",
+    "branch",
+    "value",
+    "role",
+    "cached",
+    *_QUESTION_FACTS,
+)
 
 
 @dataclass(slots=True)
@@ -197,6 +211,7 @@ class _Tree:
         elif kind == "extend":
             node.status = ""  # it goes on after its limit had ended it
             node.facts.pop("error", None)
+            node.facts.setdefault("extended", []).append({"after": event.step, "limits": facts.get("limits")})
         elif kind in _SHOWN_CALLS:
             self._calls[event.step] = step
             _take_call(node, event, kind)
@@ -218,6 +233,10 @@ class _Tree:
         node = self._node(self._calls.get(record.step, _TRY.sub("", record.step)))
         if node.kind == "wait":
             node.facts["output"] = value
+        elif node.kind == "think":
+            node.facts["loop"] = _describe_plan(value)
+        elif node.kind == "find":
+            node.facts["output"] = _list_found(value)
         elif is_call:
             node.facts["output"] = value["value"]
             node.facts.setdefault("agent", value["agent"])
@@ -240,6 +259,18 @@ class _Tree:
             node = node.steps.get(path) or node.steps.setdefault(path, StepNode(path))
         self._nodes[step] = node
         return node
+
+
+def _describe_plan(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan of a loop without the schemas of its tools."""
+    kept = ("agent", "instructions", "prompt", "approve", "deny", "output", "limits")
+    tools = [f"{tool['agent']}/{tool['skill']}" for tool in plan["tools"]]
+    return {**{key: plan[key] for key in kept if plan.get(key)}, "tools": tools}
+
+
+def _list_found(value: Mapping[str, Any]) -> list[str]:
+    """The skills that a model found by its searches of one turn, without those that it had."""
+    return [f"{tool['agent']}/{tool['skill']}" for row in value["searches"] for tool in row["tools"]]
 
 
 def _take_call(node: StepNode, event: RunEvent, kind: str) -> None:

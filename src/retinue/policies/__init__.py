@@ -1,0 +1,1 @@
+"""Policies in Cedar: which calls are permitted, forbidden, or decided by a person."""

@@ -1,0 +1,216 @@
+"""Decides about calls by a set of policies.
+
+Rules are permits and forbids, and decide first. Obligations are forbids with an effect, and are read after an
+allow. Whatever keeps a policy from being evaluated denies the call: the engine skips a policy that errs, and
+answers as if it were not there.
+
+| rules | obligations | decision |
+|---|---|---|
+| an error | | deny |
+| deny | | deny |
+| allow | an error | deny |
+| allow | approve | approve |
+| allow | none | allow |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import cedarpy
+
+from retinue.policies.entities import ACTIONS, CALL, Caller, Resource
+from retinue.policies.policy_set import Policy, PolicySet
+from retinue.policies.reads import EntityId, Path, ValueType
+from retinue.policies.values import UnmappableError, project
+
+_BUILT_IN = {
+    "effect": "permit",
+    "principal": {"op": "All"},
+    "action": {"op": "All"},
+    "resource": {"op": "All"},
+    "conditions": [],
+}
+"""Permits everything that no policy forbids."""
+
+_BUILT_IN_ID = "retinue:default"
+_KEPT = 2_000
+"""Cut sets, and entities of calls, that are kept for the next call."""
+
+Verdict = Literal["allow", "deny", "approve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What policies decide about one call. ``policies`` are those that decided.
+
+    ``problem`` says why they could not be evaluated, "" if they could. ``would_be`` is the verdict that the
+    watched policies would have led to, None where it is the same.
+    """
+
+    verdict: Verdict
+    policies: tuple[Policy, ...] = ()
+    problem: str = ""
+    would_be: Decision | None = None
+
+
+ALLOWED = Decision("allow")
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """The facts of one call; ``context`` makes those facts that some policy reads, by their names."""
+
+    caller: Caller
+    resource: Resource
+    action: EntityId = CALL
+    arguments: Any = None
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """Policies that are decided together, with the built-in permit where it belongs to them."""
+
+    policies: Mapping[str, Policy]
+    handle: cedarpy.PolicySet
+
+    @classmethod
+    def make(cls, policies: Sequence[Policy], *, permits: bool) -> _Rules:
+        bodies: dict[str, Any] = {policy.id: policy.body for policy in policies}
+        if permits:
+            bodies[_BUILT_IN_ID] = _BUILT_IN
+        text = json.dumps({"templates": {}, "staticPolicies": bodies, "templateLinks": []})
+        return cls({policy.id: policy for policy in policies}, cedarpy.PolicySet.from_json_str(text))
+
+    def evaluate(self, request: dict[str, Any], entities: cedarpy.Entities) -> Decision:
+        """Allow or deny."""
+        answer = cedarpy.is_authorized(request, self.handle, entities)
+        errors = answer.diagnostics.errors
+        if errors or answer.decision is cedarpy.Decision.NoDecision:
+            return Decision("deny", problem="; ".join(errors) or "the policies were not evaluated")
+        reasons = answer.diagnostics.reasons
+        policies = tuple(self.policies[one] for one in sorted(reasons) if one in self.policies)
+        return Decision("allow" if answer.decision is cedarpy.Decision.Allow else "deny", policies)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The policies that may apply to one skill and action."""
+
+    rules: _Rules | None
+    obligations: _Rules | None
+    arguments: Mapping[Path, ValueType]
+    conflict: str = ""
+
+    @classmethod
+    def make(cls, policies: Sequence[Policy], *, permits: bool) -> _Cut:
+        arguments: dict[Path, ValueType] = {}
+        conflict = ""
+        for policy in policies:
+            for path, kind in policy.reads.arguments.items():
+                known = arguments.get(path, "present")
+                if "present" not in (known, kind) and known != kind:
+                    conflict = f"policies read {'.'.join(path)} as {known} and as {kind} ({policy.id})"
+                if path not in arguments or known == "present":
+                    arguments[path] = kind
+        rules = [policy for policy in policies if policy.effect != "approve"]
+        obligations = [policy for policy in policies if policy.effect == "approve"]
+        return cls(
+            None if permits and not rules else _Rules.make(rules, permits=permits),
+            _Rules.make(obligations, permits=True) if obligations else None,
+            arguments,
+            conflict,
+        )
+
+    def decide(self, facts: CallFacts, entities: cedarpy.Entities) -> Decision:
+        if self.rules is None and self.obligations is None:
+            return ALLOWED
+        if self.conflict:
+            return Decision("deny", problem=self.conflict)
+        try:
+            context = dict(facts.context)
+            if facts.action == CALL:
+                context["args"] = project(facts.arguments, self.arguments)
+        except UnmappableError as error:
+            return Decision("deny", self._find_readers(error), problem=str(error))
+        request = {
+            "principal": facts.caller.id._asdict(),
+            "action": facts.action._asdict(),
+            "resource": facts.resource.id._asdict(),
+            "context": context,
+        }
+        decision = ALLOWED if self.rules is None else self.rules.evaluate(request, entities)
+        if decision.verdict == "deny" or self.obligations is None:
+            return decision
+        obliged = self.obligations.evaluate(request, entities)
+        if obliged.verdict == "allow" or obliged.problem:
+            return obliged if obliged.problem else decision
+        return Decision("approve", obliged.policies)
+
+    def _find_readers(self, error: UnmappableError) -> tuple[Policy, ...]:
+        """The policies that read arguments of the skill, one of which has the problem."""
+        sets = [one for one in (self.rules, self.obligations) if one is not None]
+        return tuple(
+            policy
+            for one in sets
+            for policy in one.policies.values()
+            if any(str(error).startswith(".".join(path)) for path in policy.reads.arguments)
+        )
+
+
+@dataclass(slots=True)
+class Engine:
+    """Decides by one set of policies; handles of the engine are kept for each skill and caller."""
+
+    policies: PolicySet
+    _cuts: dict[tuple[Resource, EntityId], tuple[_Cut, _Cut | None]] = field(default_factory=dict)
+    _entities: dict[tuple[Caller, Resource], cedarpy.Entities] = field(default_factory=dict)
+
+    def decide(self, facts: CallFacts) -> Decision:
+        """The decision about one call."""
+        enforced, with_watched = self._cut(facts.resource, facts.action)
+        entities = self._render(facts.caller, facts.resource)
+        decision = enforced.decide(facts, entities)
+        if with_watched is None:
+            return decision
+        other = with_watched.decide(facts, entities)
+        if other.verdict == decision.verdict:
+            return decision
+        return Decision(decision.verdict, decision.policies, decision.problem, other)
+
+    def reads_of(self, resource: Resource, action: EntityId) -> frozenset[str]:
+        """The facts of the context, besides arguments, that policies about this skill read."""
+        return frozenset(name for policy in self._select(resource, action) for name in policy.reads.facts)
+
+    def _select(self, resource: Resource, action: EntityId) -> list[Policy]:
+        return [
+            policy
+            for policy in self.policies.policies
+            if policy.concerns_action(action.id) and policy.concerns(resource.id, resource.parents)
+        ]
+
+    def _cut(self, resource: Resource, action: EntityId) -> tuple[_Cut, _Cut | None]:
+        cut = self._cuts.get((resource, action))
+        if cut is None:
+            if len(self._cuts) >= _KEPT:
+                self._cuts.clear()
+            permits, selected = self.policies.default == "allow", self._select(resource, action)
+            enforced = [policy for policy in selected if not policy.is_watched]
+            watched = None if len(enforced) == len(selected) else _Cut.make(selected, permits=permits)
+            cut = self._cuts[resource, action] = _Cut.make(enforced, permits=permits), watched
+        return cut
+
+    def _render(self, caller: Caller, resource: Resource) -> cedarpy.Entities:
+        entities = self._entities.get((caller, resource))
+        if entities is None:
+            if len(self._entities) >= _KEPT:
+                self._entities.clear()
+            own = caller.render(self.policies.groups)
+            others = [entity for entity in resource.render() if entity["uid"] != own["uid"]]
+            text = json.dumps([own, *others, *ACTIONS])
+            entities = self._entities[caller, resource] = cedarpy.Entities.from_json_str(text)
+        return entities

@@ -1,0 +1,208 @@
+"""Checks each call of a process against its policies, on the dispatch path before the skill is invoked.
+
+A process of the mesh that has checked a call notes it in the signed trace of the call, so that the next
+process does not decide again: there an approval would be used twice, and the caller has another kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Literal
+
+from retinue.approvals.records import SCOPE, ApprovalRequest, ApprovalStore
+from retinue.core.call import Call, TraceContext, TraceExtension
+from retinue.core.errors import ApprovalNeededError, PolicyDeniedError
+from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Listing, Skill
+from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.policies.decision import CallFacts, Decision, Engine
+from retinue.policies.entities import CALL, Caller, Resource, entity_value, name_principal
+from retinue.policies.policy_set import Policy
+
+Mode = Literal["off", "watch", "enforce"]
+
+MARK = "policy"
+"""The field of a trace that says that policies have permitted the call."""
+
+OWNERS_SKILLS = frozenset({"answer_approval", "list_approvals", "show_approval"})
+"""Skills of the hub that a holder of the scope ``approves`` may always call, so that nobody is locked out."""
+
+_REMEDY = "ask the owner of this mesh; retinue policy explain shows which policies decide"
+
+
+@dataclass(slots=True)
+class Gate:
+    """The policies of one process; ``engine`` is replaced as a whole when files have changed.
+
+    ``open_approvals`` opens the store of approvals, None in a process that keeps none.
+    """
+
+    engine: Engine
+    mode: Mode = "enforce"
+    open_approvals: Callable[[], Awaitable[ApprovalStore]] | None = None
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    async def check(
+        self, call: Call, listing: Listing, skill: Skill, admitted: AdmittedCall
+    ) -> Mapping[str, Any] | None:
+        """Let a call pass, or raise; returns what its row in the audit says of policies, None for nothing.
+
+        Raises PolicyDeniedError, ApprovalNeededError, and what the store of approvals raises.
+        """
+        engine, mode = self.engine, self.mode
+        if mode == "off" or not engine.policies.decides or _is_owners(call, listing):
+            return None
+        if has_passed(call.trace, engine.policies.digest, listing.name, skill.id):
+            return None
+        resource = Resource.of(listing, skill)
+        facts = CallFacts(Caller.of(call.principal), resource, CALL, call.arguments)
+        if names := engine.reads_of(resource, CALL):
+            facts = CallFacts(facts.caller, resource, CALL, call.arguments, self._find_facts(call, names))
+        decision = engine.decide(facts)
+        if mode == "watch":
+            return None if decision.verdict == "allow" else self._render(decision, watched=True)
+        note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
+        if decision.verdict == "deny":
+            raise deny(decision, listing.name, skill.id)
+        if decision.verdict == "approve":
+            approval = await self._use_approval(decision, call, listing, skill)
+            note = {**self._render(decision, watched=False), "approval": approval}
+        admitted.trace = mark(admitted.trace, engine.policies.digest, listing.name, skill.id)
+        return note
+
+    def _find_facts(self, call: Call, names: frozenset[str]) -> dict[str, Any]:
+        """The attributes of the context that policies read."""
+        trace, facts = call.trace, dict[str, Any]()
+        if "endpoint" in names:
+            facts["endpoint"] = call.endpoint
+        if "now" in names:
+            now = self.clock().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            facts["now"] = {"__extn": {"fn": "datetime", "arg": now}}
+        if "depth" in names:
+            facts["depth"] = trace.depth
+        if "chain" in names:
+            facts["chain"] = [entity_value(name_principal(hop.agent)) for hop in trace.path]
+        if "trusted" in names:
+            facts["trusted"] = trace.trusted
+        if "run" in names:
+            facts["run"] = call.principal.kind == "run"
+        return facts
+
+    def _render(self, decision: Decision, *, watched: bool) -> dict[str, Any]:
+        row: dict[str, Any] = {
+            "verdict": decision.verdict,
+            "ids": [policy.id for policy in decision.policies],
+            "digest": self.engine.policies.digest,
+            "watched": watched,
+        }
+        return {**row, "problem": decision.problem} if decision.problem else row
+
+    async def _use_approval(self, decision: Decision, call: Call, listing: Listing, skill: Skill) -> str:
+        """Use the yes of a person for this call; its id. Raises ApprovalNeededError without one."""
+        names = [policy.id for policy in decision.policies]
+        what = f"{listing.name}/{skill.id}"
+        if self.open_approvals is None:
+            raise PolicyDeniedError(
+                f"{what} needs the approval of a person, and this process cannot ask",
+                policies=names,
+                remedy="call it through the hub, which keeps approvals",
+            )
+        request = ApprovalRequest(
+            caller=call.principal.id,
+            scopes=call.principal.scopes,
+            agent=listing.name,
+            version=listing.version or "",
+            skill=skill.id,
+            arguments=call.arguments if isinstance(call.arguments, Mapping) else {"": call.arguments},
+            reason=describe(decision.policies),
+            terms=f"policies {self.engine.policies.digest}, listing {listing.digest or ''}",
+        )
+        store = await self.open_approvals()
+        expires_s = min(policy.expires_s for policy in decision.policies)
+        approval = await store.ask(request, expires_s=expires_s)
+        if approval.state == "approved":
+            if await store.use(approval.id, approval.digest, call.id):
+                return approval.id
+            approval = await store.ask(request, expires_s=expires_s)  # another call has used it
+        raise ApprovalNeededError(
+            f"{what} needs the approval of a person: {request.reason} (approval {approval.id})",
+            approval=approval.id,
+            policies=names,
+            remedy=f"let a person run: retinue approvals approve {approval.id}; then send the call again",
+        )
+
+
+def deny(decision: Decision, agent: str, skill: str) -> PolicyDeniedError:
+    """The error of a call that policies deny."""
+    names = [policy.id for policy in decision.policies]
+    what = f"{agent}/{skill}"
+    if decision.problem:
+        named = f" ({', '.join(names)})" if names else ""
+        return PolicyDeniedError(
+            f"{what} is denied, because its policies cannot be evaluated: {decision.problem}{named}",
+            policies=names,
+            remedy=_REMEDY,
+        )
+    if not names:
+        return PolicyDeniedError(f"{what} is denied: no policy permits it", remedy=_REMEDY)
+    return PolicyDeniedError(
+        f"{what} is denied: {describe(decision.policies)}", policies=names, remedy=_REMEDY
+    )
+
+
+def describe(policies: tuple[Policy, ...]) -> str:
+    """The reasons of policies with their ids, for a caller."""
+    return "; ".join(f"{policy.reason} ({policy.id})" if policy.reason else policy.id for policy in policies)
+
+
+def _is_owners(call: Call, listing: Listing) -> bool:
+    """Whether the owner answers approvals, which no policy forbids."""
+    return (
+        call.skill in OWNERS_SKILLS
+        and listing.source == LOCAL_SOURCE
+        and listing.name == HUB_NAME
+        and (SCOPE in call.principal.scopes or call.principal.kind == "local")
+    )
+
+
+def mark(trace: TraceContext, digest: str, agent: str, skill: str) -> TraceContext:
+    """The trace with the note that policies have permitted this call, for the next process."""
+    extension = trace.extension or TraceExtension()
+    others = {**extension.others, MARK: _write_mark(trace, digest, agent, skill)}
+    return _with_extension(trace, TraceExtension(extension.allowance, others))
+
+
+def has_passed(trace: TraceContext, digest: str, agent: str, skill: str) -> bool:
+    """Whether a process of this mesh with equal policies has permitted this very call."""
+    if not trace.trusted or trace.extension is None:
+        return False
+    return trace.extension.others.get(MARK) == _write_mark(trace, digest, agent, skill)
+
+
+def _write_mark(trace: TraceContext, digest: str, agent: str, skill: str) -> str:
+    """The note; it counts for one skill at one depth of one chain, so further calls do not inherit it."""
+    facts = "\0".join((digest, trace.id, str(trace.depth), agent, skill))
+    return sha256(facts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _with_extension(trace: TraceContext, extension: TraceExtension) -> TraceContext:
+    # every field by name: dataclasses.replace takes three times as long
+    return TraceContext(
+        id=trace.id,
+        depth=trace.depth,
+        path=trace.path,
+        via=trace.via,
+        calls_left=trace.calls_left,
+        seconds_left=trace.seconds_left,
+        traceparent=trace.traceparent,
+        tracestate=trace.tracestate,
+        baggage=trace.baggage,
+        kid=trace.kid,
+        mac=trace.mac,
+        trusted=trace.trusted,
+        depth_given=trace.depth_given,
+        sent_at_ms=trace.sent_at_ms,
+        extension=extension,
+    )

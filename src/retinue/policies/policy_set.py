@@ -1,0 +1,210 @@
+"""Loads policies from the texts of ``*.cedar`` files: annotations, what they read, strict validation.
+
+A set is loaded whole or not at all. Every policy has an ``@id``. A policy with ``@effect`` is a ``forbid``,
+so that it denies where the annotation is lost, such as in another Cedar program.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Literal
+
+import cedarpy
+
+from retinue.approvals.records import CALL_EXPIRES_S
+from retinue.core.errors import InvalidSettingError
+from retinue.policies.entities import ACTION, NAMESPACE, Groups, normalize
+from retinue.policies.reads import EntityId, ReadError, Reads, find_reads
+from retinue.policies.schema import find_errors
+
+Effect = Literal["permit", "deny", "approve"]
+"""``permit`` and ``deny`` are those of Cedar; with ``approve`` a person decides about a permitted call."""
+
+Default = Literal["allow", "deny"]
+
+_ANNOTATIONS = frozenset({"id", "reason", "effect", "mode", "approvers", "expires"})
+_EFFECTS = ("approve",)
+_TYPES = frozenset(
+    f"{NAMESPACE}::{kind}" for kind in ("Action", "Agent", "Caller", "Group", "Skill", "Source", "Tag")
+)
+_ACTIONS = frozenset({"use", "call", "list"})
+
+_DURATION = re.compile(r"([0-9]{1,6})([smhd])")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+MAX_POLICIES = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy. ``body`` is its JSON form without annotations.
+
+    ``reason`` is told to callers. ``approvers`` are globs of the principals that may answer, () = anybody
+    with the scope. An approval counts for ``expires_s``. A policy that ``is_watched`` decides nothing: what
+    it would have decided is recorded.
+    """
+
+    id: str
+    file: str
+    effect: Effect
+    body: Mapping[str, Any]
+    reads: Reads
+    reason: str = ""
+    approvers: tuple[str, ...] = ()
+    expires_s: float = CALL_EXPIRES_S
+    is_watched: bool = False
+
+    def concerns_action(self, action: str) -> bool:
+        """Whether the policy may apply to this action."""
+        scope = self.body["action"]
+        if scope["op"] == "All":
+            return True
+        named = scope["entities"] if "entities" in scope else [scope["entity"]]
+        names = {entity["id"] for entity in named}
+        return action in names or ("use" in names and scope["op"] == "in")
+
+    def concerns(self, skill: EntityId, parents: Sequence[EntityId]) -> bool:
+        """Whether the policy may apply to this skill."""
+        scope = self.body["resource"]
+        entity = scope.get("entity") or scope.get("in", {}).get("entity")
+        if entity is None:
+            return True
+        named = EntityId(entity["type"], entity["id"])
+        return named == skill or (scope["op"] != "==" and named in parents)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """The policies of one mesh; equal files, groups and defaults have an equal ``digest``."""
+
+    policies: tuple[Policy, ...] = ()
+    default: Default = "allow"
+    groups: Groups = field(default_factory=dict)
+    digest: str = ""
+
+    @property
+    def decides(self) -> bool:
+        """Whether any call may be denied."""
+        return bool(self.policies) or self.default == "deny"
+
+
+def load_policies(
+    files: Mapping[str, str], *, default: Default = "allow", groups: Groups | None = None
+) -> PolicySet:
+    """The policies of these texts, by the name of their file.
+
+    Raises InvalidSettingError, which names the file and the policy, for the first policy that is not valid.
+    """
+    policies: dict[str, Policy] = {}
+    for name in sorted(files):
+        for policy in _load_file(name, files[name]):
+            if policy.id in policies:
+                other = policies[policy.id].file
+                raise _refuse(name, f"@id {policy.id!r} is in {other} too", "give each policy its own @id")
+            policies[policy.id] = policy
+    if len(policies) > MAX_POLICIES:
+        raise _refuse("policies", f"{len(policies):,} policies", f"write at most {MAX_POLICIES:,}")
+    facts = [
+        sorted(files.items()),
+        default,
+        sorted((name, list(globs)) for name, globs in (groups or {}).items()),
+    ]
+    digest = "sha256:" + sha256(json.dumps(facts).encode("utf-8", "surrogatepass")).hexdigest()
+    return PolicySet(tuple(policies.values()), default, groups or {}, digest)
+
+
+def _load_file(name: str, text: str) -> list[Policy]:
+    try:
+        parsed = json.loads(cedarpy.policies_to_json_str(text))
+    except ValueError as error:
+        raise _refuse(name, f"not Cedar: {error}", "retinue policy check shows the place") from None
+    if parsed["templates"]:
+        raise _refuse(name, "a template (?principal, ?resource)", "write a policy with names")
+    # policy2 before policy10, as they are in the file
+    static = sorted(parsed["staticPolicies"].items(), key=lambda item: (len(item[0]), item[0]))
+    return [_load_policy(name, number, body) for number, (_, body) in enumerate(static, 1)]
+
+
+def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
+    annotations: dict[str, str] = body.pop("annotations", None) or {}
+    policy_id = annotations.get("id") or ""
+    where = f"{file}: {policy_id or f'policy {number}'}"
+    if not policy_id or len(policy_id) > 100:
+        raise _refuse(where, "no @id of 1 to 100 characters", 'write @id("name") before it')
+    unknown = sorted(annotations.keys() - _ANNOTATIONS)
+    if unknown:
+        known = ", ".join(f"@{one}" for one in sorted(_ANNOTATIONS))
+        raise _refuse(where, f"unknown annotation @{unknown[0]}", f"known are {known}")
+    effect = _read_effect(where, annotations, body["effect"])
+    mode = annotations.get("mode", "enforce")
+    if mode not in ("enforce", "watch"):
+        raise _refuse(where, f"@mode is {mode!r}", 'write @mode("watch") or nothing')
+    try:
+        reads = find_reads(body)
+    except ReadError as error:
+        raise _refuse(where, str(error), "read one attribute as one type") from None
+    _check_entities(where, reads)
+    errors = find_errors(body, reads.arguments)
+    if errors:
+        raise _refuse(where, errors[0], _remedy_of(errors[0]))
+    return Policy(
+        policy_id,
+        file,
+        effect,
+        body,
+        reads,
+        reason=annotations.get("reason") or "",
+        approvers=tuple(annotations.get("approvers", "").replace(",", " ").split()),
+        expires_s=_read_expiry(where, annotations),
+        is_watched=mode == "watch",
+    )
+
+
+def _read_effect(where: str, annotations: Mapping[str, str], cedar_effect: str) -> Effect:
+    effect = annotations.get("effect")
+    if effect is None:
+        for name in ("approvers", "expires"):
+            if name in annotations:
+                raise _refuse(where, f"@{name} without @effect", 'add @effect("approve")')
+        return "permit" if cedar_effect == "permit" else "deny"
+    if effect not in _EFFECTS:
+        raise _refuse(where, f"@effect is {effect!r}", "known is approve")
+    if cedar_effect != "forbid":
+        raise _refuse(where, f'a permit with @effect("{effect}")', "write it as a forbid")
+    return "approve"
+
+
+def _read_expiry(where: str, annotations: Mapping[str, str]) -> float:
+    if "expires" not in annotations:
+        return CALL_EXPIRES_S
+    match = _DURATION.fullmatch(annotations["expires"])
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if seconds <= 0:
+        raise _refuse(
+            where, f"@expires is {annotations['expires']!r}", 'write a duration such as @expires("15m")'
+        )
+    return seconds
+
+
+def _check_entities(where: str, reads: Reads) -> None:
+    for entity in reads.entities:
+        if entity.type not in _TYPES:
+            raise _refuse(where, f"unknown type {entity.type}", f"known are {', '.join(sorted(_TYPES))}")
+        if entity.id != normalize(entity.id):
+            raise _refuse(where, f"{entity.id!r} is not in the Unicode form NFC", "write it in the form NFC")
+        if entity.type == ACTION and entity.id not in _ACTIONS:
+            raise _refuse(where, f"unknown action {entity.id!r}", f"known are {', '.join(sorted(_ACTIONS))}")
+
+
+def _remedy_of(error: str) -> str:
+    if "optional attribute" in error or "may not exist" in error or "unable to guarantee" in error:
+        return "ask for the argument first: context.args has NAME && …"
+    return "see retinue docs policies"
+
+
+def _refuse(where: str, problem: str, remedy: str) -> InvalidSettingError:
+    return InvalidSettingError(where, problem, remedy=remedy)

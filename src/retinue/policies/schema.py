@@ -1,0 +1,101 @@
+"""The Cedar schema of the namespace ``Retinue``, against which every policy is checked strictly.
+
+A policy is checked alone, with the arguments that it reads as optional attributes of the types that it
+expects. So it must ask for an argument with ``has`` before it reads it: a policy that errs is skipped by the
+engine, and a forbid that is skipped forbids nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import cedarpy
+
+from retinue.policies.entities import NAMESPACE
+from retinue.policies.reads import Path, ValueType
+
+_TEXT = {"type": "String"}
+_BOOLEAN = {"type": "Boolean"}
+_AGENT = {"type": "Entity", "name": "Agent"}
+_TYPES: Mapping[ValueType, Any] = {
+    "present": _BOOLEAN,
+    "integer": {"type": "Long"},
+    "decimal": {"type": "Extension", "name": "decimal"},
+    "text": _TEXT,
+    "boolean": _BOOLEAN,
+    "integers": {"type": "Set", "element": {"type": "Long"}},
+    "texts": {"type": "Set", "element": _TEXT},
+}
+
+_FACTS: Mapping[str, Any] = {
+    "endpoint": _TEXT,
+    "now": {"type": "Extension", "name": "datetime"},
+    "depth": {"type": "Long"},
+    "chain": {"type": "Set", "element": _AGENT},
+    "trusted": _BOOLEAN,
+    "run": _BOOLEAN,
+}
+"""The attributes of the context of a call besides ``args``."""
+
+_CALLER = {"name": _TEXT, "scopes": {"type": "Set", "element": _TEXT}}
+_SKILL = {
+    **dict.fromkeys(("name", "version", "source", "trust", "visibility"), _TEXT),
+    **dict.fromkeys(("read_only", "destructive", "idempotent", "open_world", "runs_code"), _BOOLEAN),
+    "agent": _AGENT,
+}
+
+
+def find_errors(policy: Mapping[str, Any], reads: Mapping[Path, ValueType]) -> list[str]:
+    """The errors of one policy in its JSON form; [] for a valid one."""
+    bodies = {"templates": {}, "staticPolicies": {"policy": policy}, "templateLinks": []}
+    text = cedarpy.policies_from_json_str(json.dumps(bodies))
+    result = cedarpy.validate_policies(text, json.dumps(make_schema(reads)))
+    return [_plain(error.error) for error in result.errors]
+
+
+def make_schema(reads: Mapping[Path, ValueType]) -> dict[str, Any]:
+    """The schema in which a call has these arguments."""
+    types = {
+        "Group": {},
+        "Tag": {},
+        "Source": {},
+        "Agent": {"memberOfTypes": ["Group"], "shape": _record(_CALLER)},
+        "Caller": {"memberOfTypes": ["Group"], "shape": _record(_CALLER)},
+        "Skill": {"memberOfTypes": ["Agent", "Tag", "Source"], "shape": _record(_SKILL)},
+    }
+    return {
+        NAMESPACE: {
+            "entityTypes": types,
+            "actions": {
+                "use": {},
+                "call": _action(_record({**_FACTS, "args": _arguments(reads)})),
+                "list": _action(_record({})),
+            },
+        }
+    }
+
+
+def _action(context: dict[str, Any]) -> dict[str, Any]:
+    applies = {"principalTypes": ["Caller", "Agent"], "resourceTypes": ["Skill"], "context": context}
+    return {"memberOf": [{"id": "use"}], "appliesTo": applies}
+
+
+def _record(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "Record", "attributes": dict(attributes)}
+
+
+def _arguments(reads: Mapping[Path, ValueType]) -> dict[str, Any]:
+    root = _record({})
+    for path, kind in reads.items():
+        place = root
+        for name in path[:-1]:
+            place = place["attributes"].setdefault(name, {**_record({}), "required": False})
+        place["attributes"][path[-1]] = {**_TYPES[kind], "required": False}
+    return root
+
+
+def _plain(error: str) -> str:
+    """The error without the name that the policy has in the check."""
+    return error.replace("for policy `policy0`, ", "")

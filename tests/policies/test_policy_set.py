@@ -1,0 +1,88 @@
+"""Policies as they are loaded: annotations, strict validation, what they read."""
+
+from __future__ import annotations
+
+import pytest
+
+from retinue.core.errors import InvalidSettingError
+from retinue.policies.policy_set import PolicySet, load_policies
+
+CALL = 'principal, action == Retinue::Action::"call", resource'
+
+
+def load(text: str, **options: object) -> PolicySet:
+    return load_policies({"policies/a.cedar": text}, **options)  # type: ignore[arg-type]
+
+
+def test_a_policy_has_its_id_reason_effect_and_the_arguments_that_it_reads() -> None:
+    policies = load(
+        f"""
+        @id("refunds") @reason("finance decides") @effect("approve") @approvers("owner, token:fin*")
+        @expires("2h")
+        forbid({CALL}) when {{
+            context.args has amount && context.args.amount.greaterThan(decimal("500.0"))
+            && context.args has customer.country && context.args.customer.country == "FR"
+        }};
+        """
+    )
+    (policy,) = policies.policies
+    assert (policy.id, policy.reason, policy.effect) == ("refunds", "finance decides", "approve")
+    assert (policy.approvers, policy.expires_s) == (("owner", "token:fin*"), 7200.0)
+    assert policy.reads.arguments == {("amount",): "decimal", ("customer", "country"): "text"}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (f"forbid({CALL});", "no @id"),
+        (f'@id("a") @efect("approve") forbid({CALL});', "unknown annotation @efect"),
+        (f'@id("a") @effect("aprove") forbid({CALL});', "@effect is 'aprove'"),
+        (f'@id("a") @effect("approve") permit({CALL});', 'a permit with @effect("approve")'),
+        (f'@id("a") @approvers("owner") forbid({CALL});', "@approvers without @effect"),
+        (f'@id("a") @effect("approve") @expires("soon") forbid({CALL});', "@expires is 'soon'"),
+        (f'@id("a") @mode("wach") forbid({CALL});', "@mode is 'wach'"),
+        (f'@id("a") forbid({CALL}); @id("a") forbid({CALL});', "@id 'a' is in policies/a.cedar too"),
+        ('@id("a") forbid(principal, action, resource', "not Cedar"),
+        ('@id("a") forbid(principal == ?principal, action, resource);', "a template"),
+        (f'@id("a") forbid({CALL}) when {{ resource.destructve }};', "attribute `destructve`"),
+        (
+            f'@id("a") forbid({CALL}) when {{ context.args.amount > 100 }};',
+            "optional attribute `args.amount`",
+        ),
+        (f'@id("a") forbid({CALL}) when {{ context.args == {{a: 1}} }};', "context.args is read as a whole"),
+        (f'@id("a") forbid({CALL}) when {{ context == {{a: 1}} }};', "context is read as a whole"),
+        (
+            f'@id("a") forbid({CALL}) when {{ context.args has a && context.args.a > 1 '
+            '&& context.args.a == "x" };',
+            "context.args.a is read as integer and text",
+        ),
+        (
+            f'@id("a") forbid({CALL}) when {{ context.args has a.b && context.args.a == "x" }};',
+            "read as a value and as a record",
+        ),
+        (
+            f'@id("a") forbid({CALL}) when {{ context.args has "__entity" }};',
+            "an argument of such a name",
+        ),
+        ('@id("a") forbid(principal, action == Retinue::Action::"cal", resource);', "unknown action 'cal'"),
+        ('@id("a") forbid(principal == User::"x", action, resource);', "unknown type User"),
+        (
+            '@id("a") forbid(principal, action, resource in Retinue::Agent::"cafe\u0301");',
+            "not in the Unicode form NFC",
+        ),
+        ('@id("a") forbid(principal, action, resource) when { context.args has a };', "args"),
+    ],
+)
+def test_a_set_that_is_not_valid_is_refused_with_its_place(text: str, problem: str) -> None:
+    with pytest.raises(InvalidSettingError) as refused:
+        load(text)
+    assert problem in refused.value.message
+    assert refused.value.message.startswith("policies/a.cedar")
+    assert refused.value.remedy
+
+
+def test_equal_files_groups_and_defaults_have_an_equal_digest() -> None:
+    text = f'@id("a") forbid({CALL});'
+    assert load(text).digest == load(text).digest
+    others = [load(text + " "), load(text, default="deny"), load(text, groups={"g": ["local"]})]
+    assert len({load(text).digest, *(other.digest for other in others)}) == 4
