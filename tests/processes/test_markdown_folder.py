@@ -8,11 +8,13 @@ from typing import Any
 
 from retinue import Agent
 from retinue.markdown.agent import DIGEST_KEY
+from retinue.oci.codec.reference import DEFAULT_TAG, Reference
 from tests.processes.running import program
 from tests.support.thinking import ScriptedModel, say, use
 from tests.system import WAIT_S, Hub, System, Wire
 
 FILE = "---\nname: {name}\ndescription: Answers.\ntools: hold\n---\n{text}\n"
+FILE_OF_ALPHA = Reference("prompts/alpha", tag=DEFAULT_TAG)
 
 
 def write(folder: Path, file: str, name: str, text: str = "You answer.") -> None:
@@ -67,6 +69,7 @@ async def test_a_folder_is_one_process_that_follows_its_files(
             await wait_for(served, line)
         assert await list_names(wire, hub) == {"alpha", "beta"}
         before = await read_digest(wire, hub, "alpha")
+        assert (await system.home.pull(FILE_OF_ALPHA)).content == (folder / "a.md").read_bytes()
 
         call = asyncio.create_task(wire.call(hub.url, "alpha", {"prompt": "Go", "run": "r"}))
         async with asyncio.timeout(WAIT_S):
@@ -80,6 +83,7 @@ async def test_a_folder_is_one_process_that_follows_its_files(
         assert (await wire.call(hub.url, "alpha", {"prompt": "Go", "run": "r"})).result == "done"
         assert len(model.requests) == 2, "the same call picks the old run up"
         assert await read_digest(wire, hub, "alpha") != before
+        assert (await system.home.pull(FILE_OF_ALPHA)).content == (folder / "a.md").read_bytes()
         await wire.call(hub.url, "alpha", {"prompt": "Again"})
         assert model.requests[2].system.startswith("You answer briefly.")
 
