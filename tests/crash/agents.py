@@ -86,10 +86,16 @@ class KeptAgents:
         program = self._programs.get(name)
         if program is not None and program.process.poll() is None:
             program.send(signal.SIGKILL)
+            program.process.wait(WAIT_S)
 
     def url_of(self, name: str) -> str:
         """The address of an agent, as soon as it is published; another one after each start."""
-        wait_until(lambda: "published" in self._programs[name].output, f"{name} is published")
+
+        def is_published() -> bool:
+            program = self._programs[name]
+            return program.process.poll() is None and "published" in program.output
+
+        wait_until(is_published, f"{name} is published")
         return self._programs[name].url_in("http://")
 
     def send(self, name: str, number: signal.Signals) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -144,3 +145,33 @@ async def test_a_run_has_the_tools_that_its_caller_sees_and_no_others(office: Of
     assert [tool.name for tool in model.requests[-1].tools] == ["find_skills", "counter__tell_time"]
     assert "There is no tool 'counter__count'" in model.list_results()[1]
     assert "counter__count" not in model.list_results()[0]
+
+
+async def test_a_tied_run_ends_with_its_caller_and_goes_on_when_the_call_comes_again(office: Office) -> None:
+    held, answering = asyncio.Event(), asyncio.Event()
+    agent = Agent("holder", version="1.0.0")
+
+    @agent.skill(read_only=True)
+    async def hold() -> str:
+        """Holds."""
+        held.set()
+        await answering.wait()
+        return "held"
+
+    await office.system.start_agent(agent)
+    model = await start_agents(office, use(("holder__hold", {})), say("the end"))
+    arguments = {
+        "workflow": think(tools=["hold"]),
+        "input": {},
+        "run": "r",
+        "context": {"tied": True},
+    }
+    call = asyncio.create_task(office.ask("orchestrate_workflow", arguments))
+    await held.wait()
+    call.cancel()
+    assert (await office.follow("r"))["status"] == "cancelled"
+    answering.set()
+    reply = await office.get("orchestrate_workflow", arguments)
+    assert reply["output"] == "the end"
+    # the first request is recorded
+    assert len(model.requests) == 2

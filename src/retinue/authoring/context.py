@@ -15,10 +15,12 @@ from retinue.core.allowance import Allowance, Amount, to_microdollars
 from retinue.core.budget import CallLimits, read_budget
 from retinue.core.call import Call, Outcome, Principal, TextPiece, TraceContext, new_id
 from retinue.core.errors import (
+    AgentUnreachableError,
     CallTimedOutError,
     ExecutionFailedError,
     GuardError,
     RetinueError,
+    StoppingError,
     is_callers_time,
 )
 from retinue.core.record import HUB_NAME, QUERY_CAPABILITIES
@@ -40,6 +42,9 @@ T = TypeVar("T")
 
 _CALLS_OF_A_QUESTION = 8
 """Further calls that an agent may make to answer whether it can do something."""
+
+AWAY_PAUSE_S = 0.5
+"""The pause before a call of an agent that is away is repeated."""
 
 _SLACK_S = 2.0
 """So much longer than a fan-out its caller waits for the answers."""
@@ -402,11 +407,14 @@ class Context:
             outgoing.record_usage(outcome.calls_used, outcome.usage)
         return outcome
 
-    async def ask_as_caller(self, skill: str, arguments: Mapping[str, Any], *, agent: str) -> Outcome:
+    async def ask_as_caller(
+        self, skill: str, arguments: Mapping[str, Any], *, agent: str, patience_s: float = 0.0
+    ) -> Outcome:
         """A further call with the rights of this call's caller, for as long as the caller waits.
 
         The callee is told that this agent is between, and takes away the rights that the agent has not.
-        A failure is data, also that of the trace guard.
+        A failure is data, also that of the trace guard. A call that may be repeated is repeated while its
+        agent is away, for ``patience_s`` after each loss.
         """
         call_id, until = new_id(), self._until
         left_s = None if until is None else max(0.001, until - asyncio.get_running_loop().time())
@@ -427,9 +435,26 @@ class Context:
                 deadline=until,
                 idempotency_key=None,
             )
-            outcome = await self._mesh.dispatch(call, self._channel)
+            outcome = await self._dispatch_patiently(call, patience_s)
             outgoing.record_usage(outcome.calls_used)
         return outcome
+
+    async def _dispatch_patiently(self, call: Call, patience_s: float) -> Outcome:
+        loop = asyncio.get_running_loop()
+        away_since = loop.time()
+        while True:
+            began = loop.time()
+            outcome = await self._mesh.dispatch(call, self._channel)
+            if not isinstance(outcome.error, AgentUnreachableError | StoppingError):
+                return outcome
+            if loop.time() - began > AWAY_PAUSE_S:
+                away_since = loop.time()  # it was there until now
+            last_s = away_since + patience_s - AWAY_PAUSE_S
+            if call.deadline is not None:
+                last_s = min(last_s, call.deadline - AWAY_PAUSE_S)
+            if loop.time() > last_s:
+                return outcome
+            await asyncio.sleep(AWAY_PAUSE_S)
 
     def _caller_through_this_agent(self) -> Principal:
         caller = self._call.principal

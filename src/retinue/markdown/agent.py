@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
+
 from retinue.authoring.agent import Agent
-from retinue.authoring.context import current_context
+from retinue.authoring.context import Context, current_context
 from retinue.core.call import Answer
 from retinue.core.errors import RemoteFaultError, RetinueError, StepFailedError, UnknownSkillError
 from retinue.core.record import HUB_NAME, RUN_WORKFLOW, Example, Skill
@@ -23,6 +27,12 @@ WAIT_S = 120.0
 
 DIGEST_KEY = "io.retinue.markdown"
 """The annotation of the card with the digest of the file, so that an edited file has a new card."""
+
+TIED = {"tied": True}
+"""The context with which a run ends with its callers, and goes on when its call is repeated."""
+
+PATIENCE_S = 120.0
+"""How long a hub that was lost in a call is waited for; while none runs, this process executes the run."""
 
 _RUN_SCHEMA = {
     "type": "string",
@@ -70,13 +80,26 @@ class ThinkingAgent(Agent):
             raise UnknownSkillError(skill_id)
         definition, arguments = self.definition, dict(params)
         run = arguments.pop(RUN, None) if _takes_run(definition) else None
-        request = {"workflow": self._workflow, "input": {"prompt": definition.write_prompt(arguments)}}
-        if run is not None:
+        request: dict[str, Any] = {
+            "workflow": self._workflow,
+            "input": {"prompt": definition.write_prompt(arguments)},
+        }
+        context = current_context()
+        if run is None:
+            request |= {"run": self._name_run(context), "context": TIED}
+        else:
             request["run"] = run
-        outcome = await current_context().ask_as_caller(RUN_WORKFLOW, request, agent=HUB_NAME)
+        outcome = await context.ask_as_caller(RUN_WORKFLOW, request, agent=HUB_NAME, patience_s=PATIENCE_S)
         if outcome.error is not None:
             raise _read_failure(outcome.error)
         return Answer(outcome.value["output"], usage=outcome.usage)
+
+    def _name_run(self, context: Context) -> str:
+        """The id of the run of a call without one: the same for repetitions of a call, which find the run."""
+        if context.idempotency_key is None:
+            return uuid.uuid4().hex
+        key = [context.principal.id, self.name, self.definition.skill, context.idempotency_key]
+        return hashlib.sha256(orjson.dumps(key)).hexdigest()[:32]
 
 
 def _load_workflow(definition: MarkdownAgent, source: str) -> dict[str, Any]:

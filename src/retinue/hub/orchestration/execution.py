@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -125,7 +126,8 @@ class Orchestration:
         self._cache = cache
         self._conversations = conversations
         self._flights: dict[str, _Flight] = {}
-        self._cancelling: set[asyncio.Task[RunRecord]] = set()
+        self._followers: Counter[str] = Counter()
+        self._stopping: dict[str, asyncio.Task[RunRecord]] = {}
 
     async def execute(self, request: OrchestrationRequest, ctx: Context) -> Answer:
         """Carry out a request; the value is the result of the tool (L-28, L-29).
@@ -331,20 +333,37 @@ class Orchestration:
         return await self._read_result(started, record, plan, ctx.principal)
 
     async def _run_with_id(self, plan: _Plan, run: str, ctx: Context) -> OrchestrationResult:
-        """Start the run of this id, or follow it; it continues when the caller disconnects."""
-        earlier = await self._starter.find(run, ctx.principal)
+        """Start the run of this id, or follow it; it continues without its caller, unless it is tied."""
+        earlier = await self._find_earlier(plan, run, ctx.principal)
         with ctx.entrust() as outgoing:
             outgoing.record_usage(0)
-            if earlier is None:
-                started = await self._start(plan, ctx, outgoing.trace, run=run)
-            elif _is_same(earlier.record, plan):
-                started = replace(earlier, choice=plan.choice)
-            else:
-                raise RunConflictError(run)
+            started = earlier or await self._start(plan, ctx, outgoing.trace, run=run)
             outgoing.record_usage(None)
-            record = await self._finish(started, plan, ctx, keep_alone=lambda: True)
+            stored, is_tied = started.record.id, plan.request.is_tied
+            self._followers[stored] += 1
+            try:
+                record = await self._finish(
+                    started, plan, ctx, keep_alone=lambda: not is_tied or self._followers[stored] > 1
+                )
+            finally:
+                self._followers[stored] -= 1
+                self._followers += Counter()  # forgets the runs that nobody follows
             outgoing.record_usage(record.calls, record.usage)
         return await self._read_result(started, record, plan, ctx.principal)
+
+    async def _find_earlier(self, plan: _Plan, run: str, principal: Principal) -> StartedRun | None:
+        """The run of this id, None if there is none; a tied one goes on if it was stopped."""
+        earlier = await self._starter.find(run, principal)
+        if earlier is None:
+            return None
+        if not _is_same(earlier.record, plan):
+            raise RunConflictError(run)
+        record = earlier.record
+        if plan.request.is_tied:
+            if (stopping := self._stopping.get(record.id)) is not None:
+                await asyncio.wait([stopping])
+            record = await self._starter.runs.resume(record.id)
+        return replace(earlier, record=record, choice=plan.choice)
 
     async def _run_shared(self, plan: _Plan, ctx: Context) -> OrchestrationResult:
         """Run for all callers that ask the same at once, within the same time."""
@@ -423,9 +442,8 @@ class Orchestration:
         except asyncio.CancelledError:
             if not keep_alone():
                 # in a task: the cancelled one may be cancelled again before it has stopped the run
-                stopping = asyncio.create_task(runs.cancel(run_id))
-                self._cancelling.add(stopping)
-                stopping.add_done_callback(self._cancelling.discard)
+                stopping = self._stopping[run_id] = asyncio.create_task(runs.cancel(run_id))
+                stopping.add_done_callback(lambda _: self._stopping.pop(run_id, None))
                 await asyncio.shield(stopping)
             raise
 

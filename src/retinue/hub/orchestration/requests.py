@@ -29,6 +29,9 @@ from retinue.workflows.interpreter.branch_inputs import find_branch_reads
 
 Json = dict[str, Any]
 
+TIED = "tied"
+"""The member of ``context`` with which a run that has an id ends with its callers."""
+
 _EXPRESSION = "${{"
 
 
@@ -37,7 +40,8 @@ class OrchestrationRequest:
     """One request; ``given`` is the prompt, or for a workflow of the caller's own any value.
 
     ``reads_cache`` and ``keeps`` = whether an answer may be taken from the cache, and put there. ``context``
-    goes to the agents, ``echoed`` only to the run.
+    goes to the agents, ``echoed`` only to the run. ``is_tied`` = the run, which has an id, ends
+    when its callers are gone; the same request again lets it go on.
     """
 
     tool: str
@@ -51,6 +55,7 @@ class OrchestrationRequest:
     retries: int | None = None
     parallel: bool | None = None
     run: str | None = None
+    is_tied: bool = False
     session: str | None = None
     context: Mapping[str, Any] = field(default_factory=dict)
     echoed: Mapping[str, Any] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from retinue.core.errors import InvalidParametersError, InvalidSettingError, Pro
 from retinue.core.record import Listing, ListingKey
 from retinue.hub.orchestration.answer_cache import AnswerCache
 from retinue.hub.orchestration.execution import Orchestration
-from retinue.hub.orchestration.requests import OrchestrationRequest, ask_all, is_open, role_of
+from retinue.hub.orchestration.requests import TIED, OrchestrationRequest, ask_all, is_open, role_of
 from retinue.hub.orchestration.roster import Roster
 from retinue.hub.orchestration.tool_schemas import CHECKED, DESCRIPTIONS
 from retinue.hub.search import list_missing
@@ -99,7 +99,7 @@ def _add_orchestrate_tools(agent: Agent, orchestration: Orchestration) -> None:
         run: str | None = None,
     ) -> Any:
         context = dict(context or {})
-        session = context.pop(_SESSION, None)
+        session, is_tied = context.pop(_SESSION, None), context.pop(TIED, False) is True
         if session is not None and not isinstance(session, str):
             problem = f"field 'context.session' must be string; it is {describe_shape(session)}"
             raise InvalidParametersError([Problem("context.session", problem)])
@@ -110,6 +110,7 @@ def _add_orchestrate_tools(agent: Agent, orchestration: Orchestration) -> None:
             context=context,
             overrides=overrides,
             run=run,
+            is_tied=is_tied,
             session=session,
         )
         return await orchestration.execute(request, ctx)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -11,12 +12,19 @@ from retinue.parts.lazy import Lazy
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.joined_mesh import JoinedMesh
+from retinue.runtime.lazy_runs import LazyRuns
+from retinue.runtime.serving import end_task
 from retinue.settings import Settings
-from retinue.storage.state import State
+from retinue.storage.run_store import RunStore
+from retinue.storage.state import State, find_hub_url
 
 
 class OwnRunsPart(Part):
-    """Opens the hub's skills in this process at their first use while no hub runs."""
+    """Opens the hub's skills in this process at their first use while no hub runs.
+
+    If no hub runs when the process starts, and the state has runs, they are opened at once, because some may
+    be those of a process like this one that was killed.
+    """
 
     name = "own-runs"
     kinds = frozenset({"agent", "stdio"})
@@ -29,13 +37,35 @@ class OwnRunsPart(Part):
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        own = Lazy(partial(self._open_hub_skills, process.tables.get(Settings), process.state))
+        settings, state = process.tables.get(Settings), process.state
+        own = Lazy(partial(self._open_executing, settings, state, process.echo))
 
         async def find_hub_skills() -> Calls:
             return (await own.open()).dispatcher
 
+        opening: list[asyncio.Task[Process]] = []
+
+        async def on_ready() -> None:
+            store = RunStore(settings.database, state.runs)
+            if find_hub_url(state) is None and store.exists():
+                opening.append(asyncio.create_task(own.open(), name="own runs"))
+
         process.get(JoinedMesh).hub_skills_here = find_hub_skills
         try:
-            yield Opened()
+            yield Opened(on_ready=on_ready)
         finally:
+            for task in opening:
+                await end_task(task)
             await own.aclose()
+
+    @asynccontextmanager
+    async def _open_executing(
+        self, settings: Settings, state: State, echo: Callable[[str], None]
+    ) -> AsyncIterator[Process]:
+        """The hub's skills, with the runs of this state executed here, those of lost processes as well."""
+        async with self._open_hub_skills(settings, state) as process:
+            launching = asyncio.create_task(process.get(LazyRuns).launch(echo), name="own runs")
+            try:
+                yield process
+            finally:
+                await end_task(launching)

@@ -1,0 +1,216 @@
+"""An agent in Markdown whose loop outlives the deaths of the processes that execute it.
+
+The loop is that of `test_thinking`: three calls in each of six turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import urllib3
+
+from retinue.workflows.runs.records import RunRecord
+from tests.crash.test_nodes import looking_at
+from tests.crash.test_thinking import (
+    ENDS_WITHIN_S,
+    LEASE_S,
+    SUM,
+    TOOLS,
+    TURNS,
+    ThinkingAgents,
+    check_calls,
+    open_storage,
+)
+from tests.crash.test_thinking_victims import CALLS, HUB, REQUESTS
+from tests.processes.running import program, wait_until
+from tests.requirements import requirement
+
+RESEARCHER = "researcher.md"
+TEXT = """\
+---
+name: researcher
+description: Adds numbers.
+model: thinker-agent
+tools: add
+---
+You add.
+"""
+
+
+@contextmanager
+def running(tmp_path: Path) -> Iterator[ThinkingAgents]:
+    agents = ThinkingAgents(tmp_path / "agents", texts={RESEARCHER: TEXT})
+    try:
+        agents.start()
+        yield agents
+    finally:
+        agents.close()
+
+
+def ask(
+    url: str, home: Path, *, key: str | None = None, prompt: str = "Add", **arguments: str
+) -> dict[str, Any]:
+    """Ask the researcher at its own address, and wait; the whole reply."""
+    headers = {"authorization": f"Bearer {(home / 'keys' / 'local.token').read_text()}"}
+    headers["content-type"] = "application/json"
+    if key is not None:
+        headers["idempotency-key"] = key
+    request = {"jsonrpc": "2.0", "method": "researcher", "params": {"prompt": prompt, **arguments}, "id": 1}
+    with urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(ENDS_WITHIN_S)) as http:
+        reply = http.request("POST", f"{url}/execute", body=orjson.dumps(request), headers=headers)
+    answer: dict[str, Any] = orjson.loads(reply.data)
+    return answer
+
+
+async def begin(agents: ThinkingAgents, home: Path, call: str, **asked: str) -> asyncio.Task[dict[str, Any]]:
+    """Ask the researcher, and wait until its loop is in a call, which stays."""
+    url = await asyncio.to_thread(agents.url_of, RESEARCHER)
+    asking = asyncio.create_task(asyncio.to_thread(ask, url, home, **asked))
+    await asyncio.to_thread(wait_until, partial(agents.has_passed, f"begin {call}"), call)
+    return asking
+
+
+async def kill_researcher(agents: ThinkingAgents, asking: asyncio.Task[dict[str, Any]]) -> str:
+    """Kill the researcher in a call; the address at which it is back."""
+    agents.kill(RESEARCHER)
+    with pytest.raises(urllib3.exceptions.HTTPError):
+        await asking
+    return await asyncio.to_thread(agents.url_of, RESEARCHER)
+
+
+async def end_newest_run(database: str, folder: Path) -> RunRecord:
+    async with looking_at(database, folder) as runs, asyncio.timeout(ENDS_WITHIN_S):
+        newest = (await runs.list_all())[0]
+        return await runs.finish(newest.id)
+
+
+def check_run(record: RunRecord) -> None:
+    """The answer is that of an undisturbed run, and the tokens are exact."""
+    assert record.status == "done", record.fault
+    assert record.usage is not None
+    assert record.usage["input_tokens"] == 100 * (TURNS + 1)
+    assert record.usage["output_tokens"] == 10 * (TURNS + 1)
+
+
+@pytest.fixture
+def database(retinue_home: Path) -> str:
+    return f"sqlite:///{retinue_home}/runs.db"
+
+
+@requirement("T-01")
+async def test_a_loop_without_a_hub_goes_on_when_its_killed_agent_is_back(
+    tmp_path: Path, retinue_home: Path, database: str
+) -> None:
+    with running(tmp_path) as agents:
+        stays = agents.stay_at("add 11")
+        asking = await begin(agents, retinue_home, "add 11", run="r")
+        url = await kill_researcher(agents, asking)
+        stays.unlink()
+        check_run(await end_newest_run(database, tmp_path))
+        check_calls(agents.take_log(), repeated=1)
+        reply = await asyncio.to_thread(ask, url, retinue_home, run="r")
+        assert reply["result"] == str(SUM)
+        assert not agents.take_log()
+
+
+@requirement("T-01")
+async def test_the_caller_gets_its_answer_when_the_hub_is_killed_in_the_loop(
+    tmp_path: Path, retinue_home: Path, database: str
+) -> None:
+    """The agent's own process goes on with the run, because no hub runs."""
+    with running(tmp_path) as agents:
+        stays = agents.stay_at("add 11")
+        with program(*HUB, cwd=tmp_path) as hub:
+            hub.url_in("hub at")
+            asking = await begin(agents, retinue_home, "add 11")
+            hub.send(signal.SIGKILL)
+            hub.wait()
+        stays.unlink()
+        reply = await asking
+        assert reply.get("result") == str(SUM), reply
+        check_run(await end_newest_run(database, tmp_path))
+        check_calls(agents.take_log(), repeated=1)
+
+
+@requirement("T-01")
+async def test_a_repeated_call_goes_on_where_the_killed_agent_was(
+    tmp_path: Path, retinue_home: Path, database: str
+) -> None:
+    """The hub stops the run of a caller that is lost, until the call with the same key comes again."""
+    with running(tmp_path) as agents, program(*HUB, cwd=tmp_path) as hub:
+        hub.url_in("hub at")
+        stays = agents.stay_at("add 11")
+        asking = await begin(agents, retinue_home, "add 11", key="k")
+        url = await kill_researcher(agents, asking)
+        stays.unlink()
+        reply = await asyncio.to_thread(ask, url, retinue_home, key="k")
+        assert reply.get("result") == str(SUM), reply
+        check_run(await end_newest_run(database, tmp_path))
+        check_calls(agents.take_log(), repeated=TOOLS)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(240)
+async def test_the_caller_gets_its_answer_when_a_worker_went_on_for_a_frozen_hub(
+    tmp_path: Path, retinue_home: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_RUNS__LEASE_S", str(LEASE_S))
+    with running(tmp_path) as agents:
+        stays = agents.stay_at("add 11")
+        with program(*HUB, cwd=tmp_path) as hub, program("worker", cwd=tmp_path) as worker:
+            hub.url_in("hub at")
+            worker.wait_for("worker on")
+            asking = await begin(agents, retinue_home, "add 11")
+            hub.send(signal.SIGSTOP)
+            stays.unlink()
+            check_run(await end_newest_run(database, tmp_path))
+            hub.send(signal.SIGCONT)
+            reply = await asking
+        assert reply.get("result") == str(SUM), reply
+        check_calls(agents.take_log(), repeated=1)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("victim", ["hub", "agent", "agent without a hub"])
+@pytest.mark.parametrize("storage", ["sqlite", "postgres"])
+async def test_the_answer_is_that_of_an_undisturbed_call_in_whichever_call_a_process_is_killed(
+    victim: str,
+    storage: str,
+    tmp_path: Path,
+    retinue_home: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    database, environment = open_storage(storage, retinue_home, request)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with running(tmp_path) as agents:
+        for number, call in enumerate([*REQUESTS, *CALLS]):
+            asked = {"key": f"k-{number}", "prompt": f"Add {number}"}
+            stays = agents.stay_at(call)
+            with ExitStack() as stack:
+                if victim != "agent without a hub":
+                    hub = stack.enter_context(program(*HUB, cwd=tmp_path))
+                    hub.url_in("hub at")
+                asking = await begin(agents, retinue_home, call, **asked)
+                if victim == "hub":
+                    hub.send(signal.SIGKILL)
+                    hub.wait()
+                    stays.unlink()
+                    reply = await asking
+                else:
+                    url = await kill_researcher(agents, asking)
+                    stays.unlink()
+                    reply = await asyncio.to_thread(ask, url, retinue_home, **asked)
+            assert reply.get("result") == str(SUM), (call, reply)
+            check_run(await end_newest_run(database, tmp_path))
+            check_calls(agents.take_log(), repeated=TOOLS)
