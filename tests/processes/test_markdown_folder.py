@@ -113,3 +113,18 @@ async def test_agents_of_a_folder_execute_their_runs_together_where_no_hub_runs(
             wire.call(urls[0], "alpha", {"prompt": "Go"}), wire.call(urls[1], "beta", {"prompt": "Go"})
         )
         assert [reply.result for reply in replies] == ["done", "done"]
+
+
+async def test_tools_and_a_model_that_the_mesh_does_not_have_are_told_with_their_lines(
+    system: System, tmp_path: Path
+) -> None:
+    await system.start_hub()
+    (tmp_path / "a.md").write_text("---\nname: alpha\ntools: nothing, no*\nmodel: sonnet\n---\nWork.\n")
+    with program("serve", str(tmp_path / "a.md"), cwd=tmp_path) as served:
+        for line in (
+            "warning: a.md:3: tools: nothing: Unknown skill: nothing; ",
+            "warning: a.md:3: tools: no*: no skill is named by no*; see the skills: retinue find",
+            "warning: a.md:4: model: claude: agent claude takes no tools, or is unknown; name a model agent",
+            "warning: a.md:3: tools: none of them is there, so the agent has no tools now",
+        ):
+            await wait_for(served, line)

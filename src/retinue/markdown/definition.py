@@ -7,7 +7,7 @@ maxTurns. The key ``retinue`` holds what these programs have no place for. The b
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -29,6 +29,10 @@ OWN_KEY = "retinue"
 
 STEP = "think"
 """The id of the step of the workflow that an agent in Markdown is."""
+
+_FAULT = re.compile(
+    rf"steps\[0\]\.{STEP}\.(?P<key>tools|model)(?:\[(?P<place>\d+)\])?: (?P<problem>.*)", re.DOTALL
+)
 
 _PLAIN_KEYS = ("name", "description", "tools", "disallowedTools", "model")
 _TURNS_KEYS = ("maxTurns", "max_turns", "steps")
@@ -80,6 +84,28 @@ class MarkdownAgent:
         # a step with a condition may name tools that do not exist now: the agent then has none
         step = {"id": STEP, "when": "${{ input.prompt != '' }}", STEP: options}
         return {"name": self.name, "steps": [step], "output": f"${{{{ steps.{STEP}.output }}}}"}
+
+    def describe_missing(self, faults: Sequence[Mapping[str, Any]], source: str) -> list[str]:
+        """One line for each tool that names no skill of the mesh, and for a model that it does not have.
+
+        ``faults`` are those of `workflow` as ``check_workflow`` gives them.
+        """
+        lines: list[str] = []
+        missing: set[str] = set()
+        for fault in faults:
+            match = _FAULT.fullmatch(fault["message"])
+            if match is None:
+                continue
+            key, place, problem = match["key"], match["place"], match["problem"]
+            word = str(self.think.model) if place is None else self.think.tools[int(place)]
+            missing |= {word} if key == "tools" else set()
+            lines.append(f"{self._at(source, key)}: {word}: {problem}; {fault['remedy']}")
+        if missing and missing == set(self.think.tools):
+            lines.append(f"{self._at(source, 'tools')}: none of them is there, so the agent has no tools now")
+        return lines
+
+    def _at(self, source: str, key: str) -> str:
+        return f"{source}:{self.lines.get(key, 1)}: {key}"
 
     def write_prompt(self, arguments: Mapping[str, Any]) -> str:
         """The prompt for a call: its only argument ``prompt``, else all arguments as JSON."""
