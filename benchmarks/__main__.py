@@ -23,6 +23,7 @@ from benchmarks import (
     ranking,
     scale,
     startup,
+    think,
     workflows,
 )
 
@@ -45,6 +46,7 @@ BENCHMARKS = {
     "orchestrate": orchestrate.measure,
     "ranking": ranking.measure,
     "startup": startup.measure,
+    "think": think.measure,
     "workflows": workflows.measure,
 }
 

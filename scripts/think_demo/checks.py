@@ -27,23 +27,26 @@ def check_story(mesh: Mesh, screen: Screen, run: str) -> list[str]:
     ]
     approvals = [row["state"] for row in json.loads(screen.read("approvals", "--all", "--json"))["approvals"]]
     kept = [path.read_text("utf-8") for path in mesh.kept.glob("*.py")]
+    agents = {step["agent"] for step in made}
+    once = sum(logged, Counter()) == Counter(f"{run}/{step['step']}" for step in made)
     results = {
         "It found its tools by search.": steps[first]["input"]["tools"] == ["find_skills"],
-        f"It made {len(made)} calls of {len(TOOLS)} agents, each once.": (
-            {step["agent"] for step in made} == TOOLS
-            and sum(logged, Counter()) == Counter(f"{run}/{step['step']}" for step in made)
-        ),
-        "It made some of them before the kill, and some after it.": len(logged) == 2 and all(logged),
-        "It asked for one approval, and used it once.": approvals == ["used"],
-        "The file was written, and the knowledge graph has its note.": (
-            any("def test_" in text for text in kept) and "prices" in mesh.read_notes()
-        ),
-        "It answered.": record["status"] == "done" and "pass" in str(record["output"]),
+        f"It made {len(made)} calls of {len(agents)} agents, each once.": bool(made) and once,
+        f"It asked for {len(approvals)} approval, and used it once.": {*approvals} == {"used"},
+        "The file was written.": any("def test_" in text for text in kept),
+        "It answered.": record["status"] == "done" and bool(record["output"]),
     }
     if mesh.is_scripted:
         turns = [json.loads(line)["turn"] for line in mesh.read_requests().splitlines()]
-        text = "The model was asked six times; the request that was cut off by the kill was sent again."
-        results[text] = turns == REQUESTS and len(made) == CALLS
+        results |= {
+            "Calls were made before the kill and after it, of all five agents.": (
+                len(logged) == 2 and all(logged) and agents == TOOLS and len(made) == CALLS
+            ),
+            "The knowledge graph has its note.": "4 tests pass" in mesh.read_notes(),
+            "Its answer says what the tests came to.": "4 pass, 0 fail" in str(record["output"]),
+            "The model was asked six times; the request that the kill cut off was sent again.": turns
+            == REQUESTS,
+        }
     for text, is_true in results.items():
         screen.say(f"  {'ok' if is_true else 'NOT SO'}  {text}")
     return [f"not so: {text}" for text, is_true in results.items() if not is_true]

@@ -18,8 +18,11 @@ from scripts.think_demo.screen import CommandFailedError, LiveCommand, Screen
 
 OUTPUT = Path("retinue-demo")
 RUN = "think-demo"
-KILLED_IN = "think/turn-4/model"
-"""The hub is killed during this step: calls were made before it, and others follow."""
+KILLED_IN_TURN = 4
+"""The hub is killed while the model works on this turn: calls were made before it, and others follow."""
+
+KILLED_IN_TURN_OF_OTHERS = 3
+"""The same with a model that follows no script, which may need fewer turns."""
 
 WORK_S = 120.0
 LOG_LINES = 30
@@ -66,13 +69,21 @@ def _tell(mesh: Mesh, screen: Screen) -> None:
     )
     command = ("call", AGENT, json.dumps({"prompt": prompt, "run": RUN}), "--timeout", "600", "--progress")
     with _live(screen, *command) as call:
-        wait_for(lambda: mesh.is_running_step(RUN, KILLED_IN), f"the step {KILLED_IN} runs", WORK_S)
+        turn = KILLED_IN_TURN if mesh.is_scripted else KILLED_IN_TURN_OF_OTHERS
+        step = f"think/turn-{turn}/model"
+        wait_for(
+            lambda: mesh.is_running_step(RUN, step) or not call.is_running, f"the step {step} runs", WORK_S
+        )
+        if not call.is_running:
+            raise CommandFailedError(f"the run ended before turn {turn}, so nothing could be killed in it")
         pid = mesh.kill()
         call.wait(30.0)
     screen.say()
     screen.say(f"$ kill -9 {pid}")
     screen.say()
-    screen.say("The hub is gone, in turn 4 of the run, and all its agents with it. Starting the hub again …")
+    screen.say(
+        f"The hub is gone, in turn {turn} of the run, and all its agents with it. Starting the hub again …"
+    )
     mesh.start()
     screen.say("The run goes on by itself. The same call waits for its answer:")
     with _live(screen, *command) as call:

@@ -38,7 +38,7 @@ def test_the_model_finds_uses_asks_is_killed_and_answers(tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("  ok  ") == 7
+    assert done.stdout.count("  ok  ") == 9
     assert "prices has 4 tests: 4 pass, 0 fail" in done.stdout
     tests = tmp_path / "retinue-demo" / "test_prices.py"
     ran = subprocess.run(

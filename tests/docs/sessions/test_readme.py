@@ -28,6 +28,7 @@ GUIDES = ROOT / "docs" / "guides"
 PATHS = {
     "Write an agent": README,
     "Start a hub and connect a client": README,
+    "Write an agent in Markdown": README,
     "Start a hub": GUIDES / "running-a-mesh.md",
     "Use your own registry": GUIDES / "running-a-mesh.md",
     "Combine agents": GUIDES / "running-a-mesh.md",
@@ -80,6 +81,26 @@ unsure = make("unsure", ["Python", "Debugging"], 0.2)
 sure = make("sure", ["Python", "Debugging"], 0.9)
 """
 
+MODEL = """
+from retinue.testing import ModelTurn, ScriptedModel
+
+TEXT = {"text": "to be or not to be"}
+
+
+def answer(request):
+    result = request.messages[-1].results[0].content[0].value
+    return f"It has {result.splitlines()[1]} words."
+
+
+agent = ScriptedModel(
+    ModelTurn(calls=[("find_skills", {"what": "count the words of a text"})]),
+    ModelTurn(calls=[("word-agent__count_words", TEXT)]),
+    answer,
+    name="claude",
+)
+"""
+"""A model agent in place of one with a key: it searches, calls what it found, and answers."""
+
 
 def section(title: str) -> Section:
     return next(part for part in list_sections(PATHS[title]) if part.title == title)
@@ -103,7 +124,7 @@ def test_every_command_of_the_readme_stands_where_a_test_runs_it() -> None:
     assert installation == {"make", "export", "uvx", "pipx"}
     written = section("Write an agent").commands()[0]
     assert list_other_commands(GUIDES / "running-a-mesh.md") == written[:2]
-    assert [len(section(title).commands()) for title in PATHS] == [2, 1, 1, 1, 1, 1, 1, 2, 2, 3, 1]
+    assert [len(section(title).commands()) for title in PATHS] == [2, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 1]
 
 
 def test_the_commands_of_the_readme_for_a_client_are_those_of_the_guides() -> None:
@@ -190,6 +211,33 @@ async def test_connect_your_client_the_configuration_that_is_written_leads_to_th
     assert found.structured_content is not None
     assert [agent["name"] for agent in found.structured_content["agents"]] == ["my-agent"]
     assert greeted.structured_content == {"text": "Hello, Ada!"}
+
+
+async def test_an_agent_in_markdown_answers_with_a_tool_that_it_found_and_claude_code_has_it(
+    shell: Shell, fresh_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    monkeypatch.setenv("RETINUE_HUB__BARE", "true")
+    monkeypatch.setenv("RETINUE_HUB__MODELS", "[]")
+    ((words, researcher, call),) = section("Write an agent in Markdown").commands()
+    (text,) = section("Write an agent in Markdown").blocks("markdown")
+    (code,) = section("Write an agent").blocks("python")
+    for name, content in {"words.py": code, "researcher.md": text, "model.py": MODEL}.items():
+        (fresh_folder / name).write_text(content, encoding="utf-8")
+    ((hub, connect),) = section("Start a hub and connect a client").commands()
+    shell.type(hub)
+    shell.type(connect)
+    shell.start("serve", "model.py")
+    shell.type(words)
+    shell.type(researcher)
+    assert orjson.loads(shell.type(call)) == "It has 6 words."
+    server = orjson.loads((tmp_path / ".claude.json").read_bytes())["mcpServers"]["retinue"]
+    authorization = server["headers"]["Authorization"]
+    prompt = orjson.loads(call.split("'")[1])
+    async with clients.connect(server["url"], "auto", authorization=authorization) as client:
+        answered = await client.call_tool("researcher__researcher", prompt)
+    assert clients.texts(answered) == ["It has 6 words."]
 
 
 @requirement("S-03")
