@@ -138,6 +138,13 @@ def parse_agent(text: str, source: str, *, name: str = "") -> MarkdownAgent:
             (), f"the front matter is {name_shape(document.value)}", "write keys, as in name: x"
         )
     body = text.removeprefix("\ufeff")[match.end() :].strip()
+    if not body:
+        raise DefinitionError(
+            "there are no instructions",
+            source=source,
+            line=match[0].rstrip().count("\n") + 1,
+            remedy="write them below the front matter",
+        )
     return _Reader(document, text).read(body, name)
 
 
@@ -164,8 +171,6 @@ class _Reader:
         """The agent with these instructions; raises DefinitionError."""
         self._check_keys()
         name = self._name(("name",), self._text("name") or name)
-        if not body:
-            raise self._fault((), "there are no instructions", "write them below the front matter")
         think = self._think(body)
         return MarkdownAgent(
             name=name,
