@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.runtime.imports import markdown_agents
+from retinue.runtime.commands import imported_agents
 from retinue.storage.state import State
 from tests.cli.conftest import Retinue
 
@@ -98,5 +98,5 @@ def test_what_cannot_be_imported_is_an_error(
 def test_a_name_never_leads_out_of_the_folder(retinue: Retinue, retinue_home: Path, tmp_path: Path) -> None:
     (tmp_path / "x.md").write_text("mine")
     (retinue_home / "agents").mkdir(parents=True)
-    assert not markdown_agents.remove(State(retinue_home), "../../x")
+    assert not imported_agents.remove(State(retinue_home), "../../x")
     assert (tmp_path / "x.md").exists()

@@ -13,7 +13,7 @@ from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
     from retinue.cli.session import CommandSession
-    from retinue.runtime.imports.markdown_agents import ListedAgent
+    from retinue.runtime.commands.imported_agents import ListedAgent
 
 
 def import_agents(
@@ -27,8 +27,8 @@ def import_agents(
 
     The first of ``names`` may be the folder. ``read_hub`` gives the agents of the running hub.
     """
+    from retinue.runtime.commands.imported_agents import keep, list_agents, list_kept, list_places
     from retinue.runtime.imports.files import read_imports
-    from retinue.runtime.imports.markdown_agents import keep, list_agents, list_kept, list_places
 
     session = open_session()
     folder, names = _split(names)

@@ -139,12 +139,12 @@ def logout(name: str) -> None:
 @click.argument("name")
 def remove(name: str) -> None:
     """Remove an import; its program is stopped, and a login is ended."""
+    from retinue.runtime.commands import imported_agents
     from retinue.runtime.commands.imports import remove_import
-    from retinue.runtime.imports import markdown_agents
     from retinue.runtime.imports.files import read_imports
 
     session = open_session()
-    if markdown_agents.remove(session.state, name):
+    if imported_agents.remove(session.state, name):
         say(f"removed {name}")
         return
     table = read_imports(session.settings, session.state).get(name)
@@ -174,8 +174,8 @@ def _log_out(session: CommandSession, name: str, table: ImportTable) -> bool:
 
 
 def _list(as_json: bool) -> None:
+    from retinue.runtime.commands.imported_agents import list_kept
     from retinue.runtime.imports.files import open_pins, read_imports
-    from retinue.runtime.imports.markdown_agents import list_kept
     from retinue.storage.state import find_hub_url
 
     session = open_session()
