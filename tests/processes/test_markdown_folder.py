@@ -9,7 +9,8 @@ from typing import Any
 from retinue import Agent
 from retinue.markdown.agent import DIGEST_KEY
 from retinue.oci.codec.reference import DEFAULT_TAG, Reference
-from tests.processes.running import program
+from tests.processes.commands import retinue
+from tests.processes.running import program, wait_until
 from tests.support.thinking import ScriptedModel, say, use
 from tests.system import WAIT_S, Hub, System, Wire
 
@@ -128,3 +129,18 @@ async def test_tools_and_a_model_that_the_mesh_does_not_have_are_told_with_their
             "warning: a.md:3: tools: none of them is there, so the agent has no tools now",
         ):
             await wait_for(served, line)
+
+
+def test_a_running_hub_serves_agents_that_are_imported_and_stops_after_the_last(tmp_path: Path) -> None:
+    folder = tmp_path / ".claude" / "agents"
+    folder.mkdir(parents=True)
+    write(folder, "a.md", "alpha")
+    with program("hub", "--bare", "--port", "0", cwd=tmp_path) as hub:
+        hub.wait_for("hub at")
+        imported = retinue("import", "claude-agents", str(tmp_path), "--all", cwd=tmp_path)
+        assert "imported: alpha" in imported
+        hub.wait_for("agents at http://")
+        assert "alpha" in retinue("agents", cwd=tmp_path)
+        assert "an agent is called" not in retinue("import", "claude-agents", str(tmp_path), cwd=tmp_path)
+        retinue("imports", "remove", "alpha", cwd=tmp_path)
+        wait_until(lambda: "alpha" not in retinue("agents", cwd=tmp_path), "the agent to end")
