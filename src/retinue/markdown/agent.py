@@ -14,6 +14,7 @@ from retinue.authoring.context import Context, current_context
 from retinue.core.call import Answer
 from retinue.core.errors import RemoteFaultError, RetinueError, StepFailedError, UnknownSkillError
 from retinue.core.record import HUB_NAME, RUN_WORKFLOW, Example, Skill
+from retinue.core.session_field import SESSION_SCHEMA
 from retinue.markdown.definition import MarkdownAgent
 from retinue.mesh.schema.checks import check_skill
 from retinue.workflows.definitions.loading import load
@@ -21,6 +22,9 @@ from retinue.workflows.runs.records import find_limit
 
 RUN = "run"
 """The argument with the id of the run; a run with an id survives its caller, who repeats the call."""
+
+SESSION = "session"
+"""The argument with the id of a session: the model knows what its caller asked before with the same one."""
 
 WAIT_S = 120.0
 """So much longer than the limit of time of the loop a call may last."""
@@ -54,6 +58,7 @@ class ThinkingAgent(Agent):
         )
         self._source = source or definition.name
         self.definition = definition
+<<<<<<< HEAD
         self._workflow = _load_workflow(definition, self._source)
         self.declare(_make_skill(definition))
 
@@ -73,17 +78,51 @@ class ThinkingAgent(Agent):
         else:
             self.declare(skill)
             self.forget_skill(former.skill)
+=======
+        self._workflow = definition.workflow
+        load(self._workflow, source=source or definition.name)
+        properties = definition.input.get("properties", {})
+        self._takes_run = RUN not in properties
+        self._takes_session = definition.keeps_session and SESSION not in properties
+        self.declare(
+            Skill(
+                id=definition.skill,
+                description=definition.description,
+                input_schema=self._input_schema(),
+                output_schema=definition.output,
+                examples=tuple(Example(text=example) for example in definition.examples),
+                visibility="exposed" if definition.exposes else "mesh",
+                timeout_s=definition.think.limits.time_s + WAIT_S,
+            )
+        )
+
+    def _input_schema(self) -> dict[str, Any]:
+        schema = self.definition.input
+        own = {SESSION: dict(SESSION_SCHEMA)} if self._takes_session else {}
+        own |= {RUN: _RUN_SCHEMA} if self._takes_run else {}
+        return {**schema, "properties": {**schema.get("properties", {}), **own}}
+>>>>>>> main
 
     async def execute_skill(self, skill_id: str, params: Any) -> Any:
         """Run the workflow for the caller and wait; progress and text pass through as they come."""
         if skill_id != self.definition.skill:
             raise UnknownSkillError(skill_id)
+<<<<<<< HEAD
         definition, arguments = self.definition, dict(params)
         run = arguments.pop(RUN, None) if _takes_run(definition) else None
         request: dict[str, Any] = {
             "workflow": self._workflow,
             "input": {"prompt": definition.write_prompt(arguments)},
         }
+=======
+        arguments = dict(params)
+        run = arguments.pop(RUN, None) if self._takes_run else None
+        session = arguments.pop(SESSION, None) if self._takes_session else None
+        given = {"prompt": self.definition.write_prompt(arguments)}
+        if session:
+            given[SESSION] = session
+        request: dict[str, Any] = {"workflow": self._workflow, "input": given}
+>>>>>>> main
         context = current_context()
         if run is None:
             request |= {"run": self._name_run(context), "context": TIED}
