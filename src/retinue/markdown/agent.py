@@ -58,7 +58,6 @@ class ThinkingAgent(Agent):
         )
         self._source = source or definition.name
         self.definition = definition
-<<<<<<< HEAD
         self._workflow = _load_workflow(definition, self._source)
         self.declare(_make_skill(definition))
 
@@ -78,51 +77,18 @@ class ThinkingAgent(Agent):
         else:
             self.declare(skill)
             self.forget_skill(former.skill)
-=======
-        self._workflow = definition.workflow
-        load(self._workflow, source=source or definition.name)
-        properties = definition.input.get("properties", {})
-        self._takes_run = RUN not in properties
-        self._takes_session = definition.keeps_session and SESSION not in properties
-        self.declare(
-            Skill(
-                id=definition.skill,
-                description=definition.description,
-                input_schema=self._input_schema(),
-                output_schema=definition.output,
-                examples=tuple(Example(text=example) for example in definition.examples),
-                visibility="exposed" if definition.exposes else "mesh",
-                timeout_s=definition.think.limits.time_s + WAIT_S,
-            )
-        )
-
-    def _input_schema(self) -> dict[str, Any]:
-        schema = self.definition.input
-        own = {SESSION: dict(SESSION_SCHEMA)} if self._takes_session else {}
-        own |= {RUN: _RUN_SCHEMA} if self._takes_run else {}
-        return {**schema, "properties": {**schema.get("properties", {}), **own}}
->>>>>>> main
 
     async def execute_skill(self, skill_id: str, params: Any) -> Any:
         """Run the workflow for the caller and wait; progress and text pass through as they come."""
         if skill_id != self.definition.skill:
             raise UnknownSkillError(skill_id)
-<<<<<<< HEAD
         definition, arguments = self.definition, dict(params)
         run = arguments.pop(RUN, None) if _takes_run(definition) else None
-        request: dict[str, Any] = {
-            "workflow": self._workflow,
-            "input": {"prompt": definition.write_prompt(arguments)},
-        }
-=======
-        arguments = dict(params)
-        run = arguments.pop(RUN, None) if self._takes_run else None
-        session = arguments.pop(SESSION, None) if self._takes_session else None
-        given = {"prompt": self.definition.write_prompt(arguments)}
+        session = arguments.pop(SESSION, None) if _takes_session(definition) else None
+        given = {"prompt": definition.write_prompt(arguments)}
         if session:
             given[SESSION] = session
         request: dict[str, Any] = {"workflow": self._workflow, "input": given}
->>>>>>> main
         context = current_context()
         if run is None:
             request |= {"run": self._name_run(context), "context": TIED}
@@ -149,8 +115,9 @@ def _load_workflow(definition: MarkdownAgent, source: str) -> dict[str, Any]:
 
 def _make_skill(definition: MarkdownAgent) -> Skill:
     schema = definition.input
-    if _takes_run(definition):
-        schema = {**schema, "properties": {**schema.get("properties", {}), RUN: _RUN_SCHEMA}}
+    own = {SESSION: dict(SESSION_SCHEMA)} if _takes_session(definition) else {}
+    own |= {RUN: _RUN_SCHEMA} if _takes_run(definition) else {}
+    schema = {**schema, "properties": {**schema.get("properties", {}), **own}}
     return Skill(
         id=definition.skill,
         description=definition.description,
@@ -160,6 +127,11 @@ def _make_skill(definition: MarkdownAgent) -> Skill:
         visibility="exposed" if definition.exposes else "mesh",
         timeout_s=definition.think.limits.time_s + WAIT_S,
     )
+
+
+def _takes_session(definition: MarkdownAgent) -> bool:
+    """Whether callers may name a session: the file keeps one, and the input has no argument of this name."""
+    return definition.keeps_session and SESSION not in definition.input.get("properties", {})
 
 
 def _takes_run(definition: MarkdownAgent) -> bool:

@@ -58,13 +58,9 @@ PROMPT_SCHEMA: Json = {
 class MarkdownAgent:
     """An agent in Markdown; ``think`` is its loop, whose prompt each call gives.
 
-<<<<<<< HEAD
-    ``digest`` is that of the file, whose text is ``content``. ``warnings`` are what the file says and Retinue
-    does not use. ``lines`` are those of the keys of the front matter.
-=======
-    ``keeps_session`` = it takes the id of a session. ``digest`` is that of the file. ``warnings`` are what
-    the file says and Retinue does not use.
->>>>>>> main
+    ``keeps_session`` = it takes the id of a session. ``digest`` is that of the file, whose text is ``content``.
+    ``warnings`` are what the file says and Retinue does not use. ``lines`` are those of the keys of the front
+    matter.
     """
 
     name: str
@@ -190,12 +186,8 @@ class _Reader:
             output=think.output or {"type": "string"},
             examples=self._examples(),
             exposes=self._flag("expose"),
-<<<<<<< HEAD
-            digest=f"sha256:{sha256(self._content.encode('utf-8', 'surrogatepass')).hexdigest()}",
-=======
             keeps_session=self._flag("session", True),
-            digest=f"sha256:{self._digest}",
->>>>>>> main
+            digest=f"sha256:{sha256(self._content.encode('utf-8', 'surrogatepass')).hexdigest()}",
             warnings=tuple(self._warnings),
             lines={key: self._document.place_of((key,)).line for key in self._keys},
             content=self._content,
