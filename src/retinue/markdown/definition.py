@@ -58,7 +58,7 @@ PROMPT_SCHEMA: Json = {
 class MarkdownAgent:
     """An agent in Markdown; ``think`` is its loop, whose prompt each call gives.
 
-    ``keeps_session`` = it takes the id of a session. ``digest`` is that of the file, and ``content`` its text.
+    ``keeps_session`` = it takes the id of a session. ``digest`` is that of the file, ``content`` its text.
     ``warnings`` are what the file says and Retinue does not use. ``lines`` are those of the keys of the front
     matter.
     """
