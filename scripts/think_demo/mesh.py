@@ -20,8 +20,8 @@ SOURCE = Path(__file__).parent
 AGENT = "test-engineer"
 SCRIPTED = "thinker"
 TOOLS = frozenset({"plan-agent", "build-agent", "test-agent", "files", "memory"})
-_READY_S = 60.0
-_POLL_S = 0.1
+_READY_S = 120.0
+_POLL_S = 0.2
 
 
 class NotReadyError(Exception):
@@ -155,9 +155,10 @@ class Mesh:
         except retinue.RetinueError:
             return {}
 
-    def is_running_step(self, run: str, path: str) -> bool:
-        """Whether a step of a run is in flight."""
-        return self.list_steps(run).get(path, {}).get("status") == "running"
+    def has_step(self, run: str, status: str, path: str | None = None) -> bool:
+        """Whether a step of a run has this status: the one at ``path``, or any."""
+        steps = self.list_steps(run)
+        return any(step["status"] == status for at, step in steps.items() if path in (None, at))
 
 
 def _flatten(steps: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
