@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import retinue
+from retinue.runtime.serving import SUPERVISOR_FD
 from scripts.npm_packages import NODE
 
 SOURCE = Path(__file__).parent
@@ -44,6 +46,7 @@ class Mesh:
         self._model = model or SCRIPTED
         self._hub: subprocess.Popen[bytes] | None = None
         self._hubs = 0
+        self._line: socket.socket | None = None
         for name in ("model.py", "prices.py"):
             shutil.copy(SOURCE / name, self.work)
         text = (SOURCE / f"{AGENT}.md").read_text("utf-8")
@@ -83,14 +86,18 @@ class Mesh:
     def start(self) -> None:
         """Start the hub, and wait until all its agents are available."""
         self._hubs += 1
-        with (self.home / f"hub-{self._hubs}.log").open("wb") as log:
+        # the hub ends when this end of the pair is closed, so it ends with the demo, even a killed one
+        self._line, theirs = socket.socketpair()
+        with theirs, (self.home / f"hub-{self._hubs}.log").open("wb") as log:
             self._hub = subprocess.Popen(
                 [sys.executable, "-m", "retinue", "hub", "--port", "9000", "--port-may-move"],
                 cwd=self.work,
-                env=self.environment,
+                env={**self.environment, SUPERVISOR_FD: str(theirs.fileno())},
+                pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,
             )
         needed = {*TOOLS, AGENT, self._model}
         wait_for(lambda: needed <= self._list_available(), f"the agents {', '.join(sorted(needed))} run")
