@@ -121,7 +121,7 @@ ELSEWHERE = {
 """Commands that are tried by another test."""
 
 READS = frozenset(
-    {"doctor", "dashboard", "status", "stop", "top", "logs", "agents", "show", "find", "call", "ask"}
+    {"doctor", "dashboard", "status", "stop", "top", "logs", "agents", "show", "find", "call", "ask", "chat"}
     | {"capabilities", "workflows", "runs", "token list", "keys", "imports", "completion", "cache clear"}
     | {"approvals", "approvals show", "approvals approve", "approvals deny"}
     | {"imports logout", "context list", "docs", "workflows check"}

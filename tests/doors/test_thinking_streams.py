@@ -12,7 +12,7 @@ import pytest
 
 import retinue
 from retinue.authoring.agent import Agent
-from retinue.cli.calling.terminal_channel import TerminalChannel
+from retinue.cli.terminal_channel import TerminalChannel
 from retinue.markdown.agent import ThinkingAgent
 from retinue.markdown.definition import parse_agent
 from retinue.runtime.commands.client import RunFollower, open_client

@@ -33,6 +33,7 @@ AT_HUB: dict[str, tuple[str, ...]] = {
     "stubs": ("x.py",),
     "import": ("mcp-server", "y", "--url", "http://127.0.0.1:9/mcp"),
     "imports": (),
+    "chat": (),
     "orchestrate": ("x",),
     "capabilities": ("x",),
     "cache": ("clear",),

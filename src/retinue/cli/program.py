@@ -75,6 +75,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "koi": ("retinue[koi]", "Run agents and a coordinator on a KOI network."),
     },
     "Tasks": {
+        "chat": ("chat.command:chat", "Talk with an agent that thinks."),
         "orchestrate": ("calling.orchestrate:orchestrate", "Hand a task to the agents of the mesh."),
         "capabilities": ("calling.orchestrate:capabilities", "Rank the agents for a task."),
         "cache": ("calling.orchestrate:cache", "Forget cached answers."),

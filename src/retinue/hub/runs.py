@@ -24,6 +24,7 @@ from retinue.core.errors import (
     RunConflictError,
 )
 from retinue.hub.orchestration.results import sum_usage
+from retinue.hub.orchestration.step_lines import shorten_arguments
 from retinue.hub.run_access import RunAccess
 from retinue.hub.run_plan import list_plan
 from retinue.hub.step_reports import LOOK_S, passed_on, render_report
@@ -151,7 +152,7 @@ def _add_follow(agent: Agent, runs: Runs, access: RunAccess, progress: RunProgre
         is_complete = last is None or (last.kind == "run_finished" and last.run_id == stored)
         done = record.status != "running" and is_complete
         reply: Json = {
-            "events": [_render_event(event) for event in events],
+            "events": [_render_event(event, shows_arguments=shows_reports) for event in events],
             "next": last.seq if last else after,
             "done": done,
             "status": record.shown_status,
@@ -306,9 +307,14 @@ async def _next_events(
     return list(await runs.list_events(run, after=after))
 
 
-def _render_event(event: RunEvent) -> Json:
-    """The event as JSON, with the step's facts: its kind, agent, skill and duration."""
+def _render_event(event: RunEvent, *, shows_arguments: bool = False) -> Json:
+    """The event as JSON, with the step's facts: its kind, agent, skill and duration.
+
+    ``shows_arguments`` = a call that begins has the beginning of its arguments, as text.
+    """
     facts = {key: value for key, value in event.facts.items() if key != "input"}
+    if shows_arguments and event.kind == "step_started" and facts.get("kind") == "call":
+        facts["arguments"] = shorten_arguments(event.facts.get("input"))
     return {"seq": event.seq, "event": event.kind, "step": event.step, "at": event.at, **facts}
 
 

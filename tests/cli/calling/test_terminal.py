@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.cli.calling.terminal_channel import TerminalChannel
+from retinue.cli.terminal_channel import TerminalChannel
 from retinue.core.call import TextPiece
 
 Printed = pytest.CaptureFixture[str]

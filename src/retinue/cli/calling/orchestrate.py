@@ -15,7 +15,7 @@ from retinue.cli.session import ask_hub, open_session, run_command
 from retinue.core.errors import NoModelError
 
 if TYPE_CHECKING:
-    from retinue.cli.calling.terminal_channel import TerminalChannel
+    from retinue.cli.terminal_channel import TerminalChannel
 
 DEFAULT_TIMEOUT_MS = 300_000
 """Specification 3.3."""
@@ -73,7 +73,7 @@ def orchestrate(
         "options": _given(options),
         **_given({"session": session, "run": run_id}),
     }
-    from retinue.cli.calling.terminal_channel import TerminalChannel
+    from retinue.cli.terminal_channel import TerminalChannel
 
     is_terminal = sys.stderr.isatty() and sys.stdout.isatty()
     channel = TerminalChannel(asks=False, shows_text=is_terminal and not as_json)

@@ -24,7 +24,7 @@ from retinue.core.durations import render_elapsed
 from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
-    from retinue.cli.calling.terminal_channel import TerminalChannel
+    from retinue.cli.terminal_channel import TerminalChannel
     from retinue.core.call import Outcome
 
 MAX_ROWS = 50
@@ -184,7 +184,7 @@ def call(
     given = read_object(arguments, "arguments")
     channel = None
     if sys.stderr.isatty() if is_interactive is None else is_interactive:
-        from retinue.cli.calling.terminal_channel import TerminalChannel
+        from retinue.cli.terminal_channel import TerminalChannel
 
         # in a pipe, the result has the text
         shows_text = bool(is_interactive) or (sys.stdout.isatty() and not as_json)

@@ -237,10 +237,14 @@ def shape_input(definition: Definition, request: OrchestrationRequest, history: 
     takes_object = declared.get("type") == "object" or "properties" in declared
     if isinstance(run_input, str) and takes_object and run_input.lstrip().startswith("{"):
         run_input = _read_object(run_input)
+    if isinstance(run_input, Mapping):
+        values = dict(run_input)
+        place = address_prompt(definition.input) or "prompt"
+        if history and isinstance(values.get(place), str):
+            values[place] = f"{history}\n\n{values[place]}"
+        return _add_context(values, declared, request)
     if not isinstance(run_input, str):
-        return (
-            _add_context(dict(run_input), declared, request) if isinstance(run_input, Mapping) else run_input
-        )
+        return run_input
     prompt = run_input
     if request.context:
         context = orjson.dumps(dict(request.context), option=orjson.OPT_INDENT_2).decode()

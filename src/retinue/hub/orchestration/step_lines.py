@@ -65,7 +65,7 @@ def describe_turn(event: RunEvent) -> str | None:
     if kind == "call":
         tool = f"{facts.get('agent')}/{facts.get('skill')}"
         if begins:
-            return f"{step}: {tool} is called with {_shorten(facts.get('input'))}"
+            return f"{step}: {tool} is called with {shorten_arguments(facts.get('input'))}"
         return f"{step}: {tool} {_describe_end(facts)}"
     if kind == "find" and begins:
         return f"{step}: skills are searched for {facts.get('message')}"
@@ -84,6 +84,7 @@ def _describe_end(facts: Mapping[str, Any]) -> str:
     return f"answered in {render_elapsed(float(facts.get('duration_ms') or 0) / 1000)}"
 
 
-def _shorten(arguments: Any) -> str:
+def shorten_arguments(arguments: Any) -> str:
+    """The arguments of a call as JSON in one line, of long ones the beginning."""
     text = orjson.dumps(arguments).decode()
     return text if len(text) <= _ARGUMENTS_CHARACTERS else f"{text[:_ARGUMENTS_CHARACTERS]}…"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from retinue.core.call import TextPiece
     from retinue.mesh.channel import Capability, LogLevel, Root
 
+ReadLine = Callable[[], Awaitable[str | None]]
+"""The next line of the person; None at the end of the input (Ctrl-D)."""
+
 _ANSWER = "answer"
 _YES = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 
@@ -30,10 +33,11 @@ class TerminalChannel:
     If ``shows_text``, texts are printed in place while skills write them.
     """
 
-    def __init__(self, *, asks: bool, shows_text: bool = False) -> None:
+    def __init__(self, *, asks: bool, shows_text: bool = False, read_line: ReadLine | None = None) -> None:
+        """``read_line`` reads the answers in place of standard input."""
         self._asks = asks
-        self._text = _ShownText() if shows_text else None
-        self._lines = _Lines()
+        self._text = ShownText() if shows_text else None
+        self._read_line = read_line or InputLines().read
         self._asking = asyncio.Lock()
 
     @property
@@ -100,7 +104,7 @@ class TerminalChannel:
         check = compile_schema(dict(field), f"field {name}")
         while True:
             click.echo(f"  {_describe_field(name, field, is_required)}: ", err=True, nl=False)
-            text = await self._lines.read()
+            text = await self._read_line()
             if text is None:
                 _say("")
                 raise InputRefusedError(f"the question was answered with decline: {question}")
@@ -158,10 +162,11 @@ def _read_value(text: str, field: Mapping[str, Any]) -> Any:
     return text
 
 
-class _ShownText:
-    """Texts on standard error, each piece behind the last one; those of steps begin with the step."""
+class ShownText:
+    """Texts on standard error, each piece behind the last one; those of steps may begin with the step."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, names_steps: bool = True) -> None:
+        self._names_steps = names_steps
         self._last: TextPiece | None = None
         self._text: str | None = ""
         """The text of the last piece so far; None where a piece of it is missing."""
@@ -173,7 +178,7 @@ class _ShownText:
             self.end_line()
             is_same = last is not None and (last.step, last.agent) == (piece.step, piece.agent)
             self._text = "" if piece.at == 0 else None
-            if piece.step and not (is_same and piece.at):
+            if self._names_steps and piece.step and not (is_same and piece.at):
                 click.echo(f"  {clean(piece.step)}: ", err=True, nl=False)
                 self._is_line_open = True
         self._last = piece
@@ -198,7 +203,7 @@ def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-class _Lines:
+class InputLines:
     """The lines of standard input, read without a thread, which Ctrl-C could not end."""
 
     def __init__(self) -> None:
