@@ -38,6 +38,7 @@ from retinue.settings_tables import (
     DiscoveryTable,
     EndpointTable,
     ExecuteTable,
+    GuardTable,
     HookTable,
     HubTable,
     ImportsTable,
@@ -144,6 +145,7 @@ class Settings(_Sources):
     registry: Mapping[str, RegistryTable] = {}
     access: Mapping[str, AccessTable] = {}
     policy: PolicyTable = PolicyTable()
+    guards: Mapping[str, GuardTable] = {}
 
 
 def find_settings_file(start: Path) -> Path | None:

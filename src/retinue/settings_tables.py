@@ -158,6 +158,24 @@ class PolicyTable(_Table):
     files: tuple[str, ...] = ("policies/*.cedar",)
 
 
+class GuardTable(_Table):
+    """``[guards.NAME]``: a guard of the arguments and results of calls.
+
+    ``use`` is ``sensitive``, ``instructions`` or the name of an installed guard, by default NAME. ``skills``
+    are globs ``AGENT/SKILL``, ``exempt`` paths of values that stay, ``options`` those of an installed guard.
+    """
+
+    enabled: bool = True
+    use: str | None = None
+    skills: tuple[str, ...] = ("*/*",)
+    kinds: tuple[Literal["key", "card", "iban", "email", "phone"], ...] = ("key", "card", "iban")
+    arguments: Literal["off", "deny", "redact"] | None = None
+    results: Literal["off", "deny", "redact"] | None = None
+    exempt: tuple[str, ...] = ()
+    timeout_s: float = Field(1.0, gt=0, le=60)
+    options: Mapping[str, Any] = {}
+
+
 class PartsTable(_Table):
     """``[parts]``: names of parts of other distributions that are switched off."""
 

@@ -9,6 +9,7 @@ import pytest
 from tests.processes.test_artifacts_process import assert_bounded, check_memory
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(3_600)
 def test_a_gigabyte_takes_no_more_memory_than_a_small_file(tmp_path: Path) -> None:
     grown = check_memory(tmp_path, 1024)

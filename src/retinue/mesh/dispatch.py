@@ -1,7 +1,8 @@
 """The dispatch path: every call, from every endpoint, is one ``dispatch(call, channel)``.
 
-limits → trace guard → look-up within the caller's view → choice → input check → policies → invocation →
-output check → record (specification 9.1). Endpoints decode and encode; only the dispatcher runs skills.
+limits → trace guard → look-up within the caller's view → choice → input check → policies → guards →
+invocation → output check → guards → record (specification 9.1). Endpoints decode and encode; only the
+dispatcher runs skills.
 """
 
 from __future__ import annotations
@@ -117,6 +118,16 @@ ApprovalNeededError. It may note its decision in the trace of the admitted call.
 """
 
 
+class Guards(Protocol):
+    """Looks at the arguments and the results of calls; each function raises PolicyDeniedError."""
+
+    async def before(self, call: Call, listing: Listing, skill: Skill) -> Call: ...
+
+    def watch(self, channel: Channel, call: Call, listing: Listing, skill: Skill) -> Channel: ...
+
+    async def after(self, call: Call, listing: Listing, skill: Skill, answer: Answer) -> Answer: ...
+
+
 class AskedSkill(NamedTuple):
     """The skill that a call asks for, at any agent or at a named one."""
 
@@ -149,7 +160,7 @@ class Dispatcher:
     ``agent`` is the guard's target of a call that names no agent; ``invoker_of`` gives the invoker of a
     listing, ``queries`` that of the reserved skill where it is another one. ``relayed_by``, of a hub, tells
     which skill a call asks for that only hands on its arguments, None for others. ``check_policies`` is None
-    in a process without policies.
+    in a process without policies, ``guards`` in one without guards.
     """
 
     agent: str
@@ -165,6 +176,7 @@ class Dispatcher:
     queries: Invoker | None = None
     relayed_by: Callable[[Call], AskedSkill | None] | None = None
     check_policies: CheckPolicies | None = None
+    guards: Guards | None = None
 
     async def dispatch(self, call: Call, channel: Channel = _NULL_CHANNEL) -> Outcome:
         """Run one call. Every failure is data in the outcome; only cancellation raises."""
@@ -262,6 +274,10 @@ class Dispatcher:
                 except PolicyDeniedError as refusal:
                     last_error = last_error or refusal  # another agent is another resource
                     continue
+            guards = None if self.guards is None or self._only_relays(call, listing) else self.guards
+            if guards is not None:
+                call = await guards.before(call, listing, skill)
+                channel = guards.watch(channel, call, listing, skill)
             stats = self.agent_stats.of(listing)
             try:
                 stats.breaker.enter(listing.record.name)
@@ -303,7 +319,7 @@ class Dispatcher:
             self._report_health(stats, listing)
             if skill.output_schema is not None:
                 check_output(skill, answer.value)
-            return answer
+            return answer if guards is None else await guards.after(call, listing, skill, answer)
         raise last_error or UnknownSkillError(call.skill)
 
     def _only_relays(self, call: Call, listing: Listing) -> bool:

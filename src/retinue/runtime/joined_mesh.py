@@ -36,7 +36,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.routing import make_strategy
 from retinue.mesh.directory.sources import Source
-from retinue.mesh.dispatch import Calls, CheckPolicies, Dispatcher
+from retinue.mesh.dispatch import Calls, CheckPolicies, Dispatcher, Guards
 from retinue.mesh.guard.trace_guard import TraceSigner, new_trace
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.permissions import matches
@@ -126,6 +126,10 @@ class JoinedMesh:
     def check_policies(self, check: CheckPolicies | None) -> None:
         """Check calls that go to agents without a hub; the hub checks the others."""
         self._direct.check_policies = check
+
+    def use_guards(self, guards: Guards | None) -> None:
+        """Look at calls that go to agents without a hub; the hub looks at the others."""
+        self._direct.guards = guards
 
     async def dispatch(self, call: Call, channel: Channel | None = None) -> Outcome:
         """Dispatch one call of the agent to an agent that offers the skill."""

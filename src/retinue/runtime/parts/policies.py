@@ -1,4 +1,4 @@
-"""Policies as a part, and the skills by which people answer the approvals that policies ask for."""
+"""Policies and guards as a part, and the skills by which people answer the approvals of policies."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from functools import partial
 import structlog
 
 from retinue.core.errors import RetinueError
-from retinue.mesh.dispatch import CheckPolicies
+from retinue.mesh.dispatch import CheckPolicies, Guards
 from retinue.parts.part import LivePart, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process, Tables
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.lazy_runs import LazyRuns
+from retinue.runtime.loading.guard_rules import make_guards
 from retinue.runtime.loading.policy_files import PolicyFiles, Snapshot
 from retinue.runtime.serving import end_task
+from retinue.settings import Settings
 from retinue.settings_tables import PolicyTable
 
 LOOK_S = 1.0
@@ -83,8 +85,14 @@ class LoadedPolicies:
                 self.reload()
 
 
+def _use_guards(process: Process, guards: Guards | None) -> None:
+    process.dispatcher.guards = guards
+    if (joined := process.find(JoinedMesh)) is not None:
+        joined.use_guards(guards)
+
+
 class PoliciesPart(Part):
-    """Checks every call of the process against the policies of the owner."""
+    """Checks every call of the process against the policies and the guards of the owner."""
 
     name = "policies"
     kinds = frozenset({"hub", "agent", "worker", "stdio", "command"})
@@ -95,6 +103,7 @@ class PoliciesPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         loaded = LoadedPolicies(process, process.tables.get(PolicyTable))
         loaded.load()
+        _use_guards(process, make_guards(process.tables.get(Settings).guards))
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
@@ -113,9 +122,11 @@ class PoliciesPart(Part):
         def prepare(tables: Tables) -> Callable[[], None]:
             return partial(loaded.reload, tables.get(PolicyTable))
 
-        yield Opened(
-            product=loaded, running=running, problems=find_problems, live=[LivePart(("policy.*",), prepare)]
-        )
+        def prepare_guards(tables: Tables) -> Callable[[], None]:
+            return partial(_use_guards, process, make_guards(tables.get(Settings).guards))
+
+        live = [LivePart(("policy.*",), prepare), LivePart(("guards.*",), prepare_guards)]
+        yield Opened(product=loaded, running=running, problems=find_problems, live=live)
 
 
 class ApprovalsPart(Part):

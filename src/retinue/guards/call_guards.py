@@ -1,0 +1,237 @@
+"""Runs the guards of a process on a call: before its skill runs, and before the caller gets the result.
+
+A guard that fails, or that takes longer than its limit, denies. What comes before the result is looked at as
+well: streamed text is withheld, because a guard sees whole texts only, and messages pass the guards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import structlog
+
+from retinue.core.call import Answer, Call, Part, TextPiece
+from retinue.core.errors import PolicyDeniedError, RetinueError
+from retinue.core.record import Listing, Skill
+from retinue.core.trust import Trust
+from retinue.guards.guard import Guard, GuardedCall, InstructionGuard, SensitiveGuard, Verdict
+from retinue.mesh.channel import Capability, Channel, LogLevel, Root
+from retinue.mesh.permissions import matches
+from retinue.mesh.schema.checks import check_input, check_output
+
+_log = structlog.get_logger("retinue.guards")
+
+Stage = Literal["before", "after"]
+
+LARGE_CHARACTERS = 64_000
+"""Larger values are looked at in a thread, because a guard must not hold up other calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuardRule:
+    """A guard with the skills that it looks at (globs ``AGENT/SKILL``) and its time limit in seconds."""
+
+    name: str
+    guard: Guard
+    skills: Sequence[str] = ("*/*",)
+    timeout_s: float = 1.0
+
+    def concerns(self, agent: str, skill: str) -> bool:
+        return any(
+            matches(agent, [glob.partition("/")[0]]) and matches(skill, [glob.partition("/")[2] or "*"])
+            for glob in self.skills
+        )
+
+    async def run(self, stage: Stage, call: GuardedCall, *values: Any) -> Verdict | None:
+        """The verdict about arguments, or about a value of the result; a failure of the guard denies."""
+        look: Callable[..., Any] | None = getattr(self.guard, stage, None)
+        if look is None:
+            return None
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                if inspect.iscoroutinefunction(look):
+                    verdict = await look(call, *values)
+                elif _is_small(self.guard, values[0] if values else call.arguments):
+                    verdict = look(call, *values)
+                else:
+                    verdict = await asyncio.to_thread(look, call, *values)
+        except TimeoutError:
+            return Verdict("deny", f"the guard took longer than {self.timeout_s:g} s")
+        except Exception as error:  # noqa: BLE001  # whatever a guard raises denies, and says so
+            _log.warning("guard failed", guard=self.name, error=f"{type(error).__name__}: {error}")
+            return Verdict("deny", f"the guard failed ({type(error).__name__})")
+        if verdict is None or (isinstance(verdict, Verdict) and verdict.action in ("deny", "redact")):
+            return verdict
+        return Verdict("deny", f"the guard returned {type(verdict).__name__}, not a Verdict or None")
+
+
+class CallGuards:
+    """The guards of a process, in their order; each sees what the ones before it have left."""
+
+    def __init__(self, rules: Sequence[GuardRule]) -> None:
+        self._rules = tuple(rules)
+
+    async def before(self, call: Call, listing: Listing, skill: Skill) -> Call:
+        """The call with the arguments that the guards leave; raises PolicyDeniedError."""
+        rules = self._find(listing, skill)
+        changed = call
+        for rule in rules:
+            facts = _describe(changed, listing, skill)
+            verdict = await rule.run("before", facts)
+            if verdict is not None:
+                _report(rule, verdict, facts)
+                if verdict.action == "deny":
+                    raise _deny(rule, verdict, facts, "is denied")
+                changed = replace(changed, arguments=verdict.value)
+        if changed is not call and skill.input_schema is not None:
+            check_input(skill, changed)
+        return changed
+
+    def watch(self, channel: Channel, call: Call, listing: Listing, skill: Skill) -> Channel:
+        """The channel for the skill, which hands on what the guards leave."""
+        rules = self._find(listing, skill)
+        return GuardedChannel(channel, self, call, listing, skill) if rules else channel
+
+    async def after(self, call: Call, listing: Listing, skill: Skill, answer: Answer) -> Answer:
+        """The answer that the guards leave; raises PolicyDeniedError, also where that breaks the schema."""
+        if not self._find(listing, skill):
+            return answer
+        value = await self.look(call, listing, skill, answer.value)
+        parts = tuple([await self._look_at_part(call, listing, skill, part) for part in answer.parts])
+        if value is answer.value and all(new is old for new, old in zip(parts, answer.parts, strict=True)):
+            return answer
+        if skill.output_schema is not None:
+            try:
+                check_output(skill, value)
+            except RetinueError as error:
+                raise PolicyDeniedError(
+                    f"the result of {listing.name}/{skill.id} is withheld: without what guards removed, it "
+                    "does not fit the skill's schema",
+                    policies=[rule.name for rule in self._find(listing, skill)],
+                    remedy=_REMEDY,
+                ) from error
+        return replace(answer, value=value, parts=parts)
+
+    async def look(self, call: Call, listing: Listing, skill: Skill, value: Any) -> Any:
+        """One value of a result as the guards leave it; raises PolicyDeniedError."""
+        if value is None:
+            return None
+        facts = _describe(call, listing, skill)
+        for rule in self._find(listing, skill):
+            verdict = await rule.run("after", facts, value)
+            if verdict is not None:
+                _report(rule, verdict, facts)
+                if verdict.action == "deny":
+                    raise _deny(rule, verdict, facts, "gives no result")
+                value = verdict.value
+        return value
+
+    async def _look_at_part(self, call: Call, listing: Listing, skill: Skill, part: Part) -> Part:
+        if part.kind not in ("text", "data", "resource"):
+            return part
+        value = await self.look(call, listing, skill, part.value)
+        return part if value is part.value else replace(part, value=value)
+
+    def _find(self, listing: Listing, skill: Skill) -> tuple[GuardRule, ...]:
+        return tuple(rule for rule in self._rules if rule.concerns(listing.name, skill.id))
+
+
+class GuardedChannel:
+    """The channel of a call whose result guards look at."""
+
+    def __init__(
+        self, channel: Channel, guards: CallGuards, call: Call, listing: Listing, skill: Skill
+    ) -> None:
+        self._channel = channel
+        self._guards = guards
+        self._facts = (call, listing, skill)
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return self._channel.capabilities
+
+    @property
+    def is_sessionless(self) -> bool:
+        return self._channel.is_sessionless
+
+    async def progress(self, fraction: float | None, message: str = "") -> None:
+        await self._channel.progress(fraction, await self._look(message))
+
+    async def stream_text(self, piece: TextPiece) -> None:
+        """Withhold the piece: the whole text is in the result, which the guards see."""
+
+    async def log(self, level: LogLevel, message: str, data: Mapping[str, Any] | None = None) -> None:
+        await self._channel.log(level, await self._look(message), await self._look(data))
+
+    async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
+        return await self._channel.elicit(await self._look(message), schema, key=key)
+
+    async def sample(self, prompt: str, *, max_tokens: int = 1024, key: str | None = None) -> str:
+        return await self._channel.sample(await self._look(prompt), max_tokens=max_tokens, key=key)
+
+    async def roots(self, *, key: str | None = None) -> tuple[Root, ...]:
+        return await self._channel.roots(key=key)
+
+    async def _look(self, value: Any) -> Any:
+        return await self._guards.look(*self._facts, value) if value else value
+
+
+def _describe(call: Call, listing: Listing, skill: Skill) -> GuardedCall:
+    return GuardedCall(
+        agent=listing.name,
+        skill=skill.id,
+        caller=call.principal.id,
+        arguments=call.arguments,
+        source=listing.source,
+        is_foreign=listing.trust >= Trust.IMPORTED,
+    )
+
+
+def _is_small(guard: Guard, value: Any) -> bool:
+    """Whether a built-in guard may look at a value on the event loop."""
+    if not isinstance(guard, SensitiveGuard | InstructionGuard):
+        return False
+    return len(value) < LARGE_CHARACTERS if isinstance(value, str) else _size(value) < LARGE_CHARACTERS
+
+
+def _size(value: Any) -> int:
+    """About how many characters a JSON value has; counted up to the limit only."""
+    total, waiting = 0, [value]
+    while waiting and total < LARGE_CHARACTERS:
+        inner = waiting.pop()
+        if isinstance(inner, str):
+            total += len(inner)
+        elif isinstance(inner, Mapping):
+            total += sum(len(str(name)) for name in inner)
+            waiting += inner.values()
+        elif isinstance(inner, list | tuple):
+            waiting += inner
+        total += 1
+    return total
+
+
+def _report(rule: GuardRule, verdict: Verdict, call: GuardedCall) -> None:
+    _log.info(
+        "guard decided",
+        guard=rule.name,
+        action=verdict.action,
+        agent=call.agent,
+        skill=call.skill,
+        caller=call.caller,
+        reason=verdict.reason,
+    )
+
+
+def _deny(rule: GuardRule, verdict: Verdict, call: GuardedCall, what: str) -> PolicyDeniedError:
+    return PolicyDeniedError(
+        f"{call.agent}/{call.skill} {what}: {verdict.reason} ({rule.name})",
+        policies=[rule.name],
+        remedy=_REMEDY,
+    )
+
+
+_REMEDY = "leave it out of the call, or ask the owner of this mesh, whose table [guards] says what guards do"

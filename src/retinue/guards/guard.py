@@ -1,0 +1,110 @@
+"""What a guard is, and the two that are built in: sensitive data, and instructions in foreign results."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from retinue.guards.instructing import find_instructions
+from retinue.guards.masking import mask_value
+from retinue.guards.sensitive import KINDS, SensitiveKind
+
+GUARDS_GROUP = "retinue.guards"
+"""The entry-point group of guards in other distributions."""
+
+Action = Literal["off", "deny", "redact"]
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedCall:
+    """What a guard is told of a call. ``source`` is where the agent is listed, ``is_foreign`` whether it
+    belongs to others: it is imported, or a member of an open network.
+    """
+
+    agent: str
+    skill: str
+    caller: str
+    arguments: Any
+    source: str
+    is_foreign: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a guard says: ``deny`` with a reason for the caller, or ``redact`` with the value instead."""
+
+    action: Literal["deny", "redact"]
+    reason: str
+    value: Any = None
+
+
+class Guard(Protocol):
+    """Looks at calls and their results; each of the two functions may also be missing in an installed guard.
+
+    None lets a value pass. An exception, and a time limit that is exceeded, deny.
+    """
+
+    def before(self, call: GuardedCall) -> Verdict | Awaitable[Verdict | None] | None:
+        """Look at the arguments of a call before the skill runs."""
+
+    def after(self, call: GuardedCall, value: Any) -> Verdict | Awaitable[Verdict | None] | None:
+        """Look at a result before the caller gets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SensitiveGuard:
+    """Denies or masks secrets and personal data in arguments and results."""
+
+    kinds: Collection[SensitiveKind] = ("key", "card", "iban")
+    arguments: Action = "off"
+    results: Action = "redact"
+    exempt: Collection[str] = ()
+
+    def before(self, call: GuardedCall) -> Verdict | None:
+        return self._check(call.arguments, self.arguments, "arguments")
+
+    def after(self, call: GuardedCall, value: Any) -> Verdict | None:
+        return self._check(value, self.results, "result")
+
+    def _check(self, value: Any, action: Action, where: str) -> Verdict | None:
+        if action == "off":
+            return None
+        masked = mask_value(value, self.kinds, exempt=self.exempt)
+        if not masked.is_changed:
+            return None
+        kinds = ", ".join(
+            f"{_NAMES[kind]} ({masked.counts[kind]})" for kind in KINDS if kind in masked.counts
+        )
+        places = ", ".join(path or "the text" for path in masked.paths[:_SHOWN_PATHS])
+        return Verdict(action, f"the {where} hold {kinds} at {places}", masked.value)
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionGuard:
+    """Denies results of foreign agents that give a model instructions, or fences them as data."""
+
+    results: Action = "deny"
+
+    def before(self, call: GuardedCall) -> None:
+        return None
+
+    def after(self, call: GuardedCall, value: Any) -> Verdict | None:
+        if self.results == "off" or not call.is_foreign:
+            return None
+        instruction = next(find_instructions(value), None)
+        if instruction is None:
+            return None
+        place = f" at {instruction.path}" if instruction.path else ""
+        reason = f"the result{place} {instruction.rule}"
+        return Verdict(self.results, reason, f"[withheld: {reason}]")
+
+
+_NAMES: Mapping[SensitiveKind, str] = {
+    "key": "keys or passwords",
+    "card": "card numbers",
+    "iban": "account numbers",
+    "email": "mail addresses",
+    "phone": "phone numbers",
+}
+_SHOWN_PATHS = 3
