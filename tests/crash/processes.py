@@ -35,9 +35,9 @@ class Node:
         assert self.process.pid is not None
         return self.process.pid
 
-    def get_report(self) -> Report:
-        """Its report when it has ended well."""
-        assert self._receiver.poll(WAIT_S), f"no report; the log:\n{Path(self.plan.log).read_text()[-3000:]}"
+    def get_report(self, wait_s: float = WAIT_S) -> Report:
+        """Its report when it has ended well, within a time."""
+        assert self._receiver.poll(wait_s), f"no report; the log:\n{Path(self.plan.log).read_text()[-3000:]}"
         report: Report = self._receiver.recv()
         self.process.join(WAIT_S)
         return report

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,27 @@ async def test_a_repeated_call_goes_on_where_the_killed_agent_was(
         check_calls(agents.take_log(), repeated=TOOLS)
 
 
+@pytest.mark.parametrize(("run", "status"), [(None, "cancelled"), ("r", "done")])
+async def test_without_a_hub_a_caller_that_goes_away_ends_the_loop_unless_it_gave_a_run_id(
+    run: str | None, status: str, tmp_path: Path, retinue_home: Path, database: str
+) -> None:
+    with running(tmp_path) as agents:
+        stays = agents.stay_at("add 11")
+        url = await asyncio.to_thread(agents.url_of, RESEARCHER)
+        token = (retinue_home / "keys" / "local.token").read_text()
+        params = {"prompt": "Add"} if run is None else {"prompt": "Add", "run": run}
+        request = {"jsonrpc": "2.0", "method": "researcher", "params": params, "id": 1}
+        headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+        caller = HTTPConnection(url.removeprefix("http://"))
+        caller.request("POST", "/execute", orjson.dumps(request), headers)
+        await asyncio.to_thread(wait_until, partial(agents.has_passed, "begin add 11"), "the second turn")
+        caller.close()
+        if run is not None:
+            stays.unlink()
+        assert (await end_newest_run(database, tmp_path)).status == status
+        stays.unlink(missing_ok=True)
+
+
 @pytest.mark.crash
 @pytest.mark.timeout(240)
 async def test_the_caller_gets_its_answer_when_a_worker_went_on_for_a_frozen_hub(
@@ -165,10 +187,11 @@ async def test_the_caller_gets_its_answer_when_a_worker_went_on_for_a_frozen_hub
     monkeypatch.setenv("RETINUE_RUNS__LEASE_S", str(LEASE_S))
     with running(tmp_path) as agents:
         stays = agents.stay_at("add 11")
-        with program(*HUB, cwd=tmp_path) as hub, program("worker", cwd=tmp_path) as worker:
+        with ExitStack() as stack:
+            hub = stack.enter_context(program(*HUB, cwd=tmp_path))
             hub.url_in("hub at")
-            worker.wait_for("worker on")
             asking = await begin(agents, retinue_home, "add 11")
+            stack.enter_context(program("worker", cwd=tmp_path)).wait_for("worker on")
             hub.send(signal.SIGSTOP)
             stays.unlink()
             check_run(await end_newest_run(database, tmp_path))

@@ -132,8 +132,8 @@ async def test_a_loop_waits_for_whichever_agent_is_frozen_and_repeats_nothing(
             async with looking_at(database, tmp_path) as runs:
                 with pytest.raises(TimeoutError):
                     await finish_all(runs, [f"r-{number}"], FROZEN_S)
-            agents.send(victim, signal.SIGCONT)
-            record = await end_run(database, tmp_path, f"r-{number}")
+                agents.send(victim, signal.SIGCONT)
+                record = await end_run(database, tmp_path, f"r-{number}")
             check_run(record, agents, call, repeated=0)
 
 

@@ -153,18 +153,19 @@ async def test_a_run_is_read_while_its_model_writes_and_after_it(site: Site, tmp
     @notes.skill
     async def note(text: str) -> str:
         """Notes a text."""
-        return f"noted {EVIL}"
+        return f"noted {EVIL} {'x' * 4_000}"
 
     model = ScriptedModel(
         ModelTurn(f"Noting {EVIL}", calls=[("notes__note", {"text": EVIL}), ("notes__not", {})]),
         ModelTurn("All of it is noted.", waits_for=gate),
         prices={"input": 1.0, "output": 2.0},
+        context_window=1_000,
     )
     for agent in (model, notes):
         await site.system.start_agent(agent)
     token = site.system.token
     await site.wire.call(site.hub.url, "refresh_agents", {}, authorization=token)
-    workflow = think(f"Note {EVIL}", tools=["notes/*"], instructions=f"Heed {EVIL}")
+    workflow = think(f"Note {EVIL}", tools=["notes/*"], instructions=f"Heed {EVIL}", session="s")
     started = {"workflow": workflow, "input": {}, "run": "r"}
     await site.wire.call(site.hub.url, "start_run", started, authorization=token)
     page = await read_until(site, "The model is writing.")
@@ -173,9 +174,38 @@ async def test_a_run_is_read_while_its_model_writes_and_after_it(site: Site, tmp
     page = await read_until(site, "All of it is noted.")
     assert "<img src=x" not in page
     assert "\u202e" not in page
+    assert "Condensed: 2 messages" in page
     assert re.findall(r"<h3>Turn (\d)", page) == ["1", "2"]
     assert html.escape("Noting <img") in page
     assert "<b>notes/note</b>" in page
     assert '<span class="status s-not-made">not made</span> <b>notes__not</b>' in page
     assert re.search(r"2 turns, 2 calls · [\d,]+ tokens in, \d+ out, \$0\.\d+", page)
     assert "at most turns 20" in page
+
+
+def test_condensed_turns_and_parts_of_large_results_are_shown_where_they_were_made() -> None:
+    usage = {"input_tokens": 50, "output_tokens": 5}
+    notes = {
+        "step": "research/condense-1",
+        "kind": "model",
+        "status": "done",
+        "input": {"condenses": "10 messages"},
+        "output": {"text": EVIL},
+        "usage": usage,
+    }
+    asked = [call("read_result", link="x"), call("read_result", link="y") | {"id": "d"}]
+    parts = [{"call": "c", "place": "bytes 0 to 3 of 9", "text": "abc"}, {"call": "d", "problem": "unknown"}]
+    read = {"status": "done", "output": {"parts": parts}}
+    loop = make_loop(make_turn(1, "", asked, read=read), notes, make_turn(2, "Done."))
+    talk = read_conversation(loop)
+    first, second = talk.turns
+    part, problem = first.calls
+    assert part.result is not None
+    assert problem.error is not None
+    assert (part.status, part.result.text, part.result.note) == ("done", "abc", "bytes 0 to 3 of 9")
+    assert (problem.status, problem.error.text) == ("failed", "unknown")
+    assert not first.condensed
+    (condensed,) = second.condensed
+    assert condensed.notes is not None
+    assert (condensed.what, condensed.notes.text) == ("10 messages", EVIL)
+    assert talk.usage["input_tokens"] == 250

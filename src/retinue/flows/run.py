@@ -138,6 +138,8 @@ class Run:
         into: Any = None,
         limits: Mapping[str, Any] | None = None,
         parallel: int | None = None,
+        context: Mapping[str, Any] | None = None,
+        session: str | None = None,
         retry: int | Retry | None = None,
         name: str | None = None,
     ) -> PlannedStep[Any]:
@@ -146,8 +148,10 @@ class Run:
         ``model`` is a model agent or a role. ``tools`` and ``deny`` name skills by id, by ``agent/skill`` or
         by a glob, and ``search`` lets the model find further ones. A person is asked before each call that
         ``approve`` names. ``into`` is the type of the answer, or its JSON Schema; without it the answer is
-        text. ``limits`` has ``turns``, ``calls``, ``tokens``, ``dollars`` and ``time``, as in YAML. Raises
-        LimitedError, which has a last answer, OutputInvalidError and ModelError.
+        text. ``limits`` has ``turns``, ``calls``, ``tokens``, ``dollars`` and ``time``, and ``context`` has
+        ``keep_results``, as in YAML. ``session`` is an id: the model knows what was asked and answered in
+        earlier runs of this caller with it. Raises LimitedError, which has a last answer, OutputInvalidError
+        and ModelError.
         """
         options = {
             "instructions": instructions,
@@ -157,9 +161,13 @@ class Run:
             "approve": approve,
             "limits": limits,
             "parallel": parallel,
+            "context": context,
+            "session": session or None,
         }
         asked, perform = make_think(prompt, into, read_retry(retry), options)
-        return self._plan(name or "think", mark_of("think", asked.model_dump(mode="json")), perform)
+        return self._plan(
+            name or "think", mark_of("think", asked.model_dump(mode="json", exclude_defaults=True)), perform
+        )
 
     @overload
     def step(

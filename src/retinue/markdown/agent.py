@@ -14,12 +14,16 @@ from retinue.authoring.context import Context, current_context
 from retinue.core.call import Answer
 from retinue.core.errors import RemoteFaultError, RetinueError, StepFailedError, UnknownSkillError
 from retinue.core.record import HUB_NAME, RUN_WORKFLOW, Example, Skill
+from retinue.core.session_field import SESSION_SCHEMA
 from retinue.markdown.definition import MarkdownAgent
 from retinue.workflows.definitions.loading import load
 from retinue.workflows.runs.records import find_limit
 
 RUN = "run"
 """The argument with the id of the run; a run with an id survives its caller, who repeats the call."""
+
+SESSION = "session"
+"""The argument with the id of a session: the model knows what its caller asked before with the same one."""
 
 WAIT_S = 120.0
 """So much longer than the limit of time of the loop a call may last."""
@@ -54,7 +58,9 @@ class ThinkingAgent(Agent):
         self.definition = definition
         self._workflow = definition.workflow
         load(self._workflow, source=source or definition.name)
-        self._takes_run = RUN not in definition.input.get("properties", {})
+        properties = definition.input.get("properties", {})
+        self._takes_run = RUN not in properties
+        self._takes_session = definition.keeps_session and SESSION not in properties
         self.declare(
             Skill(
                 id=definition.skill,
@@ -69,9 +75,9 @@ class ThinkingAgent(Agent):
 
     def _input_schema(self) -> dict[str, Any]:
         schema = self.definition.input
-        if not self._takes_run:
-            return schema
-        return {**schema, "properties": {**schema.get("properties", {}), RUN: _RUN_SCHEMA}}
+        own = {SESSION: dict(SESSION_SCHEMA)} if self._takes_session else {}
+        own |= {RUN: _RUN_SCHEMA} if self._takes_run else {}
+        return {**schema, "properties": {**schema.get("properties", {}), **own}}
 
     async def execute_skill(self, skill_id: str, params: Any) -> Any:
         """Run the workflow for the caller and wait; progress and text pass through as they come."""
@@ -79,10 +85,11 @@ class ThinkingAgent(Agent):
             raise UnknownSkillError(skill_id)
         arguments = dict(params)
         run = arguments.pop(RUN, None) if self._takes_run else None
-        request: dict[str, Any] = {
-            "workflow": self._workflow,
-            "input": {"prompt": self.definition.write_prompt(arguments)},
-        }
+        session = arguments.pop(SESSION, None) if self._takes_session else None
+        given = {"prompt": self.definition.write_prompt(arguments)}
+        if session:
+            given[SESSION] = session
+        request: dict[str, Any] = {"workflow": self._workflow, "input": given}
         context = current_context()
         if run is None:
             request |= {"run": self._name_run(context), "context": TIED}

@@ -32,9 +32,10 @@ STEP = "think"
 
 _PLAIN_KEYS = ("name", "description", "tools", "disallowedTools", "model")
 _TURNS_KEYS = ("maxTurns", "max_turns", "steps")
-_THINK_KEYS = tuple(key for key in ("limits", "approve", "deny", "parallel") if key in Think.model_fields)
-_OWN_KEYS = ("skill", "input", "output", "examples", "expose", *_THINK_KEYS)
-_NOT_YET = ("context", "session")
+_THINK_KEYS = tuple(
+    key for key in ("limits", "approve", "deny", "parallel", "context") if key in Think.model_fields
+)
+_OWN_KEYS = ("skill", "input", "output", "examples", "expose", "session", *_THINK_KEYS)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FENCE = re.compile(r"---[ \t]*\r?\n(.*?)(?:^---[ \t]*(?:\r?\n|\Z))", re.DOTALL | re.MULTILINE)
@@ -53,7 +54,8 @@ PROMPT_SCHEMA: Json = {
 class MarkdownAgent:
     """An agent in Markdown; ``think`` is its loop, whose prompt each call gives.
 
-    ``digest`` is that of the file. ``warnings`` are what the file says and Retinue does not use.
+    ``keeps_session`` = it takes the id of a session. ``digest`` is that of the file. ``warnings`` are what
+    the file says and Retinue does not use.
     """
 
     name: str
@@ -64,6 +66,7 @@ class MarkdownAgent:
     output: Json
     examples: tuple[str, ...]
     exposes: bool
+    keeps_session: bool
     digest: str
     warnings: tuple[str, ...]
 
@@ -72,6 +75,8 @@ class MarkdownAgent:
         """The definition of its runs: one step ``think``, whose input is ``{"prompt": text}``."""
         options = self.think.model_dump(mode="json", exclude_defaults=True)
         options["prompt"] = "${{ input.prompt }}"
+        if self.keeps_session:
+            options["session"] = "${{ has(input.session) ? input.session : '' }}"
         # the text of the file is no template
         options["instructions"] = self.think.instructions.replace(_OPENING, f"${_OPENING}")
         # a step with a condition may name tools that do not exist now: the agent then has none
@@ -147,14 +152,13 @@ class _Reader:
             output=think.output or {"type": "string"},
             examples=self._examples(),
             exposes=self._flag("expose"),
+            keeps_session=self._flag("session", True),
             digest=f"sha256:{self._digest}",
             warnings=tuple(self._warnings),
         )
 
     def _check_keys(self) -> None:
         for key in self._own:
-            if key in _NOT_YET:
-                raise self._fault((OWN_KEY, key), "it is not yet supported", "leave it away")
             if key not in _OWN_KEYS:
                 near = suggest(key, _OWN_KEYS)
                 remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(_OWN_KEYS)}"
@@ -250,8 +254,8 @@ class _Reader:
             )
         return tuple(examples)
 
-    def _flag(self, key: str) -> bool:
-        value = self._own.get(key, False)
+    def _flag(self, key: str, default: bool = False) -> bool:
+        value = self._own.get(key, default)
         if not isinstance(value, bool):
             raise self._fault((OWN_KEY, key), f"it is {name_shape(value)}", "write true or false")
         return value

@@ -36,6 +36,7 @@ from retinue.workflows.runs.records import (
     read_json,
 )
 from retinue.workflows.runs.replay_rules import MAX_RUN_BYTES
+from retinue.workflows.sessions import MemorySessions
 
 KEPT_RUNS = 1_000
 """How many ended runs stay readable."""
@@ -80,6 +81,7 @@ class MemoryRuns:
         self._body = body
         self._hosted = tuple(hosted)
         self._approvals = MemoryApprovals(clock)
+        self._sessions = MemorySessions()
         self._interrupts = interrupts
         self._kept = kept
         self._run_bytes = run_bytes
@@ -184,6 +186,9 @@ class MemoryRuns:
 
     async def open_approvals(self) -> MemoryApprovals:
         return self._approvals
+
+    async def open_sessions(self) -> MemorySessions:
+        return self._sessions
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         return tuple(_iterate_records(self._find(run_id)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -213,10 +214,13 @@ class A2aService:
             run = await self._continue(waiting, request, caller, follow=follow)
             self._first.put(key, content, run)
         else:
+            # the context of a new conversation is known before its first call, which begins a session
+            message = replace(message, context_id=message.context_id or str(uuid.uuid4()))
+            request = replace(request, message=message)
             asked = await self._read_call(request, caller)
             if request.push is not None:
                 self.tasks.check_push(request.push)
-            task = new_task(str(uuid.uuid4()), message.context_id or str(uuid.uuid4()), message.json)
+            task = new_task(str(uuid.uuid4()), message.context_id or "", message.json)
             run = self.tasks.add(task, caller, request.push)
             self._first.put(key, content, run)
             if follow:

@@ -34,6 +34,7 @@ from retinue.workflows.runs.records import (
     StepOutcome,
     StepRecord,
 )
+from retinue.workflows.sessions import SessionStore
 
 WaitMode = Literal["first", "all"]
 Effect = Callable[[], Awaitable[Any]]
@@ -283,6 +284,9 @@ class Runs(Protocol):
 
     async def open_approvals(self) -> ApprovalStore:
         """The approvals, which are kept with the runs; raises StateError."""
+
+    async def open_sessions(self) -> SessionStore:
+        """The sessions of steps ``think``, which are kept with the runs; raises StateError."""
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         """The recorded outcomes of a run and its child runs, those of a child after its parent's.
