@@ -20,7 +20,7 @@ import orjson
 from retinue.approvals.records import MemoryApprovals
 from retinue.core.errors import RetinueError, RunConflictError, UnknownRunError, UnknownStepError
 from retinue.core.json_values import copy_json
-from retinue.testing.memory_context import EventLog, MemoryContext, Run, Services
+from retinue.testing.memory_context import PATCHED, EventLog, MemoryContext, Run, Services
 from retinue.workflows.runs.hosting import HostedWorkflow
 from retinue.workflows.runs.ports import Accept, Body
 from retinue.workflows.runs.records import (
@@ -147,7 +147,8 @@ class MemoryRuns:
     async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:
         old = self._find(run_id)
         entries = [(n, entry) for n, entry in enumerate(old.journal) if entry is not None]
-        kept = next((n for n, entry in entries if _is_within(entry.path, from_step)), None)
+        steps = [(n, entry.path) for n, entry in entries if entry.kind != PATCHED]
+        kept = next((n for n, path in steps if _is_within(path, from_step)), None)
         if kept is None:
             raise UnknownStepError(from_step, known=_list_steps(old))
         if new_run_id in self._runs:
@@ -366,5 +367,5 @@ def _is_within(path: str, step: str) -> bool:
 
 
 def _list_steps(run: Run) -> tuple[str, ...]:
-    paths = [entry.path for entry in run.journal if entry is not None]
+    paths = [entry.path for entry in run.journal if entry is not None and entry.kind != PATCHED]
     return tuple(dict.fromkeys(re.split(r"[/@.#]", path)[0] for path in paths))

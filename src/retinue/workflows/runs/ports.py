@@ -157,6 +157,13 @@ class RunContext(Protocol):
         if an earlier execution of the run was interrupted during the step.
         """
 
+    async def patched(self, change: str) -> bool:
+        """Whether the run has a change of its code, at the place where it first asks for it.
+
+        A run without a record behind this place has it, and records that. A run that went on here before
+        without it does not. Other durable calls pass such a record where the code no longer asks for it.
+        """
+
     async def together(
         self, calls: Sequence[StepCall], *, limit: int | None = None, enough: int | None = None
     ) -> tuple[StepOutcome, ...]:
