@@ -160,6 +160,28 @@ def read_answer(message: IncomingMessage, schema: Mapping[str, Any]) -> Any:
     return {names[0]: _value_of(text, properties.get(names[0], {}))} if len(names) == 1 else {}
 
 
+@dataclass(frozen=True, slots=True)
+class ApprovalVerdict:
+    """The answer to a call that waits for approval, ``yes`` or ``no``, with a reason."""
+
+    word: str
+    comment: str
+
+
+def read_verdict(message: IncomingMessage) -> ApprovalVerdict | None:
+    """A yes or no: data ``{"verdict": …, "comment": …}``, or a text such as "no, it is too late".
+
+    None for any other message.
+    """
+    named = read_named(message, {})
+    answer = named.arguments if isinstance(named.arguments, Mapping) else {}
+    word, comment = str(answer.get("verdict", "")), str(answer.get("comment", ""))
+    if named.text:
+        word, _, comment = named.text.strip().replace(",", " ").partition(" ")
+    word = word.lower().rstrip(".!")
+    return ApprovalVerdict(word, comment.strip()) if word in ("yes", "no") else None
+
+
 def render_result(value: Any, parts: Iterable[Part]) -> list[dict[str, Any]]:
     """The parts of an artifact: a text is itself, any other value is data.
 

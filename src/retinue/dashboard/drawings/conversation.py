@@ -30,10 +30,10 @@ KIND = "think"
 TURNS = 25
 """Turns of one page."""
 
-MAX_CALLS = 100
+MAX_CALLS = 60
 """Calls of one page."""
 
-PAGE_CHARACTERS = 60_000
+PAGE_CHARACTERS = 30_000
 """Characters of all texts, arguments and results of one page; then they are cut to `LEAST_CHARACTERS`."""
 
 MOST_CHARACTERS = 5_000
@@ -134,11 +134,6 @@ class Conversation:
     before: int | None
     after: int | None
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether a request is being answered."""
-        return bool(self.turns) and self.after is None and self.turns[-1].status == "running"
-
     def ends_with(self, output: Any) -> bool:
         """Whether the page shows this output of its run whole, as the text of the last turn."""
         text = self.turns[-1].text if self.turns and self.after is None else None
@@ -168,17 +163,19 @@ def read_conversation(loop: Json, first: int = 0, writing: Mapping[str, str] | N
     error = loop.get("error") or {}
     end = start + TURNS
     is_open = loop.get("status") in ("running", "waiting")
+    # the newest first, because the answer is worth the room
+    read = [
+        replace(
+            _read_turn(turn, loop, room, writing or {}, is_open=is_open and turn is turns[-1]),
+            condensed=[_read_condensing(step, room) for step in condensed.get(turn["step"], ())],
+        )
+        for turn in reversed(shown)
+    ]
     return Conversation(
         path=loop["step"],
         status=str(loop.get("status", "")),
         loop=loop.get("loop") or {},
-        turns=[
-            replace(
-                _read_turn(turn, loop, room, writing or {}, is_open=is_open and turn is turns[-1]),
-                condensed=[_read_condensing(step, room) for step in condensed.get(turn["step"], ())],
-            )
-            for turn in shown
-        ],
+        turns=read[::-1],
         total=len(turns),
         calls=sum(len(_reply_of(_children(turn)).get("calls") or ()) for turn in turns),
         usage=_sum(usage),
@@ -325,7 +322,7 @@ def _read_call(
             name,
             str(found.get("status") or "done"),
             path=found["step"],
-            hint=hint[:_HINT_CHARACTERS],
+            hint=hint[: _HINT_CHARACTERS + 1],
             arguments=shown_arguments,
             result=room.show(listed) if hits is not None else None,
             duration_ms=found.get("duration_ms"),
@@ -339,7 +336,7 @@ def _read_call(
                 name,
                 "done" if problem is None else "failed",
                 path=read["step"],
-                hint=hint[:_HINT_CHARACTERS],
+                hint=hint[: _HINT_CHARACTERS + 1],
                 arguments=shown_arguments,
                 result=room.show(str(part.get("text")), str(part.get("place"))) if problem is None else None,
                 error=None if problem is None else room.show(str(problem)),
@@ -349,7 +346,7 @@ def _read_call(
         return ShownCall(
             names.get(name, name),
             _status_without_step(question),
-            hint=hint[:_HINT_CHARACTERS],
+            hint=hint[: _HINT_CHARACTERS + 1],
             arguments=shown_arguments,
             question=question,
         )
@@ -358,7 +355,7 @@ def _read_call(
         f"{step.get('agent', '')}/{step.get('skill', '')}" if "skill" in step else name,
         str(step.get("status", "")),
         path=step["step"],
-        hint=hint[:_HINT_CHARACTERS],
+        hint=hint[: _HINT_CHARACTERS + 1],
         arguments=shown_arguments,
         result=_show_result(value, room) if "output" in step else None,
         error=None if error is None else room.show(_write_error(error)),
