@@ -152,8 +152,9 @@ class Lease:
             except StateError as error:
                 _log.warning("lease not renewed", error=error.message)
                 continue
-            # After an outage of the database all leases are old: the other nodes get time to renew.
-            is_early = time.monotonic() - self._since < self._lease_s * 2 / 3
+            # After an outage of the database all leases are old: the other nodes get time to renew. A renewal
+            # that an outage held up for longer than the lease was asked for before it, and shows no loss.
+            is_early = not self.left_s or time.monotonic() - self._since < self._lease_s * 2 / 3
             if is_early or (self._rescuing is not None and not self._rescuing.done()):
                 continue
             # In its own task, because it may wait for locks of a frozen node for longer than the lease lasts.
