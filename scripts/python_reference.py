@@ -166,6 +166,7 @@ SECTIONS: tuple[tuple[str, str, tuple[Name, ...]], ...] = (
                     "elicit",
                     "now",
                     "random",
+                    "patched",
                     "undo",
                 ),
                 has_constructor=False,

@@ -40,6 +40,7 @@ LONG = (
     "tests/crash/test_kills.py",
     "tests/processes/test_moved_servers.py",
     "tests/docs/sessions/test_guides.py",
+    "tests/interop/test_think_demo.py",
     "tests/docs/sessions/test_readme.py",
     "tests/interop/frameworks/test_agent_frameworks.py",
     "tests/docs/sessions/test_agent_frameworks.py",

@@ -212,4 +212,7 @@ REQUIREMENTS: dict[str, Requirement] = {
     "T-11": Requirement("the third equal call is told, the fifth ends the loop; unknown tools count too"),
     "T-12": Requirement("calls count against depth and budget of their chain; a spent chain ends the run"),
     "T-13": Requirement("a cancelled run goes on with one result for each call"),
+    "T-14": Requirement("a large result is kept once, as an artifact of which the model reads parts"),
+    "T-15": Requirement("older turns are condensed before the window of the model is full, and recorded"),
+    "T-16": Requirement("a run begins with what was said in its session, which its caller alone reads"),
 }

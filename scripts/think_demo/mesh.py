@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import retinue
+from retinue.runtime.serving import SUPERVISOR_FD
 from scripts.npm_packages import NODE
 
 SOURCE = Path(__file__).parent
 AGENT = "test-engineer"
 SCRIPTED = "thinker"
 TOOLS = frozenset({"plan-agent", "build-agent", "test-agent", "files", "memory"})
-_READY_S = 60.0
-_POLL_S = 0.1
+_READY_S = 120.0
+_POLL_S = 0.2
 
 
 class NotReadyError(Exception):
@@ -44,6 +46,7 @@ class Mesh:
         self._model = model or SCRIPTED
         self._hub: subprocess.Popen[bytes] | None = None
         self._hubs = 0
+        self._line: socket.socket | None = None
         for name in ("model.py", "prices.py"):
             shutil.copy(SOURCE / name, self.work)
         text = (SOURCE / f"{AGENT}.md").read_text("utf-8")
@@ -83,14 +86,18 @@ class Mesh:
     def start(self) -> None:
         """Start the hub, and wait until all its agents are available."""
         self._hubs += 1
-        with (self.home / f"hub-{self._hubs}.log").open("wb") as log:
+        # the hub ends when this end of the pair is closed, so it ends with the demo, even a killed one
+        self._line, theirs = socket.socketpair()
+        with theirs, (self.home / f"hub-{self._hubs}.log").open("wb") as log:
             self._hub = subprocess.Popen(
                 [sys.executable, "-m", "retinue", "hub", "--port", "9000", "--port-may-move"],
                 cwd=self.work,
-                env=self.environment,
+                env={**self.environment, SUPERVISOR_FD: str(theirs.fileno())},
+                pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,
             )
         needed = {*TOOLS, AGENT, self._model}
         wait_for(lambda: needed <= self._list_available(), f"the agents {', '.join(sorted(needed))} run")
@@ -155,9 +162,10 @@ class Mesh:
         except retinue.RetinueError:
             return {}
 
-    def is_running_step(self, run: str, path: str) -> bool:
-        """Whether a step of a run is in flight."""
-        return self.list_steps(run).get(path, {}).get("status") == "running"
+    def has_step(self, run: str, status: str, path: str | None = None) -> bool:
+        """Whether a step of a run has this status: the one at ``path``, or any."""
+        steps = self.list_steps(run)
+        return any(step["status"] == status for at, step in steps.items() if path in (None, at))
 
 
 def _flatten(steps: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:

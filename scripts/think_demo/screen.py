@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
-import os
 import shlex
 import subprocess
 import sys
@@ -13,7 +11,7 @@ from pathlib import Path
 
 _INDENT = "    "
 _WIDTH = 150
-_COMMAND_S = 60.0
+_COMMAND_S = 120.0
 
 
 class CommandFailedError(Exception):
@@ -27,33 +25,41 @@ class Screen:
         self._folder = folder
         self._environment = dict(environment)
         self._lock = threading.Lock()
-        self._is_inside_line = False
 
-    def say(self, text: str = "") -> None:
-        """Print a line of the demo; it ends a line that a command left open."""
+    def say(self, *lines: str) -> None:
+        """Print lines of the demo."""
         with self._lock:
-            self._write(f"\n{text}\n" if self._is_inside_line else f"{text}\n")
-            self._is_inside_line = False
+            print(*lines, sep="\n", flush=True)
 
-    def pass_on(self, text: str) -> None:
-        """Print a piece of a command's output."""
-        with self._lock:
-            for line in text.splitlines(keepends=True):
-                self._write(line if self._is_inside_line else f"{_INDENT}{line}")
-                self._is_inside_line = not line.endswith("\n")
+    def show(self, *lines: str) -> None:
+        """Print lines of a command or a file, indented and not too long."""
+        self.say(
+            *(f"{_INDENT}{line}" if len(line) <= _WIDTH else f"{_INDENT}{line[:_WIDTH]}…" for line in lines)
+        )
 
-    def end_line(self) -> None:
-        """End a line that a command left open."""
-        if self._is_inside_line:
-            self.say()
+    def run(self, *arguments: str, hides: str | None = None) -> str:
+        """Run a command, and show it with its output but the lines that hold ``hides``; returns the output.
 
-    @staticmethod
-    def _write(text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        Raises CommandFailedError.
+        """
+        self.say("", render_command(arguments))
+        output = self.read(*arguments)
+        self.show(*(line for line in output.splitlines() if hides is None or hides not in line))
+        return output
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a command that is not shown; its output is piped."""
+    def read(self, *arguments: str) -> str:
+        """The output of a command that is not shown; raises CommandFailedError."""
+        process = self.start(*arguments)
+        try:
+            output = process.communicate(timeout=_COMMAND_S)[0]
+        finally:
+            process.kill()
+        if process.returncode:
+            raise CommandFailedError(f"retinue {arguments[0]} failed: {output}")
+        return output
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a command whose output is piped."""
         return subprocess.Popen(
             [sys.executable, "-m", "retinue", *arguments],
             cwd=self._folder,
@@ -61,51 +67,25 @@ class Screen:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            text=True,
         )
-
-    def run(self, *arguments: str, hides: str | None = None) -> str:
-        """Show a command and its output without the lines that hold ``hides``; returns all of its output.
-
-        Raises CommandFailedError.
-        """
-        self.show_command(*arguments)
-        output = self.read(*arguments)
-        for line in output.splitlines():
-            if hides is None or hides not in line:
-                self.pass_on(f"{line if len(line) <= _WIDTH else line[: _WIDTH - 1] + '…'}\n")
-        return output
-
-    def read(self, *arguments: str) -> str:
-        """The output of a command that is not shown; raises CommandFailedError."""
-        process = self.start(*arguments)
-        try:
-            output = process.communicate(timeout=_COMMAND_S)[0].decode("utf-8", "replace")
-        finally:
-            process.kill()
-        if process.returncode:
-            raise CommandFailedError(f"retinue {arguments[0]} failed: {output}")
-        return output
-
-    def show_command(self, *arguments: str) -> None:
-        self.say()
-        self.say(f"$ {shlex.join(('retinue', *arguments))}")
 
 
 class LiveCommand:
-    """A command whose output is shown while it runs."""
+    """A command whose output is shown line by line while it runs."""
 
     def __init__(self, screen: Screen, *arguments: str) -> None:
         self._screen = screen
-        screen.show_command(*arguments)
+        screen.say("", render_command(arguments))
         self._process = screen.start(*arguments)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        while piece := os.read(self._process.stdout.fileno(), 65_536):
-            self._screen.pass_on(decoder.decode(piece))
+        with self._process.stdout as output:
+            for line in output:
+                self._screen.show(line.rstrip("\n"))
 
     @property
     def is_running(self) -> bool:
@@ -115,7 +95,6 @@ class LiveCommand:
         """The exit status; raises subprocess.TimeoutExpired."""
         status = self._process.wait(limit_s)
         self._reader.join(limit_s)
-        self._screen.end_line()
         return status
 
     def close(self) -> None:
@@ -123,6 +102,9 @@ class LiveCommand:
         if self.is_running:
             self._process.kill()
         self._process.wait()
-        self._reader.join(1.0)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        self._reader.join(5.0)
+
+
+def render_command(arguments: tuple[str, ...]) -> str:
+    """A command as it is typed."""
+    return f"$ {shlex.join(('retinue', *arguments))}"

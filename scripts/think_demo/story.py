@@ -24,7 +24,8 @@ KILLED_IN_TURN = 4
 KILLED_IN_TURN_OF_OTHERS = 3
 """The same with a model that follows no script, which may need fewer turns."""
 
-WORK_S = 120.0
+WORK_S = 300.0
+POLL_S = 0.3
 LOG_LINES = 30
 
 
@@ -42,9 +43,7 @@ def run_demo(packages: Path, model: str | None) -> int:
         finally:
             mesh.stop()
         if problems:
-            screen.say(
-                "\n".join(["", "The last lines of the hub:", *mesh.read_log().splitlines()[-LOG_LINES:]])
-            )
+            screen.say("", "The last lines of the hub:", *mesh.read_log().splitlines()[-LOG_LINES:])
             print("\n".join(f"make demo-think: {problem}" for problem in problems), file=sys.stderr)
             return 1
         OUTPUT.mkdir(exist_ok=True)
@@ -56,11 +55,11 @@ def run_demo(packages: Path, model: str | None) -> int:
 
 
 def _tell(mesh: Mesh, screen: Screen) -> None:
-    screen.say(f"An agent in Markdown, {mesh.agent_file.name}:")
-    screen.say()
-    screen.pass_on(mesh.agent_file.read_text("utf-8"))
-    screen.say()
-    screen.say("Starting a hub with it, its model, three agents of Retinue and two MCP servers from npm …")
+    screen.say(f"An agent in Markdown, {mesh.agent_file.name}:", "")
+    screen.show(*mesh.agent_file.read_text("utf-8").splitlines())
+    screen.say(
+        "", "Starting a hub with it, its model, three agents of Retinue and two MCP servers from npm …"
+    )
     mesh.start()
     screen.run("agents")
     prompt = (
@@ -72,15 +71,15 @@ def _tell(mesh: Mesh, screen: Screen) -> None:
         turn = KILLED_IN_TURN if mesh.is_scripted else KILLED_IN_TURN_OF_OTHERS
         step = f"think/turn-{turn}/model"
         wait_for(
-            lambda: mesh.is_running_step(RUN, step) or not call.is_running, f"the step {step} runs", WORK_S
+            lambda: mesh.has_step(RUN, "running", step) or not call.is_running,
+            f"the step {step} runs",
+            WORK_S,
         )
         if not call.is_running:
             raise CommandFailedError(f"the run ended before turn {turn}, so nothing could be killed in it")
         pid = mesh.kill()
         call.wait(30.0)
-    screen.say()
-    screen.say(f"$ kill -9 {pid}")
-    screen.say()
+    screen.say("", f"$ kill -9 {pid}")
     screen.say(
         f"The hub is gone, in turn {turn} of the run, and all its agents with it. Starting the hub again …"
     )
@@ -89,15 +88,16 @@ def _tell(mesh: Mesh, screen: Screen) -> None:
     with _live(screen, *command) as call:
         end = time.monotonic() + WORK_S
         while call.is_running and time.monotonic() < end:
-            _answer(screen)
-            time.sleep(0.3)
+            if mesh.has_step(RUN, "waiting"):
+                _approve(screen)
+            time.sleep(POLL_S)
         if call.is_running or call.wait(10.0):
             raise CommandFailedError("the call had no answer")
     screen.run("runs", RUN, hides="put: ")
     screen.say()
 
 
-def _answer(screen: Screen) -> None:
+def _approve(screen: Screen) -> None:
     """Approve what waits for a person, as the owner of the state does at the command line."""
     for approval in json.loads(screen.read("approvals", "--json"))["approvals"]:
         screen.run("approvals")

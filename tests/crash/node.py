@@ -231,6 +231,12 @@ class Watched:
         await self._context.cancel(path, children)
         self._points.reach()
 
+    async def patched(self, change: str) -> bool:
+        self._points.reach()
+        answer = await self._context.patched(change)
+        self._points.reach()
+        return answer
+
     async def sleep(self, path: str, seconds: float) -> None:
         self._points.reach()
         await self._context.sleep(path, seconds)

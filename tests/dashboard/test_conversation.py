@@ -14,6 +14,7 @@ import pytest
 from retinue import Agent
 from retinue.dashboard.drawings.conversation import (
     LEAST_CHARACTERS,
+    MOST_CHARACTERS,
     PAGE_CHARACTERS,
     TURNS,
     find_loop,
@@ -23,6 +24,7 @@ from retinue.dashboard.drawings.conversation import (
 from retinue.storage.state import State
 from retinue.testing import ModelTurn, ScriptedModel
 from tests.dashboard.site import Site
+from tests.dashboard.writer import make_writer
 from tests.support.thinking import think
 from tests.system import WAIT_S, open_system, open_wire
 
@@ -107,8 +109,10 @@ def test_a_page_of_large_values_is_bounded() -> None:
     loop = make_loop(*(make_turn(n, big, calls, **made) for n in range(1, 301)))
     talk = read_conversation(loop)
     shown = [text for turn in talk.turns for one in turn.calls for text in (one.arguments, one.result)]
-    assert sum(turn.more_calls for turn in talk.turns) == 25 * 8 - 100
+    assert sum(turn.more_calls for turn in talk.turns) == 25 * 8 - 60
     sizes = [len(text.text) for text in shown if text is not None]
+    assert talk.turns[-1].text is not None
+    assert len(talk.turns[-1].text.text) == MOST_CHARACTERS + 1
     assert sum(sizes) < PAGE_CHARACTERS + len(sizes) * (LEAST_CHARACTERS + 1)
 
 
@@ -153,18 +157,19 @@ async def test_a_run_is_read_while_its_model_writes_and_after_it(site: Site, tmp
     @notes.skill
     async def note(text: str) -> str:
         """Notes a text."""
-        return f"noted {EVIL}"
+        return f"noted {EVIL} {'x' * 4_000}"
 
     model = ScriptedModel(
         ModelTurn(f"Noting {EVIL}", calls=[("notes__note", {"text": EVIL}), ("notes__not", {})]),
         ModelTurn("All of it is noted.", waits_for=gate),
         prices={"input": 1.0, "output": 2.0},
+        context_window=1_000,
     )
     for agent in (model, notes):
         await site.system.start_agent(agent)
     token = site.system.token
     await site.wire.call(site.hub.url, "refresh_agents", {}, authorization=token)
-    workflow = think(f"Note {EVIL}", tools=["notes/*"], instructions=f"Heed {EVIL}")
+    workflow = think(f"Note {EVIL}", tools=["notes/*"], instructions=f"Heed {EVIL}", session="s")
     started = {"workflow": workflow, "input": {}, "run": "r"}
     await site.wire.call(site.hub.url, "start_run", started, authorization=token)
     page = await read_until(site, "The model is writing.")
@@ -173,9 +178,79 @@ async def test_a_run_is_read_while_its_model_writes_and_after_it(site: Site, tmp
     page = await read_until(site, "All of it is noted.")
     assert "<img src=x" not in page
     assert "\u202e" not in page
+    assert "Condensed: 2 messages" in page
     assert re.findall(r"<h3>Turn (\d)", page) == ["1", "2"]
     assert html.escape("Noting <img") in page
     assert "<b>notes/note</b>" in page
     assert '<span class="status s-not-made">not made</span> <b>notes__not</b>' in page
     assert re.search(r"2 turns, 2 calls · [\d,]+ tokens in, \d+ out, \$0\.\d+", page)
     assert "at most turns 20" in page
+
+
+def test_condensed_turns_and_parts_of_large_results_are_shown_where_they_were_made() -> None:
+    usage = {"input_tokens": 50, "output_tokens": 5}
+    notes = {
+        "step": "research/condense-1",
+        "kind": "model",
+        "status": "done",
+        "input": {"condenses": "10 messages"},
+        "output": {"text": EVIL},
+        "usage": usage,
+    }
+    asked = [call("read_result", link="x"), call("read_result", link="y") | {"id": "d"}]
+    parts = [{"call": "c", "place": "bytes 0 to 3 of 9", "text": "abc"}, {"call": "d", "problem": "unknown"}]
+    read = {"status": "done", "output": {"parts": parts}}
+    loop = make_loop(make_turn(1, "", asked, read=read), notes, make_turn(2, "Done."))
+    talk = read_conversation(loop)
+    first, second = talk.turns
+    part, problem = first.calls
+    assert part.result is not None
+    assert problem.error is not None
+    assert (part.status, part.result.text, part.result.note) == ("done", "abc", "bytes 0 to 3 of 9")
+    assert (problem.status, problem.error.text) == ("failed", "unknown")
+    assert not first.condensed
+    (condensed,) = second.condensed
+    assert condensed.notes is not None
+    assert (condensed.what, condensed.notes.text) == ("10 messages", EVIL)
+    assert talk.usage["input_tokens"] == 250
+
+
+async def test_the_text_of_the_model_is_on_the_page_while_it_is_written(site: Site) -> None:
+    go_on = asyncio.Event()
+    await site.system.start_agent(make_writer(go_on))
+    token, ticks = site.system.token, asyncio.Event()
+    await site.wire.call(site.hub.url, "refresh_agents", {}, authorization=token)
+    site.hub.mesh.hub.starter.progress.subscribe(ticks.set)
+    started = {"workflow": think(tools=["read"]), "input": {}, "run": "r", "progress": True}
+    await site.wire.call(site.hub.url, "start_run", started, authorization=token)
+    page = await read_until(site, "The model is writing.")
+    assert re.search(r'<p class="text" aria-busy="true">Half of </p>', await read_until(site, "Half of"))
+    assert ticks.is_set()
+    go_on.set()
+    page = await read_until(site, "Half of it is all.")
+    assert "The model is writing." not in page
+
+
+async def test_a_limit_that_ended_a_run_is_told_with_the_way_on(site: Site) -> None:
+    count = [ModelTurn(calls=[("notes__count", {"n": n})], tokens=(100, 10)) for n in range(3)]
+    notes = Agent("notes", version="1.0.0")
+
+    @notes.skill
+    async def count_to(n: int) -> int:
+        """Counts."""
+        return n
+
+    for agent in (ScriptedModel(*count, "The end."), notes):
+        await site.system.start_agent(agent)
+    token = site.system.token
+    await site.wire.call(site.hub.url, "refresh_agents", {}, authorization=token)
+    started = {"workflow": think(tools=["count_to"], limits={"turns": 2}), "input": {}, "run": "r"}
+    await site.wire.call(site.hub.url, "start_run", started, authorization=token)
+    page = await read_until(site, "the limit of turns is reached (2)")
+    assert "retinue resume r --limit turns=N" in page
+    assert '<span class="status s-limited">limited</span>' in page
+    more = {"run": "r", "limits": {"turns": 9}}
+    await site.wire.call(site.hub.url, "extend_run", more, authorization=token)
+    page = await read_until(site, "The end.")
+    assert "The limits were raised: turns 9" in page
+    assert "the limit of turns is reached" not in page

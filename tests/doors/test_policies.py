@@ -6,8 +6,10 @@ the skill, and of one whose policies let a person decide.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +19,14 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.client.connecting import connect
 from retinue.core.errors import PolicyDeniedError
+from retinue.policies.policy_set import Policy
+from retinue.runtime.parts.policies import LoadedPolicies
+from retinue.settings_tables import PolicyTable
+from retinue.web.issued_tokens import TokenFile
 from tests.a2a.wire import ask as ask_a2a
 from tests.a2a.wire import message, naming
-from tests.mcp.clients import sessionless
-from tests.system import Hub, Reply, Served, System, Wire
+from tests.mcp.clients import read_result, sessionless
+from tests.system import WAIT_S, Hub, Reply, Served, System, Wire
 
 ON_REFUNDS = 'principal, action == Retinue::Action::"call", resource == Retinue::Skill::"bank/refund"'
 DENY = f'@id("no-refunds") @reason("refunds are closed") forbid({ON_REFUNDS});'
@@ -109,6 +115,8 @@ def call(url: str, name: str = "refund", /, **arguments: Any) -> Callable[[Bank]
 
 STEPS = {"name": "w", "steps": [{"id": "a", "skill": "refund", "with": {"amount": 900}}]}
 
+CLERK_STEPS = {"name": "w", "steps": [{"id": "a", "skill": "help_customer", "with": {"amount": 1}}]}
+
 WAYS: dict[str, Callable[[Bank], Awaitable[Reply]]] = {
     "/execute of the hub": call("{bank.hub.url}"),
     "/execute of the agent at the hub": call("{bank.hub.url}/agents/bank"),
@@ -172,3 +180,214 @@ async def test_a_forbidden_skill_runs_on_no_way_and_the_answer_names_the_policy(
             await mesh.call("refund", amount=900)
     assert denied.value.policies == ("no-refunds",)
     assert bank.refunds == []
+
+
+ASK = f'@id("ask-first") @reason("a person pays") @effect("approve") forbid({ON_REFUNDS}) when {{ {LARGE} }};'
+
+
+def read_approval(reply: Reply) -> str:
+    """The id of the approval that an answer names, whatever the protocol."""
+    named = re.search(rb"\(approval ([0-9a-f]{12})\)", reply.body)
+    assert named is not None, reply.body
+    return named[1].decode()
+
+
+async def answer(bank: Bank, approval: str, verdict: str, **headers: str) -> Reply:
+    owner = {"authorization": f"Bearer {bank.system.state.owner_token()}", **headers}
+    asked = {"approval": approval, "verdict": verdict}
+    return await bank.wire.call(bank.hub.url, "answer_approval", asked, **owner)
+
+
+async def test_a_call_that_needs_a_person_runs_once_after_a_yes_on_every_way(
+    system: System, wire: Wire
+) -> None:
+    bank = await open_bank(system, wire, ASK, durable=True)
+    for name, ask in WAYS.items():
+        bank.refunds.clear()
+        refused = await ask(bank)
+        assert bank.refunds == [], name
+        assert b"a person pays (ask-first)" in refused.body, (name, refused.body)
+        approval = read_approval(refused)
+        assert read_approval(await ask(bank)) == approval, name  # the same question, not another one
+        assert (await answer(bank, approval, "yes")).result["state"] == "approved"
+        done = await ask(bank)
+        assert bank.refunds == [900], (name, done.body)
+        again = await ask(bank)
+        assert bank.refunds == [900], (name, again.body)
+        assert read_approval(again) != approval, name
+        await answer(bank, read_approval(again), "no")
+
+
+async def test_a_process_that_keeps_no_approvals_sends_its_callers_to_the_hub(
+    system: System, wire: Wire
+) -> None:
+    bank = await open_bank(system, wire, ASK)
+    for name, ask in DIRECT.items():
+        reply = await ask(bank)
+        assert bank.refunds == [], name
+        assert b"needs the approval of a person, and this process cannot ask" in reply.body, name
+
+
+async def test_a_yes_counts_for_the_same_caller_arguments_and_policies_only(
+    system: System, wire: Wire
+) -> None:
+    bank = await open_bank(system, wire, ASK, durable=True)
+    approval = read_approval(await WAYS["/execute of the hub"](bank))
+    await answer(bank, approval, "yes")
+    _, ann = TokenFile(system.state.keys).issue(("mesh",), name="ann")
+    as_ann = await bank.wire.call(bank.hub.url, "refund", {"amount": 900}, authorization=f"Bearer {ann}")
+    for other in (await call("{bank.hub.url}", amount=901)(bank), as_ann):
+        assert other.error["data"]["type"] == "approval_needed"
+        assert other.error["data"]["approval"] != approval
+    write_policies(system, ASK + '@id("more") forbid(principal == Retinue::Agent::"x", action, resource);')
+    bank.hub.process.get(LoadedPolicies).reload()
+    assert read_approval(await WAYS["/execute of the hub"](bank)) != approval
+    assert bank.refunds == []
+    assert (await call("{bank.hub.url}", amount=5)(bank)).result == "refunded 5"
+
+
+def list_loaded(bank: Bank) -> Sequence[Policy]:
+    gate = bank.hub.process.get(LoadedPolicies).gate
+    return () if gate is None else gate.engine.policies.policies
+
+
+async def test_changed_files_are_loaded_whole_or_not_at_all(system: System, wire: Wire) -> None:
+    bank = await open_bank(system, wire, DENY)
+    loaded = bank.hub.process.get(LoadedPolicies)
+    watching = asyncio.create_task(loaded.watch(look_s=0.005))
+
+    async def wait_for(*, problem: bool, policies: int) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while (loaded.problem is not None, len(list_loaded(bank))) != (problem, policies):
+                await asyncio.sleep(0.005)
+
+    try:
+        write_policies(
+            system, '@id("other") forbid(principal, action, resource) when { resource.x };', "b.cedar"
+        )
+        await wait_for(problem=True, policies=1)
+        assert b"(no-refunds)" in (await WAYS["/execute of the hub"](bank)).body
+        (problem,) = await loaded.find_problems()
+        assert problem.name == "policies"
+        assert "policies/b.cedar: other: attribute `x`" in problem.reason
+        write_policies(system, DENY.replace("no-refunds", "new"), "b.cedar")
+        await wait_for(problem=False, policies=2)
+        assert not await loaded.find_problems()
+        assert b"(new)" in (await WAYS["/execute of the hub"](bank)).body
+        for name in ("own.cedar", "b.cedar"):
+            (system.state.root / "policies" / name).unlink()
+        await wait_for(problem=False, policies=0)
+        assert bank.hub.process.dispatcher.check_policies is None
+    finally:
+        watching.cancel()
+
+
+async def test_what_watched_policies_would_have_done_is_in_the_audit(system: System, wire: Wire) -> None:
+    system.settings = system.settings.model_copy(update={"policy": PolicyTable(mode="watch")})
+    bank = await open_bank(system, wire, DENY)
+    assert (await WAYS["/execute of the hub"](bank)).result == "refunded 900"
+    assert (await wire.call(bank.hub.url, "balance", {})).result == 7
+    rows = {row["skill"]: row for row in bank.hub.audit.recent(10) if row["type"] == "CALL:ENDED"}
+    gate = bank.hub.process.get(LoadedPolicies).gate
+    assert gate is not None
+    assert rows["refund"]["policy"] == {
+        "verdict": "deny",
+        "ids": ["no-refunds"],
+        "digest": gate.engine.policies.digest,
+        "watched": True,
+    }
+    assert "policy" not in rows["balance"]
+
+
+async def test_a_rule_for_a_caller_binds_what_agents_and_workflows_do_for_it(
+    system: System, wire: Wire
+) -> None:
+    closed = 'context.origin in Retinue::Group::"guests"'
+    (system.state.root / "policies").mkdir()
+    (system.state.root / "policies" / "groups.yaml").write_text("guests: ['token:ann']", "utf-8")
+    bank = await open_bank(system, wire, DENY.replace(");", f") when {{ {closed} }};"))
+    tokens = {
+        name: f"Bearer {TokenFile(system.state.keys).issue(('mesh',), name=name)[1]}"
+        for name in ("ann", "bob")
+    }
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("refund", {"amount": 1}),
+        ("help_customer", {"amount": 1}),
+        ("orchestrate_workflow", {"workflow": STEPS, "input": {}}),
+        ("orchestrate_workflow", {"workflow": CLERK_STEPS, "input": {}}),
+        ("call_skill", {"skill": "help_customer", "arguments": {"amount": 1}}),
+    ]
+    for skill, arguments in calls:
+        for name in ("ann", "bob"):
+            bank.refunds.clear()
+            reply = await wire.call(bank.hub.url, skill, arguments, authorization=tokens[name])
+            assert len(bank.refunds) == (name == "bob"), (skill, name, reply.body)
+            assert (b"(no-refunds)" in reply.body) is (name == "ann"), (skill, name, reply.body)
+    # a chain that began with another id than a signed one does not tell who began it
+    bank.refunds.clear()
+    named = {"x_openstarry_trace_id": "mine", "authorization": tokens["ann"]}
+    reply = await wire.call(bank.hub.url, "help_customer", {"amount": 1}, **named)
+    assert b"does not tell who began it" in reply.body
+    assert bank.refunds == []
+
+
+async def test_the_owner_compares_policies_with_the_mesh_and_others_do_not(
+    system: System, wire: Wire
+) -> None:
+    bank = await open_bank(system, wire, DENY)
+    texts = [
+        f'@id("typo") forbid({ON_REFUNDS}) when {{ context.args has amonut && context.args.amonut > 1 }};',
+        f'@id("text") forbid({ON_REFUNDS}) when {{ context.args has amount && context.args.amount == "x" }};',
+        '@id("name") forbid(principal in Retinue::Group::"guest", action, '
+        'resource in Retinue::Agent::"bnak");',
+        '@id("moot") permit(principal, action, resource);',
+        f'@id("all") forbid({ON_REFUNDS});',
+        f'@id("never") @effect("approve") forbid({ON_REFUNDS});',
+        f'@id("fine") forbid({ON_REFUNDS}) when {{ {LARGE} }};',
+    ]
+    arguments = {"files": {"a.cedar": "".join(texts)}, "groups": {"guests": ["anonymous"]}}
+    owner = {"authorization": f"Bearer {system.state.owner_token()}"}
+    checked = (await wire.call(bank.hub.url, "check_policies", arguments, **owner)).result
+    assert [(finding["policy"], finding["problem"]) for finding in checked["findings"]] == [
+        ("typo", "bank/refund: it has no argument amonut; did you mean amount?"),
+        ("text", "bank/refund: amount is integer, and the policy reads text"),
+        ("name", "no agent is named 'bnak'; did you mean 'bank'?"),
+        ("name", "no group is named 'guest'; did you mean 'guests'?"),
+        ("name", "it concerns no skill of this mesh"),
+        ("moot", "a permit changes nothing while policy.default is allow; write a forbid"),
+        ("never", "all forbids all that it asks about"),
+    ]
+    refused = await wire.call(bank.hub.url, "check_policies", arguments)
+    assert refused.error["data"]["type"] == "insufficient_scope"
+    explained = await wire.call(bank.hub.url, "explain_policies", {"skill": "refund", "caller": "x"}, **owner)
+    assert (explained.result["verdict"], explained.result["policies"]) == ("deny", ["no-refunds"])
+    assert explained.result["concerned"][0]["reason"] == "refunds are closed"
+
+
+async def test_lists_show_a_caller_what_policies_let_it_use(system: System, wire: Wire) -> None:
+    (system.state.root / "policies").mkdir()
+    (system.state.root / "policies" / "groups.yaml").write_text("guests: ['token:ann']", "utf-8")
+    guests = 'principal in Retinue::Group::"guests", action in Retinue::Action::"use", resource'
+    policies = f'@id("read-only") forbid({guests}) unless {{ resource.read_only }};'
+    bank = await open_bank(system, wire, policies)
+    await wire.call(bank.hub.url, "refresh_agents", {})
+    tokens = [TokenFile(system.state.keys).issue(("mesh",), name=name)[1] for name in ("ann", "bob")]
+    listed: list[tuple[set[str], set[str], set[str]]] = []
+    for token in tokens:
+        authorization = f"Bearer {token}"
+        tools: list[set[str]] = []
+        for path in ("/mcp", "/agents/bank/mcp"):
+            asked, headers = sessionless("tools/list", {})
+            reply = await bank.post(path, asked, authorization=authorization, **headers)
+            tools.append({tool["name"] for tool in read_result(reply.body)["result"]["tools"]})
+        search = {"query": "pays money back", "limit": 50}
+        rows = await wire.call(bank.hub.url, "find_skills", search, authorization=authorization)
+        listed.append((tools[0], tools[1], {row["skill"] for row in rows.result["skills"]}))
+    (ann_tools, ann_bank, ann_skills), (bob_tools, bob_bank, bob_skills) = listed
+    assert {"bank__balance", "bank__refund", "call_skill"} <= bob_tools
+    assert (bob_bank, "refund" in bob_skills) == ({"balance", "refund"}, True)
+    assert "bank__balance" in ann_tools
+    assert ann_tools.isdisjoint({"bank__refund", "call_skill", "clerk__help_customer"})
+    assert (ann_bank, "refund" in ann_skills) == ({"balance"}, False)
+    refused = await wire.call(bank.hub.url, "refund", {"amount": 1}, authorization=f"Bearer {tokens[0]}")
+    assert refused.error["data"]["policies"] == ["read-only"]

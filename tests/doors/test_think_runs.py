@@ -175,3 +175,34 @@ async def test_a_tied_run_ends_with_its_caller_and_goes_on_when_the_call_comes_a
     assert reply["output"] == "the end"
     # the first request is recorded
     assert len(model.requests) == 2
+
+
+async def test_a_large_result_is_kept_as_an_artifact_that_readers_of_the_run_see(office: Office) -> None:
+    agent = Agent("dump", version="1.0.0")
+
+    @agent.skill(read_only=True)
+    async def everything() -> list[str]:
+        """Gives everything."""
+        return [f"row {number} {'x' * 90}" for number in range(20_000)]
+
+    def read(request: Any) -> Any:
+        (tool,) = [tool for tool in request.tools if tool.name == "read_result"]
+        text = str(request.messages[-1].to_json())
+        link = text[text.index("artifact:sha256:") :][: len("artifact:sha256:") + 12]
+        return use((tool.name, {"link": link, "lines": "15001-15002"}))
+
+    model = ScriptedModel(use(("dump__everything", {})), read, say("ok"))
+    await office.system.start_agent(model.agent)
+    await office.system.start_agent(agent)
+    await office.get("refresh_agents")
+    assert (await run_think(office, "r", tools=["everything"]))["status"] == "done"
+    first, second = model.list_results()
+    assert "a list of 20,000 items" in first
+    assert '"row 15000 x' not in first
+    assert '"row 14999 x' in second
+    shown = await office.get("show_run", {"run": "r"})
+    made, asked = (turn["steps"][1] for turn in shown["steps"][0]["steps"][:2])
+    link = made["output"]["retinue/cut"]["link"]
+    assert (link["media_type"], link["name"]) == ("application/json", "everything.json")
+    assert link["size"] > 1_900_000
+    assert asked["output"]["parts"][0]["place"].startswith("lines 15,001 to 15,002, from byte ")

@@ -9,7 +9,11 @@ import pytest
 
 from retinue import Agent, LimitedError, OutputInvalidError, Run, workflow
 from retinue.core.errors import InvalidSettingError, ModelError
-from retinue.testing import run_workflow
+from retinue.testing import ModelTurn, run_workflow
+from retinue.testing import ScriptedModel as VendorModel
+from retinue.thinking.completion import CompletionRequest
+from retinue.workflows.sessions import MemorySessions
+from tests.requirements import requirement
 from tests.support.thinking import ScriptedModel, say, use
 
 
@@ -134,6 +138,44 @@ async def test_two_models_think_at_the_same_time() -> None:
     assert len(right.requests) == 3
 
 
+@requirement("T-15")
+async def test_models_that_think_at_once_condense_read_and_remember_each_for_itself() -> None:
+    pages = Agent("pages", version="1.0.0")
+
+    @pages.skill(read_only=True)
+    async def page(number: int) -> str:
+        """Reads a page."""
+        return f"page {number} " + "x" * 3_000
+
+    @workflow
+    async def ask(run: Run) -> list[str]:
+        loops = [
+            run.think(name, tools=["page"], model=name, session="s", context={"keep_results": 1_000})
+            for name in ("left", "right")
+        ]
+        answers: list[str] = await run.gather(*loops)
+        return answers
+
+    def read(request: CompletionRequest) -> ModelTurn:
+        text = str(request.messages[-1].to_json())
+        link = text[text.index("artifact:sha256:") :][: len("artifact:sha256:") + 12]
+        return ModelTurn(calls=[("read_result", {"link": link, "offset": 1_000, "length": 500})])
+
+    calls: list[Any] = [ModelTurn(calls=[("pages__page", {"number": n})]) for n in range(7)]
+    models = [VendorModel(*calls, read, name, name=name, context_window=4_000) for name in ("left", "right")]
+    sessions = MemorySessions()
+    run = await run_workflow(ask, agents=[*models, pages], crash_at_every_step=True, sessions=sessions)
+    assert run.get() == ["left", "right"]
+    assert run.agents.count("pages") == 14
+    steps = [step.step for step in run.steps]
+    assert {"think/condense-1", "think-2/condense-1", "think/turn-8/read", "think-2/turn-9/session"} <= {
+        *steps
+    }
+    again = await run_workflow(ask, agents=[*models, pages], sessions=sessions)
+    assert again.status == "done"
+    assert [len(model.requests[-1].messages) > 2 for model in models] == [True, True]
+
+
 async def test_a_race_of_models_is_refused_because_a_call_of_a_tool_would_end_it() -> None:
     @workflow
     async def ask(run: Run) -> str:
@@ -153,6 +195,7 @@ async def test_a_race_of_models_is_refused_because_a_call_of_a_tool_would_end_it
         ({"limits": {"turns": 0}}, "limits.turns"),
         ({"limits": {"time": 3}}, "3 has no unit"),
         ({"parallel": 0}, "parallel"),
+        ({"context": {"compact_at": 1.0}}, "context.compact_at"),
         ({"tools": [""]}, "tools.0"),
     ],
 )

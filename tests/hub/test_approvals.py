@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from retinue.approvals.records import ApprovalRequest, ApprovalStore, MemoryApprovals
+from retinue.approvals.records import Approval, ApprovalRequest, ApprovalStore, MemoryApprovals
 from retinue.core.call import Principal
 from retinue.core.errors import InsufficientScopeError, UnknownApprovalError
 from retinue.hub.approvals import ApprovalBook
@@ -66,3 +66,30 @@ async def test_an_answer_tells_who_gave_it(
     own = await store.ask(REQUEST, expires_s=60)
     answered = await book.answer(principal, own.id, "no", "not today", depth=0)
     assert (answered["state"], answered["by"], answered["comment"]) == ("denied", by, "not today")
+
+
+@pytest.mark.parametrize(
+    ("approvers", "caller", "may"),
+    [
+        ((), "token:ann", True),
+        ((), "token:boss", False),
+        ((("caller",),), "token:boss", True),
+        ((("token:b*", "token:x"),), "token:ann", True),
+        ((("token:b*",), ("token:x",)), "token:ann", False),
+        ((("owner",),), "token:ann", False),
+    ],
+)
+async def test_a_policy_says_who_answers_and_the_owner_always_may(
+    book: ApprovalBook, store: MemoryApprovals, approvers: tuple[tuple[str, ...], ...], caller: str, may: bool
+) -> None:
+    request = replace(REQUEST, caller=caller, approvers=approvers, terms="policies sha256:x")
+    for principal, is_allowed in ((BOSS, may), (OWNER_TOKEN, True)):
+        own = await store.ask(request, expires_s=60)
+        if not is_allowed:
+            with pytest.raises(InsufficientScopeError, match=f"approval {own.id} is"):
+                await book.answer(principal, own.id, "no", "", depth=0)
+            continue
+        assert (await book.answer(principal, own.id, "no", "", depth=0))["state"] == "denied"
+    stored = await store.find(own.id)
+    assert stored is not None
+    assert Approval.from_json(stored.to_json()) == stored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from retinue.markdown.agent import ThinkingAgent
 from retinue.markdown.definition import parse_agent
+from retinue.web.issued_tokens import TokenFile
 from tests.doors.message_worker import say
 from tests.doors.test_markdown_agents import FILE
 from tests.doors.test_think_runs import make_counter
@@ -26,7 +28,7 @@ from tests.mcp.clients import MODES, connect, connect_stdio, texts
 from tests.mcp.test_calling import initialize
 from tests.support.thinking import ScriptedModel, use
 from tests.support.thinking import say as reply
-from tests.system import Served, System, Wire
+from tests.system import WAIT_S, Served, System, Wire
 
 EXPOSED = FILE.replace("tools: count, Read", "tools: count\nretinue:\n  expose: true")
 PROMPT = {"prompt": "How many?"}
@@ -137,3 +139,28 @@ async def test_the_bridge_of_mcp(mesh: Mesh) -> None:
         names = [tool.name for tool in (await client.list_tools()).tools]
         (name,) = [name for name in names if "researcher" in name]
         mesh.check(texts(await client.call_tool(name, PROMPT))[0])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_the_sdk_of_a2a_sees_a_call_that_waits_for_approval(
+    system: System, wire: Wire, version: str
+) -> None:
+    await start_tools(system)
+    text = EXPOSED.replace("  expose: true", "  approve: counter/*")
+    served = await system.start_agent(ThinkingAgent(parse_agent(text, "researcher.md")), has_runs=True)
+    hub = await system.start_hub(durable=True)
+    async with open_client(served.url, version, system.token, streaming=True) as client:
+        task = await call(client, new_text_message("How many?"))
+        assert task.status.state == types.TaskState.TASK_STATE_INPUT_REQUIRED, task
+        (part,) = task.status.message.parts
+        assert 'counter/count with {"number":7}?' in part.text
+        approval = part.text.split()[-1]
+        assert f"Answer: retinue approvals approve {approval}" in part.text
+        _, owner = TokenFile(system.state.keys).issue(("mesh", "approves"))
+        verdict = {"approval": approval, "verdict": "yes"}
+        await wire.call(hub.url, "answer_approval", verdict, authorization=f"Bearer {owner}")
+        async with asyncio.timeout(WAIT_S):
+            while task.status.state != types.TaskState.TASK_STATE_COMPLETED:
+                await asyncio.sleep(0.05)
+                task = await client.get_task(types.GetTaskRequest(id=task.id))
+    assert [part.text for artifact in task.artifacts for part in artifact.parts] == ["It is 7."]

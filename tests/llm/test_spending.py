@@ -12,7 +12,7 @@ from retinue.core.errors import BudgetSpentError, InvalidSettingError, StateDama
 from retinue.llm.completion import ModelPrompt, Usage
 from retinue.llm.prompts import ASK_INSTRUCTIONS, write_instructions
 from retinue.llm.spec import Budget, ModelSpec, Prices
-from retinue.llm.spending import MIN_ANSWER_TOKENS, Ledger, read_day
+from retinue.llm.spending import MIN_ANSWER_TOKENS, Ledger, find_window, read_day
 from retinue.thinking.prompt_size import estimate_tokens
 
 NOON = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
@@ -158,3 +158,10 @@ def test_a_damaged_record_is_named_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "claude.json").write_text("{nonsense")
     with pytest.raises(StateDamagedError, match="not a record of spending"):
         spend(ledger_of(tmp_path))
+
+
+def test_the_list_of_prices_knows_how_much_models_read_at_once() -> None:
+    assert find_window("openai", "gpt-4o") == 128_000
+    assert find_window("openai", "unheard-of") is None
+    assert find_window(None, "gpt-4o") is None
+    assert find_window("openai", "") is None

@@ -103,7 +103,7 @@ def test_keys_below_retinue_are_those_of_the_step_think() -> None:
     ("front", "message", "remedy"),
     [
         ("name: x\nretinue:\n  limit: 3", "a.md:4: retinue.limit: unknown key", "did you mean limits?"),
-        ("retinue: {context: {}}", "a.md:2: retinue.context: it is not yet supported", "leave it away"),
+        ("retinue: {session: maybe}", "a.md:2: retinue.session: it is a string", "write true or false"),
         ("retinue:\n  limits: {turn: 3}", "a.md:3: retinue.limits.turn: Extra inputs", ""),
         ("name: x\nmaxTurns: 0", "a.md:3: maxTurns.turns: Input should be greater", ""),
         ("name: two words", "a.md:2: name: 'two words' is no name", "use letters"),

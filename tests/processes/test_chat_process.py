@@ -50,11 +50,13 @@ async def cross(street: str) -> str:
 '''
 SCRIPT = """
 name: thinker
+log: requests.jsonl
 scripts:
   - when: bus
     turns:
       - {text: I wait., calls: [{name: city__wait_for_bus, arguments: {}}]}
   - when: cross
+    repeats: true
     turns:
       - {calls: [{name: city__cross, arguments: {street: High Street}}]}
       - You are across.
@@ -159,7 +161,10 @@ def test_a_conversation_at_a_terminal_and_through_a_pipe(tmp_path: Path) -> None
             ("two", "done", "piped"),
         ]
         assert "thinker, which uses the skills of the mesh" in piped.stderr
-        assert pipe("cross\n", "chat", "thinker", cwd=tmp_path).stdout == "You are across.\n"
+        again = pipe("three\n", "chat", "thinker", "--session", "piped", cwd=tmp_path)
+        assert again.stdout == "You are across.\n"
+        requests = [orjson.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
+        assert 5 in [row["messages"] for row in requests], "the two turns before it, and the prompt"
         rows = orjson.loads(retinue("runs", "--json", cwd=tmp_path))["runs"]
         assert [row["status"] for row in rows] == ["done"] * 4 + ["cancelled"]
 

@@ -72,6 +72,7 @@ AT_NEITHER = frozenset(
         "koi",
         "logs",
         "new",
+        "policy",
         "restore",
         "status",
     )

@@ -29,6 +29,8 @@ EVERYWHERE = (
     "sqlalchemy",
     "stamina",
     "cel_expr_python",
+    "cedarpy",
+    "retinue.policies",
 )
 LEFT_OUT = {
     # keys of cards and tokens come with the first agent

@@ -6,21 +6,19 @@ import re
 from base64 import b64encode
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 
 from retinue.core.call import Part
 from retinue.core.parts import render_parts, value_of_parts
 from retinue.thinking.completion import ToolCall, ToolResult
+from retinue.thinking.large_results import CUT, KEEP_RESULTS_BYTES, cut_value, is_large, write_text
 from retinue.thinking.results import (
-    CUT,
-    MAX_RESULT_BYTES,
     close_calls,
     is_unknown,
     render_fault,
     render_result,
-    shorten_result,
-    text_of_value,
 )
 from tests.strategies import json_values
 
@@ -70,20 +68,40 @@ def test_other_files_beside_a_value_are_named() -> None:
     assert "audio audio/wav, not shown" in text_of(render_result(CALL, "a/b", "text", sound))
 
 
+LINK = {"artifact": f"sha256:{'a' * 64}", "size": 1, "media_type": "text/plain", "name": "x.txt"}
+
+
 @pytest.mark.parametrize("value", ["x" * 20_000_000, list(range(2_000_000))])
-def test_a_large_result_is_cut_before_it_is_recorded_with_its_size_and_shape(value: Any) -> None:
-    stored = shorten_result(value)
-    assert stored[CUT]["size_bytes"] == len(text_of_value(value)) > 10_000_000
-    text = text_of(render_result(CALL, "a/b", stored))
-    assert len(text) < MAX_RESULT_BYTES
-    assert f"cut: {stored[CUT]['size_bytes']:,} bytes in all" in text
+def test_of_a_large_result_the_model_reads_its_beginning_its_size_its_shape_and_its_link(value: Any) -> None:
+    assert is_large(value)
+    whole = write_text(value)
+    cut = cut_value(value, whole, KEEP_RESULTS_BYTES, LINK)
+    assert cut[CUT]["size_bytes"] == len(whole) > 10_000_000
+    text = text_of(render_result(CALL, "a/b", cut))
+    assert len(text) < KEEP_RESULTS_BYTES
+    assert f"(cut: {len(whole):,} bytes in all, a {'text' if isinstance(value, str) else 'list'} of 2" in text
+    assert f"read further parts of artifact:sha256:{'a' * 64} with read_result" in text
+    assert whole[:7_000] in text
 
 
-def test_a_result_that_is_small_enough_stays() -> None:
-    value = {"a": "x" * 1_000}
-    assert shorten_result(value) is value
-    picture = value_of_parts(None, [Part.image(b"\0" * 50_000)])
-    assert shorten_result(picture) is picture
+def test_a_large_value_is_kept_as_json_with_lines() -> None:
+    rows = [{"id": n, "name": "x" * 50} for n in range(1_000)]
+    whole = write_text({"rows": rows})
+    assert orjson.loads(whole) == {"rows": rows}
+    assert len(whole.splitlines()) == 1_004
+    assert orjson.loads(whole.splitlines()[2].rstrip(",")) == rows[0]
+
+
+def test_a_result_that_is_small_enough_and_an_image_stay() -> None:
+    assert not is_large({"a": "x" * 1_000})
+    assert is_large({"a": "x" * 1_000}, 1_000)
+    assert is_large("ä" * 600, 1_000)
+    assert not is_large(value_of_parts(None, [Part.image(b"\0" * 50_000)]))
+
+
+@pytest.mark.parametrize("cut", [None, {}, {"head": 3, "shape": "s", "size_bytes": 3}, {"head": "x"}])
+def test_a_value_of_an_agent_that_looks_like_a_cut_one_is_data(cut: Any) -> None:
+    assert '"retinue/cut"' in text_of(render_result(CALL, "a/b", {CUT: cut}))
 
 
 FAULT = {

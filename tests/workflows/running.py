@@ -11,6 +11,7 @@ from retinue.testing.memory_caller import MemoryCaller
 from retinue.testing.memory_runs import MemoryRuns
 from retinue.workflows.definitions.definition import Definition
 from retinue.workflows.definitions.loading import load_definition
+from retinue.workflows.interpreter.frame import Tools
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.records import RunEvent, RunRecord
@@ -27,7 +28,8 @@ class Bench:
         async def sleep(seconds: float) -> None:
             self.slept.append(seconds)
 
-        self.runs = MemoryRuns(Interpreter(self.caller).run, sleep=sleep)
+        tools = Tools(self.caller, open_sessions=lambda: self.runs.open_sessions())
+        self.runs = MemoryRuns(Interpreter(tools).run, sleep=sleep)
         self.orchestrator = Orchestrator(self.runs)
 
     def offer(self, skill: str, answer: Any, *, agent: str | None = None, **schema: Any) -> None:

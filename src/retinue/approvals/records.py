@@ -41,7 +41,8 @@ class ApprovalRequest:
     ``caller`` is the id of the principal that calls, ``scopes`` are its scopes. ``agent``, ``version`` and
     ``skill`` name what would be called, with ``arguments``. ``reason`` says why a person is asked. ``run``
     and ``step`` are those of a run that waits for the answer, "" outside of runs. ``terms`` are further
-    facts that the answer depends on, such as the digest of a set of policies.
+    facts that the answer depends on, such as the digest of a set of policies. ``approvers`` are lists of
+    globs of principals; who answers must be in each, () = anybody with the scope.
     """
 
     caller: str
@@ -54,6 +55,7 @@ class ApprovalRequest:
     run: str = ""
     step: str = ""
     terms: str = ""
+    approvers: tuple[tuple[str, ...], ...] = ()
 
     def digest(self) -> str:
         """The digest of the call: equal calls of one caller have equal digests.
@@ -152,6 +154,7 @@ class Approval:
                 "run": request.run,
                 "step": request.step,
                 "terms": request.terms,
+                **({"approvers": [list(globs) for globs in request.approvers]} if request.approvers else {}),
             },
         }
 
@@ -160,7 +163,11 @@ class Approval:
         """The approval of its stored form; unknown keys are ignored."""
         facts = stored["request"]
         names = ("caller", "agent", "version", "skill", "arguments", "reason", "run", "step", "terms")
-        request = ApprovalRequest(**{name: facts[name] for name in names}, scopes=frozenset(facts["scopes"]))
+        request = ApprovalRequest(
+            **{name: facts[name] for name in names},
+            scopes=frozenset(facts["scopes"]),
+            approvers=tuple(tuple(globs) for globs in facts.get("approvers", ())),
+        )
         own = ("id", "digest", "asked_at", "expires_at", "state", "by", "comment", "answered_at", "used_by")
         return cls(request=request, **{name: stored[name] for name in own})
 

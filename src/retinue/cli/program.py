@@ -99,6 +99,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "signal": ("calling.runs:signal", "Send a signal to a step that waits, such as an approval."),
     },
     "Access": {
+        "policy": ("managing.policy:policy", "Check, test and explain the policies of this mesh."),
         "token": ("managing.token:token", "Create, list and revoke tokens."),
         "keys": (
             "managing.keys:keys",

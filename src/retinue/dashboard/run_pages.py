@@ -164,9 +164,8 @@ class RunPages:
         if loop is None:
             return None
         first = read_number(request, "turn")
-        talk = read_conversation(loop, first)
-        if run["status"] != "running" or not talk.is_writing:
-            return talk
+        if run["status"] != "running":
+            return read_conversation(loop, first)
         # no events, and no waiting: only what the steps have reported, which is kept from this look on
         asked = {"run": run["run"], "after": _NO_EVENTS, "wait_s": 0.0, "progress_after": 0}
         reply = await self._hub.read(principal, "follow_run", asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -52,6 +53,7 @@ from retinue.workflows.runs.records import Origin, RunRequest
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_CHANGE = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _CLOCK_S = 60.0
 _OPTIONS = ("agent", "version", "timeout_s", "retry", "into", "name")
 DEFAULT_WAIT = "24h"
@@ -77,6 +79,7 @@ class Run:
         self._names = StepNames()
         self._budget = CallBudget(request.origin)
         self._undo: list[Undo] = []
+        self._changes: dict[str, bool] = {}
 
     @property
     def id(self) -> str:
@@ -138,6 +141,8 @@ class Run:
         into: Any = None,
         limits: Mapping[str, Any] | None = None,
         parallel: int | None = None,
+        context: Mapping[str, Any] | None = None,
+        session: str | None = None,
         retry: int | Retry | None = None,
         name: str | None = None,
     ) -> PlannedStep[Any]:
@@ -146,8 +151,10 @@ class Run:
         ``model`` is a model agent or a role. ``tools`` and ``deny`` name skills by id, by ``agent/skill`` or
         by a glob, and ``search`` lets the model find further ones. A person is asked before each call that
         ``approve`` names. ``into`` is the type of the answer, or its JSON Schema; without it the answer is
-        text. ``limits`` has ``turns``, ``calls``, ``tokens``, ``dollars`` and ``time``, as in YAML. Raises
-        LimitedError, which has a last answer, OutputInvalidError and ModelError.
+        text. ``limits`` has ``turns``, ``calls``, ``tokens``, ``dollars`` and ``time``, and ``context`` has
+        ``keep_results``, as in YAML. ``session`` is an id: the model knows what was asked and answered in
+        earlier runs of this caller with it. Raises LimitedError, which has a last answer, OutputInvalidError
+        and ModelError.
         """
         options = {
             "instructions": instructions,
@@ -157,9 +164,13 @@ class Run:
             "approve": approve,
             "limits": limits,
             "parallel": parallel,
+            "context": context,
+            "session": session or None,
         }
         asked, perform = make_think(prompt, into, read_retry(retry), options)
-        return self._plan(name or "think", mark_of("think", asked.model_dump(mode="json")), perform)
+        return self._plan(
+            name or "think", mark_of("think", asked.model_dump(mode="json", exclude_defaults=True)), perform
+        )
 
     @overload
     def step(
@@ -405,6 +416,30 @@ class Run:
         returns what is to be said. Of a run 10,000 lines are kept.
         """
         await self._context.log(message, level, data)
+
+    async def patched(self, change: str) -> bool:
+        """Whether this run has a change of the function, asked where the old and the new code differ.
+
+        It is True for runs that come here with the new code first, and False for those that went on here
+        before, which must make the steps of the old code. The answer is the same for the whole run.
+        ``change`` is a name for the change. Runs of older code come to code that names their digest in
+        ``continues`` of `workflow`. When none of them is left, leave the question out: recorded answers are
+        passed. Raises InvalidSettingError.
+
+        >>> async def ship(run: Run) -> None:
+        ...     if await run.patched("weigh-first"):
+        ...         await run.call("weigh")
+        ...     await run.call("ship")
+        """
+        if not _CHANGE.fullmatch(change):
+            raise InvalidSettingError(
+                "run.patched",
+                f"{change[:50]!r} is no name of a change",
+                remedy="write letters, digits, - and _, at most 100",
+            )
+        if change not in self._changes:
+            self._changes[change] = await self._context.patched(change)
+        return self._changes[change]
 
     def undo(
         self,

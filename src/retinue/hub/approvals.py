@@ -18,6 +18,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Principal
 from retinue.core.errors import InsufficientScopeError, UnknownApprovalError
+from retinue.mesh.permissions import matches
 
 Json = dict[str, Any]
 
@@ -69,6 +70,9 @@ class ApprovalBook:
         if not self._exists():
             raise UnknownApprovalError(approval_id)
         store = await self._open_store()
+        approval = await store.find(approval_id)
+        if approval is not None:
+            _check_approver(principal, approval)
         answered = await store.answer(approval_id, verdict, name_of(principal), comment[:MAX_COMMENT])
         return render(answered, self._clock())
 
@@ -125,6 +129,29 @@ def name_of(principal: Principal) -> str:
 def _is_approver(principal: Principal) -> bool:
     # a command without a hub is the owner at the terminal: no agent calls with a principal of kind local
     return SCOPE in principal.scopes or principal.kind == "local"
+
+
+def _check_approver(principal: Principal, approval: Approval) -> None:
+    """Raise InsufficientScopeError unless the policies that ask let this principal answer; the owner may."""
+    if name_of(principal) == "owner":
+        return
+    request = approval.request
+    if request.approvers:
+        names = (principal.id, *(("caller",) if principal.id == request.caller else ()))
+        if all(any(matches(name, globs) for name in names) for globs in request.approvers):
+            return
+        allowed = " and ".join(", ".join(globs) for globs in request.approvers)
+        raise InsufficientScopeError(
+            f"approval {approval.id} is answered by {allowed}",
+            scopes=(SCOPE,),
+            remedy="let one of them answer",
+        )
+    if request.terms and principal.id == request.caller:
+        raise InsufficientScopeError(
+            f"approval {approval.id} is not answered by the caller itself",
+            scopes=(SCOPE,),
+            remedy='let another approver answer, or write @approvers("caller") in the policy',
+        )
 
 
 def _may_see(principal: Principal, approval: Approval) -> bool:

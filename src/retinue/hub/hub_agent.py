@@ -93,6 +93,8 @@ SKILLS = (
     "list_approvals",
     "show_approval",
     "answer_approval",
+    "explain_policies",
+    "check_policies",
     "send_message",
 )
 """The order of the skills on cards and in lists; skills of other distributions follow."""

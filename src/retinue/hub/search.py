@@ -21,7 +21,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import select_candidates, visible_candidates
 from retinue.mesh.directory.versions import version_preference
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, AgentView, is_seen
+from retinue.mesh.permissions import Access, AgentView, is_listed, is_seen
 from retinue.mesh.search.agents import explain_place
 from retinue.mesh.search.ranking import Found, SkillSearch, rank_skills
 from retinue.mesh.search.words import stem_words
@@ -81,6 +81,7 @@ def add_search_skills(agent: Agent, directory: Directory, search: SkillSearch, a
                 more = len(offers) - limit
             else:
                 offers, more = await finder.list_offers(within or [], scopes, limit)
+        offers = [(entry, offer) for entry, offer in offers if is_listed(view, entry, offer)]
         render = render_skill_row if detailed else render_short_skill_row
         answer: Json = {
             "skills": [render(entry, offer) for entry, offer in offers[:limit]],

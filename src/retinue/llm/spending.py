@@ -349,6 +349,21 @@ def _sum_cost(usages: list[Usage]) -> float:
     return sum(usage.cost_usd or 0.0 for usage in usages)
 
 
+def find_window(provider: Provider | None, model: str) -> int | None:
+    """How many tokens a model reads at once, by the list of prices; None as `find_prices`."""
+    if provider is None or not model:
+        return None
+    try:
+        from genai_prices import data_snapshot
+    except ImportError:
+        return None
+    try:
+        _, info = data_snapshot.get_snapshot().find_provider_model(model, None, provider, None)
+    except LookupError:
+        return None
+    return info.context_window
+
+
 def find_prices(provider: Provider | None, model: str) -> Prices | None:
     """The list prices in US dollars for a million tokens; None for an unknown model, or without the library.
 

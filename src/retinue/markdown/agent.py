@@ -14,12 +14,17 @@ from retinue.authoring.context import Context, current_context
 from retinue.core.call import Answer
 from retinue.core.errors import RemoteFaultError, RetinueError, StepFailedError, UnknownSkillError
 from retinue.core.record import HUB_NAME, RUN_WORKFLOW, Example, Skill
+from retinue.core.session_field import SESSION_SCHEMA
 from retinue.markdown.definition import MarkdownAgent
+from retinue.mesh.schema.checks import check_skill
 from retinue.workflows.definitions.loading import load
 from retinue.workflows.runs.records import find_limit
 
 RUN = "run"
 """The argument with the id of the run; a run with an id survives its caller, who repeats the call."""
+
+SESSION = "session"
+"""The argument with the id of a session: the model knows what its caller asked before with the same one."""
 
 WAIT_S = 120.0
 """So much longer than the limit of time of the loop a call may last."""
@@ -51,38 +56,39 @@ class ThinkingAgent(Agent):
             description=definition.description,
             annotations={DIGEST_KEY: definition.digest},
         )
+        self._source = source or definition.name
         self.definition = definition
-        self._workflow = definition.workflow
-        load(self._workflow, source=source or definition.name)
-        self._takes_run = RUN not in definition.input.get("properties", {})
-        self.declare(
-            Skill(
-                id=definition.skill,
-                description=definition.description,
-                input_schema=self._input_schema(),
-                output_schema=definition.output,
-                examples=tuple(Example(text=example) for example in definition.examples),
-                visibility="exposed" if definition.exposes else "mesh",
-                timeout_s=definition.think.limits.time_s + WAIT_S,
-            )
-        )
+        self._workflow = _load_workflow(definition, self._source)
+        self.declare(_make_skill(definition))
 
-    def _input_schema(self) -> dict[str, Any]:
-        schema = self.definition.input
-        if not self._takes_run:
-            return schema
-        return {**schema, "properties": {**schema.get("properties", {}), RUN: _RUN_SCHEMA}}
+    def adopt(self, definition: MarkdownAgent) -> None:
+        """Follow an edited file of the same name; calls that run keep the definition that they began with.
+
+        Raises what the constructor raises; then nothing has changed.
+        """
+        skill, workflow = _make_skill(definition), _load_workflow(definition, self._source)
+        check_skill(skill)
+        former = self.definition
+        self.definition, self._workflow = definition, workflow
+        self._facts["annotations"] = {DIGEST_KEY: definition.digest}
+        self.amend(description=definition.description)
+        if skill.id == former.skill:
+            self.replace_skills([skill])
+        else:
+            self.declare(skill)
+            self.forget_skill(former.skill)
 
     async def execute_skill(self, skill_id: str, params: Any) -> Any:
         """Run the workflow for the caller and wait; progress and text pass through as they come."""
         if skill_id != self.definition.skill:
             raise UnknownSkillError(skill_id)
-        arguments = dict(params)
-        run = arguments.pop(RUN, None) if self._takes_run else None
-        request: dict[str, Any] = {
-            "workflow": self._workflow,
-            "input": {"prompt": self.definition.write_prompt(arguments)},
-        }
+        definition, arguments = self.definition, dict(params)
+        run = arguments.pop(RUN, None) if _takes_run(definition) else None
+        session = arguments.pop(SESSION, None) if _takes_session(definition) else None
+        given = {"prompt": definition.write_prompt(arguments)}
+        if session:
+            given[SESSION] = session
+        request: dict[str, Any] = {"workflow": self._workflow, "input": given}
         context = current_context()
         if run is None:
             request |= {"run": self._name_run(context), "context": TIED}
@@ -99,6 +105,38 @@ class ThinkingAgent(Agent):
             return uuid.uuid4().hex
         key = [context.principal.id, self.name, self.definition.skill, context.idempotency_key]
         return hashlib.sha256(orjson.dumps(key)).hexdigest()[:32]
+
+
+def _load_workflow(definition: MarkdownAgent, source: str) -> dict[str, Any]:
+    workflow = definition.workflow
+    load(workflow, source=source)
+    return workflow
+
+
+def _make_skill(definition: MarkdownAgent) -> Skill:
+    schema = definition.input
+    own = {SESSION: dict(SESSION_SCHEMA)} if _takes_session(definition) else {}
+    own |= {RUN: _RUN_SCHEMA} if _takes_run(definition) else {}
+    schema = {**schema, "properties": {**schema.get("properties", {}), **own}}
+    return Skill(
+        id=definition.skill,
+        description=definition.description,
+        input_schema=schema,
+        output_schema=definition.output,
+        examples=tuple(Example(text=example) for example in definition.examples),
+        visibility="exposed" if definition.exposes else "mesh",
+        timeout_s=definition.think.limits.time_s + WAIT_S,
+    )
+
+
+def _takes_session(definition: MarkdownAgent) -> bool:
+    """Whether callers may name a session: the file keeps one, and the input has no argument of this name."""
+    return definition.keeps_session and SESSION not in definition.input.get("properties", {})
+
+
+def _takes_run(definition: MarkdownAgent) -> bool:
+    """Whether callers may name the run: the input has no argument of this name."""
+    return RUN not in definition.input.get("properties", {})
 
 
 def _read_failure(error: RetinueError) -> RetinueError:

@@ -7,7 +7,7 @@ maxTurns. The key ``retinue`` holds what these programs have no place for. The b
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -30,11 +30,16 @@ OWN_KEY = "retinue"
 STEP = "think"
 """The id of the step of the workflow that an agent in Markdown is."""
 
+_FAULT = re.compile(
+    rf"steps\[0\]\.{STEP}\.(?P<key>tools|model)(?:\[(?P<place>\d+)\])?: (?P<problem>.*)", re.DOTALL
+)
+
 _PLAIN_KEYS = ("name", "description", "tools", "disallowedTools", "model")
 _TURNS_KEYS = ("maxTurns", "max_turns", "steps")
-_THINK_KEYS = tuple(key for key in ("limits", "approve", "deny", "parallel") if key in Think.model_fields)
-_OWN_KEYS = ("skill", "input", "output", "examples", "expose", *_THINK_KEYS)
-_NOT_YET = ("context", "session")
+_THINK_KEYS = tuple(
+    key for key in ("limits", "approve", "deny", "parallel", "context") if key in Think.model_fields
+)
+_OWN_KEYS = ("skill", "input", "output", "examples", "expose", "session", *_THINK_KEYS)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FENCE = re.compile(r"---[ \t]*\r?\n(.*?)(?:^---[ \t]*(?:\r?\n|\Z))", re.DOTALL | re.MULTILINE)
@@ -53,7 +58,9 @@ PROMPT_SCHEMA: Json = {
 class MarkdownAgent:
     """An agent in Markdown; ``think`` is its loop, whose prompt each call gives.
 
-    ``digest`` is that of the file. ``warnings`` are what the file says and Retinue does not use.
+    ``keeps_session`` = it takes the id of a session. ``digest`` is that of the file, ``content`` its text.
+    ``warnings`` are what the file says and Retinue does not use. ``lines`` are those of the keys of the front
+    matter.
     """
 
     name: str
@@ -64,19 +71,46 @@ class MarkdownAgent:
     output: Json
     examples: tuple[str, ...]
     exposes: bool
+    keeps_session: bool
     digest: str
     warnings: tuple[str, ...]
+    lines: Mapping[str, int]
+    content: str
 
     @property
     def workflow(self) -> Json:
         """The definition of its runs: one step ``think``, whose input is ``{"prompt": text}``."""
         options = self.think.model_dump(mode="json", exclude_defaults=True)
         options["prompt"] = "${{ input.prompt }}"
+        if self.keeps_session:
+            options["session"] = "${{ has(input.session) ? input.session : '' }}"
         # the text of the file is no template
         options["instructions"] = self.think.instructions.replace(_OPENING, f"${_OPENING}")
         # a step with a condition may name tools that do not exist now: the agent then has none
         step = {"id": STEP, "when": "${{ input.prompt != '' }}", STEP: options}
         return {"name": self.name, "steps": [step], "output": f"${{{{ steps.{STEP}.output }}}}"}
+
+    def describe_missing(self, faults: Sequence[Mapping[str, Any]], source: str) -> list[str]:
+        """One line for each tool that names no skill of the mesh, and for a model that it does not have.
+
+        ``faults`` are those of `workflow` as ``check_workflow`` gives them.
+        """
+        lines: list[str] = []
+        missing: set[str] = set()
+        for fault in faults:
+            match = _FAULT.fullmatch(fault["message"])
+            if match is None:
+                continue
+            key, place, problem = match["key"], match["place"], match["problem"]
+            word = str(self.think.model) if place is None else self.think.tools[int(place)]
+            missing |= {word} if key == "tools" else set()
+            lines.append(f"{self._at(source, key)}: {word}: {problem}; {fault['remedy']}")
+        if missing and missing == set(self.think.tools):
+            lines.append(f"{self._at(source, 'tools')}: none of them is there, so the agent has no tools now")
+        return lines
+
+    def _at(self, source: str, key: str) -> str:
+        return f"{source}:{self.lines.get(key, 1)}: {key}"
 
     def write_prompt(self, arguments: Mapping[str, Any]) -> str:
         """The prompt for a call: its only argument ``prompt``, else all arguments as JSON."""
@@ -109,7 +143,14 @@ def parse_agent(text: str, source: str, *, name: str = "") -> MarkdownAgent:
             (), f"the front matter is {name_shape(document.value)}", "write keys, as in name: x"
         )
     body = text.removeprefix("\ufeff")[match.end() :].strip()
-    return _Reader(document, sha256(text.encode("utf-8", "surrogatepass")).hexdigest()).read(body, name)
+    if not body:
+        raise DefinitionError(
+            "there are no instructions",
+            source=source,
+            line=match[0].rstrip().count("\n") + 1,
+            remedy="write them below the front matter",
+        )
+    return _Reader(document, text).read(body, name)
 
 
 def _quote(match: re.Match[str]) -> str:
@@ -121,10 +162,10 @@ def _quote(match: re.Match[str]) -> str:
 class _Reader:
     """Reads the front matter of one file."""
 
-    def __init__(self, document: Document, digest: str) -> None:
+    def __init__(self, document: Document, content: str) -> None:
         self._document = document
         self._keys: Mapping[str, Any] = document.value
-        self._digest = digest
+        self._content = content
         self._warnings: list[str] = []
         own = self._keys.get(OWN_KEY)
         if own is not None and not isinstance(own, Mapping):
@@ -135,8 +176,6 @@ class _Reader:
         """The agent with these instructions; raises DefinitionError."""
         self._check_keys()
         name = self._name(("name",), self._text("name") or name)
-        if not body:
-            raise self._fault((), "there are no instructions", "write them below the front matter")
         think = self._think(body)
         return MarkdownAgent(
             name=name,
@@ -147,14 +186,15 @@ class _Reader:
             output=think.output or {"type": "string"},
             examples=self._examples(),
             exposes=self._flag("expose"),
-            digest=f"sha256:{self._digest}",
+            keeps_session=self._flag("session", True),
+            digest=f"sha256:{sha256(self._content.encode('utf-8', 'surrogatepass')).hexdigest()}",
             warnings=tuple(self._warnings),
+            lines={key: self._document.place_of((key,)).line for key in self._keys},
+            content=self._content,
         )
 
     def _check_keys(self) -> None:
         for key in self._own:
-            if key in _NOT_YET:
-                raise self._fault((OWN_KEY, key), "it is not yet supported", "leave it away")
             if key not in _OWN_KEYS:
                 near = suggest(key, _OWN_KEYS)
                 remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(_OWN_KEYS)}"
@@ -250,8 +290,8 @@ class _Reader:
             )
         return tuple(examples)
 
-    def _flag(self, key: str) -> bool:
-        value = self._own.get(key, False)
+    def _flag(self, key: str, default: bool = False) -> bool:
+        value = self._own.get(key, default)
         if not isinstance(value, bool):
             raise self._fault((OWN_KEY, key), f"it is {name_shape(value)}", "write true or false")
         return value

@@ -274,6 +274,7 @@ class Dispatcher:
                 except PolicyDeniedError as refusal:
                     last_error = last_error or refusal  # another agent is another resource
                     continue
+                call = _with_trace(call, admitted)
             guards = None if self.guards is None or self._only_relays(call, listing) else self.guards
             if guards is not None:
                 call = await guards.before(call, listing, skill)

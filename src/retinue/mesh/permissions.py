@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from retinue.core.call import ANONYMOUS, Call, Principal
 from retinue.core.errors import InsufficientScopeError, NotAuthenticatedError
-from retinue.core.record import HUB_NAME, AgentRecord, Prompt, Resource, Skill, Visibility
+from retinue.core.record import HUB_NAME, AgentRecord, Candidate, Prompt, Resource, Skill, Visibility
 from retinue.core.text import suggest
 
 DIALECT = "hub"
@@ -115,15 +115,21 @@ class AccessRule:
     send: tuple[str, ...] | None = None
 
 
+SkillFilter = Callable[[Candidate, Skill], bool]
+"""Whether a skill of an agent is in the lists of a principal; equal filters decide alike."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentView:
     """The agents that a principal sees; equal views show the same agents.
 
     ``closed`` agents do not receive its calls. ``globs`` limit it to agents of these names; () = no limit.
+    ``lists`` decides which of their skills are in lists; None = all.
     """
 
     closed: frozenset[str]
     globs: tuple[str, ...]
+    lists: SkillFilter | None = None
 
     def __call__(self, agent: str) -> bool:
         """Whether the agent of this name is seen."""
@@ -137,14 +143,22 @@ class Access:
         self._receive = {
             agent: rule.receive for agent, rule in (rules or {}).items() if rule.receive is not None
         }
+        self._filter_of: Callable[[Principal], SkillFilter | None] | None = None
 
     def replace(self, other: Access) -> None:
         """Take over the lists of another one; for the next calls."""
         self._receive = other._receive
 
+    def filter_lists(self, filter_of: Callable[[Principal], SkillFilter | None] | None) -> None:
+        """Leave out of lists what the filter of a principal does not show; None = nothing."""
+        self._filter_of = filter_of
+
     def view_of(self, principal: Principal) -> AgentView | None:
         """The view of a principal; None = it sees all agents, as this process itself does."""
-        if principal.kind == "local" or not (principal.agents or self._receive):
+        if principal.kind == "local":
+            return None
+        lists = None if self._filter_of is None else self._filter_of(principal)
+        if lists is None and not (principal.agents or self._receive):
             return None
         callers = (principal.id, principal.through) if principal.through else (principal.id,)
         closed = {
@@ -156,9 +170,9 @@ class Access:
         if globs and principal.through and principal.kind != "run":
             # the hub executes the run that the agent starts for this caller
             globs = (*globs, HUB_NAME)
-        if not (closed or globs):
+        if not (closed or globs or lists):
             return None
-        return AgentView(frozenset(closed), globs)
+        return AgentView(frozenset(closed), globs, lists)
 
 
 def may_send(send: Sequence[str] | None, agent: str, skill: str) -> bool:
@@ -172,6 +186,11 @@ def may_send(send: Sequence[str] | None, agent: str, skill: str) -> bool:
 def is_seen(view: AgentView | None, agent: str) -> bool:
     """Whether a principal with this view sees the agent."""
     return view is None or view(agent)
+
+
+def is_listed(view: AgentView | None, agent: Candidate, skill: Skill) -> bool:
+    """Whether a skill of an agent is in the lists of a principal with this view."""
+    return view is None or view.lists is None or view.lists(agent, skill)
 
 
 def matches(name: str, globs: Sequence[str]) -> bool:

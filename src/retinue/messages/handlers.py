@@ -218,7 +218,7 @@ class Handlers:
                 if not offered
                 else f"(none): task_type is missing; give one of {', '.join(offered[:20])}"
             )
-        return skill.id, arguments_of(task, skill)
+        return skill.id, arguments_of(task, skill, exchange.request.conversation_id)
 
     async def _run_task(self, exchange: MessageExchange) -> tuple[PerformativeReply, bool, int | None]:
         request = exchange.request

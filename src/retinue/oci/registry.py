@@ -31,6 +31,7 @@ from retinue.oci.codec.artifacts import (
     find_card_name,
     only_card_of,
     only_version_of,
+    prompt_artifact,
     workflow_artifact,
 )
 from retinue.oci.codec.bulk import Pulled
@@ -42,6 +43,7 @@ from retinue.oci.codec.reference import (
     card_repository,
     choose_tag,
     default_tag,
+    prompt_repository,
     workflow_repository,
 )
 from retinue.oci.layout.folder_registry import LayoutRegistry
@@ -269,6 +271,35 @@ async def publish_workflow(
         if held is not None and held.form != "workflow":
             raise RepositoryTakenError(place, find_card_name(held) or held.title, workflow_id)
 
+    return await _publish(registry, place, tag, artifact, guard)
+
+
+async def publish_prompt(
+    registry: Registry,
+    name: str,
+    file: bytes,
+    *,
+    created: datetime,
+    signatures: Sequence[Mapping[str, str]] = (),
+    repository: str | None = None,
+    tag: str = DEFAULT_TAG,
+) -> Published:
+    """Publish the file of an agent in Markdown byte for byte as ``prompts/<short name>``.
+
+    A file that is there already is left as it is. Raises RepositoryTakenError when the repository holds
+    anything else.
+    """
+    place = repository or prompt_repository(name)
+    artifact = prompt_artifact(name, file, created=created, signatures=signatures)
+
+    def guard(held: Artifact | None) -> None:
+        if held is not None and held.form != "prompt":
+            raise RepositoryTakenError(place, find_card_name(held) or held.title, name)
+
+    with suppress(ReferenceNotFoundError, MalformedArtifactError):
+        held = await registry.pull(Reference(place, tag=tag))
+        if held.form == "prompt" and held.content == file and bool(held.signatures) == bool(signatures):
+            return Published(registry.name, place, tag, held.digest)
     return await _publish(registry, place, tag, artifact, guard)
 
 

@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import cedarpy
+import orjson
 
-from retinue.policies.entities import ACTIONS, CALL, Caller, Resource
+from retinue.policies.entities import ACTIONS, CALL, LIST, Caller, Resource, entity_value, name_origin
 from retinue.policies.policy_set import Policy, PolicySet
 from retinue.policies.reads import EntityId, Path, ValueType
 from retinue.policies.values import UnmappableError, project
@@ -62,13 +63,17 @@ ALLOWED = Decision("allow")
 
 @dataclass(frozen=True, slots=True)
 class CallFacts:
-    """The facts of one call; ``context`` makes those facts that some policy reads, by their names."""
+    """The facts of one call; ``context`` has those facts that some policy reads, by their names.
+
+    ``origin`` is the id of the principal that began the chain of calls, None where no policy reads it.
+    """
 
     caller: Caller
     resource: Resource
     action: EntityId = CALL
     arguments: Any = None
     context: Mapping[str, Any] = field(default_factory=dict)
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +138,8 @@ class _Cut:
             return Decision("deny", problem=self.conflict)
         try:
             context = dict(facts.context)
+            if facts.origin is not None:
+                context["origin"] = entity_value(name_origin(facts.origin))
             if facts.action == CALL:
                 context["args"] = project(facts.arguments, self.arguments)
         except UnmappableError as error:
@@ -162,55 +169,110 @@ class _Cut:
         )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class _SkillPolicies:
+    """The policies of one skill and action: those that decide, with the watched ones, and what they read."""
+
+    enforced: _Cut
+    with_watched: _Cut | None
+    facts: frozenset[str]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be evaluated."""
+        cut = self.enforced
+        return cut.rules is None and cut.obligations is None and self.with_watched is None
+
+
+@dataclass(slots=True, eq=False)
 class Engine:
     """Decides by one set of policies; handles of the engine are kept for each skill and caller."""
 
     policies: PolicySet
-    _cuts: dict[tuple[Resource, EntityId], tuple[_Cut, _Cut | None]] = field(default_factory=dict)
-    _entities: dict[tuple[Caller, Resource], cedarpy.Entities] = field(default_factory=dict)
+    _cuts: dict[tuple[Resource, EntityId], _SkillPolicies] = field(default_factory=dict)
+    _shared: dict[tuple[str, ...], _SkillPolicies] = field(default_factory=dict)
+    _callers: dict[tuple[Caller, str | None], cedarpy.Entities] = field(default_factory=dict)
+    _entities: dict[tuple[Caller, Resource, str | None], cedarpy.Entities] = field(default_factory=dict)
+
+    @property
+    def narrows_lists(self) -> bool:
+        """Whether some policy concerns lists, or they are empty by default."""
+        return self.policies.default == "deny" or any(
+            policy.concerns_action(LIST.id) and not policy.is_watched for policy in self.policies.policies
+        )
 
     def decide(self, facts: CallFacts) -> Decision:
         """The decision about one call."""
-        enforced, with_watched = self._cut(facts.resource, facts.action)
-        entities = self._render(facts.caller, facts.resource)
-        decision = enforced.decide(facts, entities)
-        if with_watched is None:
+        cut = self._cut(facts.resource, facts.action)
+        if cut.is_empty:
+            return ALLOWED
+        entities = self._render(facts.caller, facts.resource, facts.origin)
+        decision = cut.enforced.decide(facts, entities)
+        if cut.with_watched is None:
             return decision
-        other = with_watched.decide(facts, entities)
+        other = cut.with_watched.decide(facts, entities)
         if other.verdict == decision.verdict:
             return decision
         return Decision(decision.verdict, decision.policies, decision.problem, other)
 
     def reads_of(self, resource: Resource, action: EntityId) -> frozenset[str]:
         """The facts of the context, besides arguments, that policies about this skill read."""
-        return frozenset(name for policy in self._select(resource, action) for name in policy.reads.facts)
+        return self._cut(resource, action).facts
 
-    def _select(self, resource: Resource, action: EntityId) -> list[Policy]:
+    def select(self, resource: Resource, action: EntityId) -> list[Policy]:
+        """The policies that may apply to a skill and an action."""
         return [
             policy
             for policy in self.policies.policies
             if policy.concerns_action(action.id) and policy.concerns(resource.id, resource.parents)
         ]
 
-    def _cut(self, resource: Resource, action: EntityId) -> tuple[_Cut, _Cut | None]:
+    def _cut(self, resource: Resource, action: EntityId) -> _SkillPolicies:
         cut = self._cuts.get((resource, action))
         if cut is None:
             if len(self._cuts) >= _KEPT:
                 self._cuts.clear()
-            permits, selected = self.policies.default == "allow", self._select(resource, action)
-            enforced = [policy for policy in selected if not policy.is_watched]
-            watched = None if len(enforced) == len(selected) else _Cut.make(selected, permits=permits)
-            cut = self._cuts[resource, action] = _Cut.make(enforced, permits=permits), watched
+            selected = self.select(resource, action)
+            cut = self._cuts[resource, action] = self._share(selected)
         return cut
 
-    def _render(self, caller: Caller, resource: Resource) -> cedarpy.Entities:
-        entities = self._entities.get((caller, resource))
+    def _share(self, selected: Sequence[Policy]) -> _SkillPolicies:
+        """The handles of these policies, which most skills of a mesh have in common."""
+        names = tuple(policy.id for policy in selected)
+        cut = self._shared.get(names)
+        if cut is None:
+            permits = self.policies.default == "allow"
+            enforced = [policy for policy in selected if not policy.is_watched]
+            watched = None if len(enforced) == len(selected) else _Cut.make(selected, permits=permits)
+            facts = frozenset(name for policy in selected for name in policy.reads.facts)
+            cut = _SkillPolicies(_Cut.make(enforced, permits=permits), watched, facts)
+            if len(self._shared) >= _KEPT:
+                self._shared.clear()
+            self._shared[names] = cut
+        return cut
+
+    def _render(self, caller: Caller, resource: Resource, origin: str | None) -> cedarpy.Entities:
+        entities = self._entities.get((caller, resource, origin))
         if entities is None:
             if len(self._entities) >= _KEPT:
                 self._entities.clear()
-            own = caller.render(self.policies.groups)
-            others = [entity for entity in resource.render() if entity["uid"] != own["uid"]]
-            text = json.dumps([own, *others, *ACTIONS])
-            entities = self._entities[caller, resource] = cedarpy.Entities.from_json_str(text)
+            callers = self._render_callers(caller, origin)
+            # an agent that calls itself is in the entities already
+            others = [one for one in resource.entities if one != caller.id]
+            text = orjson.dumps([resource.render(one) for one in others]).decode()
+            entities = self._entities[caller, resource, origin] = callers.with_added_json_str(text)
+        return entities
+
+    def _render_callers(self, caller: Caller, origin: str | None) -> cedarpy.Entities:
+        """The entities of a caller and the actions, to which those of a skill are added for each call."""
+        entities = self._callers.get((caller, origin))
+        if entities is None:
+            if len(self._callers) >= _KEPT:
+                self._callers.clear()
+            callers = [caller] if origin is None else [caller, Caller(name_origin(origin), ())]
+            rendered = [one.render(self.policies.groups) for one in callers]
+            # a caller that begins the chain is one entity
+            by_id = {tuple(entity["uid"].values()): entity for entity in reversed(rendered)}
+            text = orjson.dumps([*by_id.values(), *ACTIONS]).decode()
+            entities = self._callers[caller, origin] = cedarpy.Entities.from_json_str(text)
         return entities

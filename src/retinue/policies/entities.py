@@ -89,13 +89,16 @@ class Resource:
             ),
         )
 
-    def render(self) -> list[dict[str, Any]]:
-        """The entities of the skill and of its agent."""
-        attributes = {**dict(self.attributes), "agent": entity_value(self.agent)}
-        return [
-            _render(self.id, attributes, self.parents),
-            _render(self.agent, {"name": self.agent.id, "scopes": []}),
-        ]
+    @property
+    def entities(self) -> tuple[EntityId, EntityId]:
+        """The skill and its agent."""
+        return self.id, self.agent
+
+    def render(self, entity: EntityId) -> dict[str, Any]:
+        """One of `entities`."""
+        if entity == self.agent:
+            return _render(self.agent, {"name": self.agent.id, "scopes": []})
+        return _render(self.id, {**dict(self.attributes), "agent": entity_value(self.agent)}, self.parents)
 
 
 ACTIONS = [
@@ -109,6 +112,11 @@ def name_principal(principal_id: str) -> EntityId:
     """The entity of a principal: an agent has its name as id, another caller an id with a prefix."""
     name = normalize(principal_id)
     return EntityId(CALLER if name in _CALLERS or ":" in name else AGENT, name)
+
+
+def name_origin(principal_id: str) -> EntityId:
+    """The entity of the principal that began a chain; always a caller, because a schema has one type."""
+    return EntityId(CALLER, normalize(principal_id))
 
 
 def normalize(name: str) -> str:

@@ -7,24 +7,31 @@ process does not decide again: there an approval would be used twice, and the ca
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Literal
 
 from retinue.approvals.records import SCOPE, ApprovalRequest, ApprovalStore
-from retinue.core.call import Call, TraceContext, TraceExtension
+from retinue.core.call import Call, Principal, TraceContext, TraceExtension
 from retinue.core.errors import ApprovalNeededError, PolicyDeniedError
-from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Listing, Skill
+from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Listing, Skill
 from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.mesh.permissions import SkillFilter
 from retinue.policies.decision import CallFacts, Decision, Engine
-from retinue.policies.entities import CALL, Caller, Resource, entity_value, name_principal
+from retinue.policies.entities import CALL, LIST, Caller, Resource, entity_value, name_principal
 from retinue.policies.policy_set import Policy
 
 Mode = Literal["off", "watch", "enforce"]
 
 MARK = "policy"
 """The field of a trace that says that policies have permitted the call."""
+
+ORIGIN = "origin"
+"""The field of a trace with the id of the principal that began the chain of calls."""
+
+MAX_ORIGIN = 300
+"""Characters of that id; the fields of a trace are limited."""
 
 OWNERS_SKILLS = frozenset({"answer_approval", "list_approvals", "show_approval"})
 """Skills of the hub that a holder of the scope ``approves`` may always call, so that nobody is locked out."""
@@ -57,10 +64,7 @@ class Gate:
         if has_passed(call.trace, engine.policies.digest, listing.name, skill.id):
             return None
         resource = Resource.of(listing, skill)
-        facts = CallFacts(Caller.of(call.principal), resource, CALL, call.arguments)
-        if names := engine.reads_of(resource, CALL):
-            facts = CallFacts(facts.caller, resource, CALL, call.arguments, self._find_facts(call, names))
-        decision = engine.decide(facts)
+        decision = self._decide(engine, call, resource)
         if mode == "watch":
             return None if decision.verdict == "allow" else self._render(decision, watched=True)
         note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
@@ -69,8 +73,56 @@ class Gate:
         if decision.verdict == "approve":
             approval = await self._use_approval(decision, call, listing, skill)
             note = {**self._render(decision, watched=False), "approval": approval}
-        admitted.trace = mark(admitted.trace, engine.policies.digest, listing.name, skill.id)
+        admitted.trace = mark(
+            admitted.trace, engine.policies.digest, listing.name, skill.id, find_origin(call)
+        )
         return note
+
+    def _decide(self, engine: Engine, call: Call, resource: Resource) -> Decision:
+        """The decision; a call that an agent makes for its caller must be permitted to both."""
+        principal = call.principal
+        decision = self._decide_for(engine, call, resource, Caller.of(principal))
+        if decision.verdict == "deny" or not principal.through:
+            return decision
+        agent = Caller.of(replace(principal, id=principal.through))
+        other = self._decide_for(engine, call, resource, agent)
+        return decision if other.verdict == "allow" else other
+
+    def _decide_for(self, engine: Engine, call: Call, resource: Resource, caller: Caller) -> Decision:
+        names = engine.reads_of(resource, CALL)
+        if not names:
+            return engine.decide(CallFacts(caller, resource, CALL, call.arguments))
+        origin = find_origin(call) if "origin" in names else None
+        if origin == "":
+            problem = "policies read context.origin, and the chain of this call does not tell who began it"
+            return Decision("deny", problem=problem)
+        context = self._find_facts(call, names)
+        return engine.decide(CallFacts(caller, resource, CALL, call.arguments, context, origin))
+
+    def filter_lists(self, principal: Principal) -> SkillFilter | None:
+        """What the policies leave out of the lists of a principal; None where they leave out nothing."""
+        if self.mode != "enforce" or not self.engine.narrows_lists:
+            return None
+        return ListedSkills(Caller.of(principal), self.engine)
+
+    def explain(self, call: Call, listing: Listing, skill: Skill) -> dict[str, Any]:
+        """What the policies decide about a call that is not made, and the policies that concern its skill."""
+        resource = Resource.of(listing, skill)
+        decision = self._decide(self.engine, call, resource)
+        decides = {policy.id for policy in decision.policies}
+        row: dict[str, Any] = {
+            "mode": self.mode,
+            "verdict": decision.verdict,
+            "policies": [policy.id for policy in decision.policies],
+            "digest": self.engine.policies.digest,
+            "concerned": [
+                {**_describe_policy(policy), "decides": policy.id in decides}
+                for policy in self.engine.select(resource, CALL)
+            ],
+        }
+        if decision.would_be is not None:
+            row["would_be"] = self._render(decision.would_be, watched=True)
+        return {**row, "problem": decision.problem} if decision.problem else row
 
     def _find_facts(self, call: Call, names: frozenset[str]) -> dict[str, Any]:
         """The attributes of the context that policies read."""
@@ -117,6 +169,7 @@ class Gate:
             skill=skill.id,
             arguments=call.arguments if isinstance(call.arguments, Mapping) else {"": call.arguments},
             reason=describe(decision.policies),
+            approvers=tuple(policy.approvers for policy in decision.policies if policy.approvers),
             terms=f"policies {self.engine.policies.digest}, listing {listing.digest or ''}",
         )
         store = await self.open_approvals()
@@ -132,6 +185,18 @@ class Gate:
             policies=names,
             remedy=f"let a person run: retinue approvals approve {approval.id}; then send the call again",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSkills:
+    """The skills that policies leave in the lists of one caller; equal for one caller and set of policies."""
+
+    caller: Caller
+    engine: Engine
+
+    def __call__(self, agent: Candidate, skill: Skill) -> bool:
+        resource = Resource.make(agent.name, agent.version, agent.source, agent.trust.name.lower(), skill)
+        return self.engine.decide(CallFacts(self.caller, resource, LIST)).verdict != "deny"
 
 
 def deny(decision: Decision, agent: str, skill: str) -> PolicyDeniedError:
@@ -157,6 +222,18 @@ def describe(policies: tuple[Policy, ...]) -> str:
     return "; ".join(f"{policy.reason} ({policy.id})" if policy.reason else policy.id for policy in policies)
 
 
+def _describe_policy(policy: Policy) -> dict[str, Any]:
+    arguments = [".".join(path) for path in policy.reads.arguments]
+    return {
+        "id": policy.id,
+        "file": policy.file,
+        "effect": policy.effect,
+        "reason": policy.reason,
+        "watched": policy.is_watched,
+        "reads": [*(f"args.{name}" for name in arguments), *sorted(policy.reads.facts)],
+    }
+
+
 def _is_owners(call: Call, listing: Listing) -> bool:
     """Whether the owner answers approvals, which no policy forbids."""
     return (
@@ -167,10 +244,26 @@ def _is_owners(call: Call, listing: Listing) -> bool:
     )
 
 
-def mark(trace: TraceContext, digest: str, agent: str, skill: str) -> TraceContext:
+def find_origin(call: Call) -> str:
+    """The id of the principal that began the chain of a call; "" where the chain does not tell.
+
+    A signed trace says it from the second call on. In a chain that began without a signed trace, or in a
+    process without policies, it is unknown.
+    """
+    trace = call.trace
+    if trace.trusted and trace.extension is not None:
+        origin = trace.extension.others.get(ORIGIN)
+        if isinstance(origin, str):
+            return origin
+    # the run itself is a hop
+    is_first = trace.depth == 0 or (call.principal.kind == "run" and trace.depth == 1)
+    return call.principal.id[:MAX_ORIGIN] if is_first else ""
+
+
+def mark(trace: TraceContext, digest: str, agent: str, skill: str, origin: str) -> TraceContext:
     """The trace with the note that policies have permitted this call, for the next process."""
     extension = trace.extension or TraceExtension()
-    others = {**extension.others, MARK: _write_mark(trace, digest, agent, skill)}
+    others = {**extension.others, MARK: _write_mark(trace, digest, agent, skill), ORIGIN: origin}
     return _with_extension(trace, TraceExtension(extension.allowance, others))
 
 

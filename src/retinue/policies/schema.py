@@ -31,6 +31,7 @@ _TYPES: Mapping[ValueType, Any] = {
 
 _FACTS: Mapping[str, Any] = {
     "endpoint": _TEXT,
+    "origin": {"type": "Entity", "name": "Caller"},
     "now": {"type": "Extension", "name": "datetime"},
     "depth": {"type": "Long"},
     "chain": {"type": "Set", "element": _AGENT},

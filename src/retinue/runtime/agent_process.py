@@ -12,8 +12,8 @@ from retinue.parts.part import Part
 from retinue.parts.process import Echo
 from retinue.runtime.access import agent_rule
 from retinue.runtime.agent_core import attach_model, open_agent
-from retinue.runtime.commands.own_runs import list_own_runs
-from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource
+from retinue.runtime.commands.own_runs import list_markdown_parts
+from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource, Shared
 from retinue.runtime.loading.targets import Target
 from retinue.runtime.parts.agent_publication import AgentLinesPart, ListWatchPart, PublicationPart
 from retinue.runtime.parts.artifacts import ArtifactsPart
@@ -51,6 +51,8 @@ class ServeOptions:
     """None means the tag of the major version (`default_tag`)."""
     weight: int | None = None
     hub_url: str | None = None
+    shared: Shared | None = None
+    """For one of several agents of this process."""
 
 
 async def serve_agent(
@@ -66,7 +68,8 @@ async def serve_agent(
     Raises PortInUseError, InvalidSettingError, RegistryError, StateError.
     """
     agent = target.agent
-    attach_model(target, settings, state, echo)
+    if options.shared is None:
+        attach_model(target, settings, state, echo)
     if options.weight is not None:
         agent.amend(weight=options.weight)
 
@@ -86,6 +89,7 @@ async def serve_agent(
             ),
             parts=agent_parts(target, options, settings),
             address=options.address,
+            shared=options.shared,
         )
     )
 
@@ -95,8 +99,8 @@ def agent_parts(target: Target, options: ServeOptions, settings: Settings) -> Se
     publication = [PublicationPart(options.registry, options.tag, options.hub_url)] if options.publish else []
     return [
         PoliciesPart(),
-        AgentLinesPart(),
-        AuthorHintsPart(),
+        AgentLinesPart("retinue: {expose: true}" if target.has_runs else "@agent.skill(expose=True)"),
+        AuthorHintsPart(has_functions=not target.has_runs),
         ExecutePart(),
         AgentMcpPart(),
         MessagesPart(),
@@ -108,8 +112,8 @@ def agent_parts(target: Target, options: ServeOptions, settings: Settings) -> Se
         StoragePart(),
         ArtifactsPart(),
         CallsPart(),
-        *list_own_runs(target),
         *publication,
+        *list_markdown_parts(target, options.hub_url),
         ListWatchPart(target, options.hub_url),
         *list_parts_of("agent", settings.parts.off),
     ]

@@ -21,7 +21,7 @@ from retinue.cards.signatures import CardSigner
 from retinue.core.errors import ReferenceNotFoundError, RetinueError
 from retinue.core.record import AgentRecord
 from retinue.oci.codec.reference import Reference, card_repository, default_tag
-from retinue.oci.registry import Published, Registry, publish_card, withdraw
+from retinue.oci.registry import Published, Registry, publish_card, publish_prompt, withdraw
 from retinue.parts.process import Echo
 from retinue.rpc.probe import find_trouble
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
@@ -77,6 +77,15 @@ class CardPublication:
             self._echo(f"another {before.name} answers at {before.url}; this card replaces that one's")
             _log.warning("card of a living agent replaced", agent=before.name, url=before.url)
         self._echo(f"published {published} in {published.registry}")
+
+    async def publish_file(self, file: bytes) -> None:
+        """Publish the Markdown file of the agent as ``prompts/NAME``; it stays when the card is withdrawn.
+
+        Raises RegistryError.
+        """
+        signatures = [] if self._signer is None else [self._signer.sign(file)]
+        name, created = self._record.name, datetime.now(UTC)
+        await publish_prompt(self._registry, name, file, created=created, signatures=signatures)
 
     async def renew(self) -> None:
         """Publish the current record, unless another process has replaced the card; raises RegistryError."""

@@ -27,7 +27,7 @@ from retinue.runtime.parts.hub_moments import FirstReadingPart, FolderWatchPart,
 from retinue.runtime.parts.hub_protocols import DashboardPart, DiscoveryPart, HubMcpPart, RegistryPart
 from retinue.runtime.parts.imports import ImportsPart
 from retinue.runtime.parts.messages import MessagesPart
-from retinue.runtime.parts.policies import ApprovalsPart, PoliciesPart
+from retinue.runtime.parts.policies import PoliciesPart
 from retinue.runtime.parts.protocols import (
     A2aPart,
     CardPart,
@@ -36,7 +36,7 @@ from retinue.runtime.parts.protocols import (
     ProbesPart,
     RestPart,
 )
-from retinue.runtime.parts.runs import RunsPart
+from retinue.runtime.parts.runs import ApprovalsPart, RunsPart
 from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.parts.storage import StoragePart
 from retinue.runtime.parts.upkeep import MeshMapPart, UpkeepPart

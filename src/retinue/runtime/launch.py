@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -113,6 +114,17 @@ class Core:
     access_of: Callable[[Settings], Access]
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """For one of several agents of a process: what stops it, and who is told that it is ready.
+
+    The process itself handles signals and its supervisor.
+    """
+
+    stop: Stop
+    report: Callable[[Mapping[str, Any]], None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """One process to run: the differences between the kinds of processes.
@@ -129,6 +141,7 @@ class Launch:
     parts: Sequence[Part]
     address: Address | None = None
     hang_s: float = 3.0
+    shared: Shared | None = None
 
 
 def tables_of(settings: Settings) -> Tables:

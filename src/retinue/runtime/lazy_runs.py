@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from retinue.workflows.durable.retention import OnDeleted
     from retinue.workflows.durable.revised_table import ScheduleTable
     from retinue.workflows.durable.runs import DurableRuns
+    from retinue.workflows.durable.session_table import SessionTable
     from retinue.workflows.durable.trigger_table import TriggerTable
 
 _log = structlog.get_logger("retinue.runs")
@@ -165,6 +166,10 @@ class LazyRuns:
     async def open_approvals(self) -> ApprovalTable:
         """The approvals, which are stored with the runs."""
         return await (await self._open()).open_approvals()
+
+    async def open_sessions(self) -> SessionTable:
+        """The sessions of steps ``think``, which are stored with the runs."""
+        return await (await self._open()).open_sessions()
 
     async def leave(self) -> None:
         """Stop executing runs; another process resumes them."""

@@ -179,7 +179,13 @@ async def open_mesh(
         stack.callback(artifacts.close)
         hosted, tools = (
             load_hosted(settings.workflows.modules),
-            Tools(caller, step_cache, artifacts=artifacts, open_approvals=lambda: runs.open_approvals()),
+            Tools(
+                caller,
+                step_cache,
+                artifacts=artifacts,
+                open_approvals=lambda: runs.open_approvals(),
+                open_sessions=lambda: runs.open_sessions(),
+            ),
         )
         shelves = open_shelves(settings, state, named, own=HOME_SOURCE)
         library = Library(shelves, code=hosted.list_loaded(), list_hosted=lambda: runs.list_hosted())

@@ -32,7 +32,7 @@ from retinue.llm.spec import (
     check_spec,
     find_backend,
 )
-from retinue.llm.spending import Ledger, read_day, render_spending
+from retinue.llm.spending import Ledger, find_window, read_day, render_spending
 from retinue.settings import Settings, environment
 from retinue.settings_tables import LlmTable
 from retinue.storage.state import State
@@ -220,6 +220,8 @@ def _open(settings: Settings, state: State, name: str) -> tuple[ModelSpec, OpenM
         raise InvalidSettingError(f"llm.{name}", backend.reason, remedy=backend.remedy)
     is_command = backend.backend == "command"
     spec = replace(spec, backend=backend.backend)
+    if spec.context_window is None and not is_command and spec.base_url is None:
+        spec = replace(spec, context_window=find_window(spec.provider, spec.asks_model))
     ledger = _open_ledger(state, spec, backend)
     ledger.check_limits()
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from functools import partial
 from typing import TypeVar
 
 from retinue.parts.opening import OpenParts, open_parts
@@ -26,7 +27,7 @@ from retinue.runtime.launch import Address, Launch, Start
 from retinue.runtime.loading.configuration import ConfigurationReload, dispatcher_parts, endpoint_part
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import Stop, bind, end_task, serving, url_of
-from retinue.runtime.supervisor import report_ready
+from retinue.runtime.supervisor import Ready, report_ready
 from retinue.settings import Settings, find_missing_parts
 from retinue.settings_tables import EndpointTable, LimitTable
 from retinue.storage.state import State
@@ -53,9 +54,7 @@ async def run_process(launch: Launch) -> int:
         listener = None if launch.address is None else _listen(launch.address, launch.echo)
         if listener is not None:
             stack.callback(listener.close)
-        stop = Stop()
-        stop.on_signals()
-        supervisor = stop.with_supervisor()
+        stop, report = _listen_to_others(launch)
         process = await stack.enter_async_context(launch.core.open(_start(launch, listener, stop)))
         own = ProcessState.observing(
             launch.identity.kind, process.dispatcher.access, process.dispatcher.admission, lambda: stop.asked
@@ -89,9 +88,18 @@ async def run_process(launch: Launch) -> int:
         if await _is_ready(parts, stop):
             own.is_started = True
             url = {} if process.own_url is None else {"url": process.own_url}
-            report_ready(supervisor, {"name": launch.identity.name, **url})
+            report({"name": launch.identity.name, **url})
         await stop.wait()
         return _end(launch, stop)
+
+
+def _listen_to_others(launch: Launch) -> tuple[Stop, Callable[[Ready], None]]:
+    """What stops the process, and what tells that it is ready: its signals, and its supervisor."""
+    if launch.shared is not None:
+        return launch.shared.stop, launch.shared.report
+    stop = Stop()
+    stop.on_signals()
+    return stop, partial(report_ready, stop.with_supervisor())
 
 
 def make_checks(process: Process, parts: OpenParts, host: str) -> SecurityMiddleware:

@@ -48,6 +48,7 @@ _OWN = (
     "logs",
     "hub-start.lock",
     "imports.toml*",
+    "agents",
     "imported-tools.json",
     "moved-servers",
 )
@@ -114,6 +115,11 @@ class State:
     def imports(self) -> Path:
         """The imported MCP servers."""
         return self.root / "imports.toml"
+
+    @property
+    def agents(self) -> Path:
+        """The imported agents in Markdown, which the hub serves."""
+        return self.root / "agents"
 
     @property
     def pins(self) -> Path:

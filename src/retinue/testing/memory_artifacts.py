@@ -22,6 +22,11 @@ class MemoryArtifacts:
     def __init__(self) -> None:
         self._stored: dict[str, tuple[Artifact, bytes]] = {}
 
+    @property
+    def digests(self) -> list[str]:
+        """The digests of what is stored, in the order in which it came."""
+        return list(self._stored)
+
     async def save(
         self,
         content: Content,

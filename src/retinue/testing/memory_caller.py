@@ -87,6 +87,7 @@ class MemoryCaller:
         score: float | None = None,
         described: Skill | None = None,
         keeps_keys: bool = True,
+        context_window: int | None = None,
     ) -> None:
         """Offer ``function`` as a skill of ``agent``; replaces an offer of the same agent and skill.
 
@@ -95,7 +96,7 @@ class MemoryCaller:
         ``with`` is sent.
         The agent has each of ``roles``; with a higher ``score`` it is chosen first. ``described`` is what
         searches and globs know of the skill; without it they know its id. ``keeps_keys`` = a repeated call
-        with a key is known to give the first outcome.
+        with a key is known to give the first outcome. ``context_window`` is that of a model agent.
         """
         described = described or Skill(skill, input_schema=input_schema, output_schema=output_schema)
         self._described.setdefault(agent, {})[skill] = described
@@ -107,6 +108,7 @@ class MemoryCaller:
             url=f"memory://{agent}",
             keeps_keys=keeps_keys,
             is_repeatable=described.is_repeatable,
+            context_window=context_window,
         )
         self._offers.setdefault(skill, {})[agent] = (choice, function)
         for role in roles:

@@ -42,6 +42,9 @@ from retinue.workflows.runs.replay_rules import (
     run_effect,
 )
 
+PATCHED = "patched"
+"""The kind of an entry of the journal that records a change of the code."""
+
 _SLACK_S = 1.0
 """So much later than its own the time limit of an effect ends that waits for a signal."""
 
@@ -228,6 +231,19 @@ class MemoryContext:
                 count.close(outcome)
             return outcome
 
+    async def patched(self, change: str) -> bool:
+        with self.rules.take(f"{PATCHED} {change}"):
+            journal, end = self._run.journal, self._find_end_of_patches()
+            if any(entry is not None and entry.path == change for entry in journal[self._position : end]):
+                return True
+            if end < len(journal):
+                return False
+            self._position, may_repeat = end, self._may_repeat
+            self._record(PATCHED, change, True)
+            self._may_repeat = may_repeat
+        self._interrupt()
+        return True
+
     async def together(
         self, calls: Sequence[StepCall], *, limit: int | None = None, enough: int | None = None
     ) -> tuple[StepOutcome, ...]:
@@ -410,9 +426,20 @@ class MemoryContext:
     def _take(self, *paths: str) -> Iterator[None]:
         """Check durable calls, and cut off the body after them if it is to be interrupted."""
         with self.rules.take_all(paths):
+            self._position = self._find_end_of_patches()
             yield
+        self._interrupt()
+
+    def _interrupt(self) -> None:
         if self._interrupts and self._has_recorded:
             raise asyncio.CancelledError
+
+    def _find_end_of_patches(self) -> int:
+        """The place behind the records of changes that are next in the journal."""
+        place, journal = self._position, self._run.journal
+        while place < len(journal) and (entry := journal[place]) is not None and entry.kind == PATCHED:
+            place += 1
+        return place
 
     def _replay(self, kind: str, path: str, mark: Mark | None = None) -> Any:
         """The recorded outcome of this call; None if the journal has none yet."""

@@ -108,7 +108,8 @@ async def connect_agents(
     cache = MemoryCache()
     sessions: dict[str, Mapping[str, Any]] = {}
     try:
-        async with MemoryRuns(Interpreter(Tools(caller, cache)).run) as runs:
+        tools = Tools(caller, cache, artifacts=artifacts, open_sessions=lambda: runs.open_sessions())
+        async with MemoryRuns(Interpreter(tools).run) as runs:
             hub = hub_agent(
                 MeshView(directory=directory, lookup=lookup, search=search, caller=caller, track=track),
                 Workflows(

@@ -20,7 +20,7 @@ import orjson
 from retinue.approvals.records import MemoryApprovals
 from retinue.core.errors import RetinueError, RunConflictError, UnknownRunError, UnknownStepError
 from retinue.core.json_values import copy_json
-from retinue.testing.memory_context import EventLog, MemoryContext, Run, Services
+from retinue.testing.memory_context import PATCHED, EventLog, MemoryContext, Run, Services
 from retinue.workflows.runs.hosting import HostedWorkflow
 from retinue.workflows.runs.ports import Accept, Body
 from retinue.workflows.runs.records import (
@@ -36,6 +36,7 @@ from retinue.workflows.runs.records import (
     read_json,
 )
 from retinue.workflows.runs.replay_rules import MAX_RUN_BYTES
+from retinue.workflows.sessions import MemorySessions
 
 KEPT_RUNS = 1_000
 """How many ended runs stay readable."""
@@ -80,6 +81,7 @@ class MemoryRuns:
         self._body = body
         self._hosted = tuple(hosted)
         self._approvals = MemoryApprovals(clock)
+        self._sessions = MemorySessions()
         self._interrupts = interrupts
         self._kept = kept
         self._run_bytes = run_bytes
@@ -145,7 +147,8 @@ class MemoryRuns:
     async def fork(self, run_id: str, *, from_step: str, new_run_id: str) -> RunRecord:
         old = self._find(run_id)
         entries = [(n, entry) for n, entry in enumerate(old.journal) if entry is not None]
-        kept = next((n for n, entry in entries if _is_within(entry.path, from_step)), None)
+        steps = [(n, entry.path) for n, entry in entries if entry.kind != PATCHED]
+        kept = next((n for n, path in steps if _is_within(path, from_step)), None)
         if kept is None:
             raise UnknownStepError(from_step, known=_list_steps(old))
         if new_run_id in self._runs:
@@ -184,6 +187,9 @@ class MemoryRuns:
 
     async def open_approvals(self) -> MemoryApprovals:
         return self._approvals
+
+    async def open_sessions(self) -> MemorySessions:
+        return self._sessions
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         return tuple(_iterate_records(self._find(run_id)))
@@ -361,5 +367,5 @@ def _is_within(path: str, step: str) -> bool:
 
 
 def _list_steps(run: Run) -> tuple[str, ...]:
-    paths = [entry.path for entry in run.journal if entry is not None]
+    paths = [entry.path for entry in run.journal if entry is not None and entry.kind != PATCHED]
     return tuple(dict.fromkeys(re.split(r"[/@.#]", path)[0] for path in paths))

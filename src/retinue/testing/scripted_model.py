@@ -14,6 +14,7 @@ import asyncio
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,14 @@ from retinue.thinking.completion import (
     ToolMessage,
     UserMessage,
 )
+from retinue.thinking.condensing import CONDENSE
 
 PROVIDER = "scripted"
+NOTES = "These are the notes up to turn"
+"""The summary of older turns that a loop asks for begins so; the number of the turn follows."""
+
+_TURN_OF_NOTES = re.compile(re.escape(NOTES) + r" (\d+)")
+
 _MARK = "script"
 """The member of a reply's history that says which turn it was."""
 
@@ -154,6 +161,7 @@ class ScriptedReplies:
         self._scripts = scripts
         self._log = log
         self._attempts: dict[bytes, int] = {}
+        self._places: dict[str, int] = {}
 
     async def complete(
         self, prompt: ModelPrompt, on_text: OnText, on_usage: OnUsage = ignore_usage
@@ -161,6 +169,8 @@ class ScriptedReplies:
         request = prompt.conversation or _ask(prompt)
         if prompt.conversation is not None:
             self.requests.append(request)
+        if request.system == CONDENSE:
+            return self._condense(prompt, request)
         number, place = self._find_place(request)
         digest = orjson.dumps(request.to_json())
         self._attempts[digest] = attempt = self._attempts.get(digest, 0) + 1
@@ -180,6 +190,18 @@ class ScriptedReplies:
         completion = reply if prompt.conversation is not None else None
         return ModelReply(reply.text, usage, reply.model, reply.finish == "length", completion)
 
+    def _condense(self, prompt: ModelPrompt, request: CompletionRequest) -> ModelReply:
+        """The reply to a request for a summary, which is no turn of a script.
+
+        It tells the turn that comes next, because all replies of the conversation may be condensed.
+        """
+        text = _text_of(request.messages[0])
+        place = max((place for begin, place in self._places.items() if begin in text), default=0)
+        notes = f"{NOTES} {place}."
+        usage = Usage(prompt.most_tokens * 3 // 4, len(notes) // 4)
+        reply = CompletionReply(notes, (), "stop", self._spec.asks_model, PROVIDER)
+        return ModelReply(notes, usage, reply.model, False, reply)
+
     def _find_place(self, request: CompletionRequest) -> tuple[int, int]:
         """The number of the script, and the number of the turn in it."""
         first = next(message for message in request.messages if isinstance(message, UserMessage))
@@ -190,7 +212,12 @@ class ScriptedReplies:
         replies = [message.reply for message in request.messages if isinstance(message, AssistantMessage)]
         marks = [reply.history.get(_MARK) for reply in replies if isinstance(reply.history, Mapping)]
         places = [mark[1] for mark in marks if isinstance(mark, list) and mark[0] == number]
-        return number, max(places) + 1 if places else len(replies)
+        notes = [
+            int(turn) for message in request.messages for turn in _TURN_OF_NOTES.findall(_text_of(message))
+        ]
+        place = max(places) + 1 if places else max(notes, default=len(replies))
+        self._places[_text_of(first)] = place + 1
+        return number, place
 
     def _find_turn(self, request: CompletionRequest, number: int, place: int) -> ModelTurn:
         script = self._scripts[number]
@@ -257,6 +284,12 @@ class ScriptedReplies:
 
     def _problem(self, problem: str, remedy: str) -> InvalidSettingError:
         return InvalidSettingError(f"the script of {self._spec.name}", problem, remedy=remedy)
+
+
+def _text_of(message: Message) -> str:
+    """The text of a message of the user; "" for another one."""
+    content = message.content if isinstance(message, UserMessage) else ()
+    return "\n".join(str(part.value) for part in content if part.kind == "text")
 
 
 def _is_continued(before: Sequence[Any], after: Sequence[Any]) -> bool:

@@ -57,6 +57,7 @@ from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.preflight import KnownSkill, inspect_with_mesh
 from retinue.workflows.runs.ports import Runs
 from retinue.workflows.runs.records import MESH_SCOPES, Origin, RunEvent, RunRecord, StepRecord
+from retinue.workflows.sessions import MemorySessions, SessionStore
 
 SCRIPTED = "scripted-agent"
 """The name of the agent that offers the scripted skills."""
@@ -98,6 +99,7 @@ async def run_workflow(
     approvals: Mapping[str, bool | str] | None = None,
     crash_at_every_step: bool = False,
     artifacts: ArtifactStore | None = None,
+    sessions: SessionStore | None = None,
 ) -> WorkflowRun:
     """Run a workflow to its end; time that it sleeps passes at once.
 
@@ -112,7 +114,8 @@ async def run_workflow(
 
     ``approvals`` answer the questions about calls of a step ``think``, by skill, ``agent/skill`` or glob:
     True, False, or the reason of a no. ``artifacts`` holds the files that agents and steps save; by default
-    it is a `MemoryArtifacts` of this run.
+    it is a `MemoryArtifacts` of this run. ``sessions`` holds the histories of sessions, for runs that go on
+    with the session of another one: `MemorySessions`.
 
     Raises DefinitionError for a faulty definition and for what `retinue run` would refuse,
     InvalidParametersError where the input does not fit, and InvalidSettingError where a step waits for a
@@ -151,7 +154,18 @@ async def run_workflow(
     async def open_approvals() -> ApprovalStore:
         return store
 
-    tools = Tools(caller, clock=clock, open_approvals=open_approvals, artifacts=artifacts)
+    kept = MemorySessions() if sessions is None else sessions
+
+    async def open_sessions() -> SessionStore:
+        return kept
+
+    tools = Tools(
+        caller,
+        clock=clock,
+        open_approvals=open_approvals,
+        artifacts=artifacts,
+        open_sessions=open_sessions,
+    )
     hosted = HostedWorkflows([definition] if isinstance(definition, CodeWorkflow) else [])
     library = Library([_Texts(workflows or {})], code=hosted.list_loaded())
     body = Interpreter(tools, code=CodeBody(hosted, tools, library).run).run
@@ -210,6 +224,7 @@ def _offer(caller: MemoryCaller, agent: Agent, mesh: Sequence[Agent], artifacts:
             roles=roles,
             score=max((scores.get(CAPABILITIES[role], 0.0) for role in roles), default=None),
             described=skill,
+            context_window=record.context_window,
         )
 
 

@@ -27,6 +27,7 @@ from retinue.thinking.limits import LimitName
 from retinue.thinking.plan import ThinkPlan
 from retinue.thinking.prompt_size import MessageSize, estimate_request, measure_message
 from retinue.thinking.results import explain_problems, text_of_value
+from retinue.thinking.session import History
 
 MAX_OBJECTIONS = 2
 """How often an answer that does not fit is told to the model."""
@@ -48,16 +49,29 @@ _LIMITS: Mapping[LimitName, str] = {
 
 @dataclass(slots=True)
 class Conversation:
-    """The messages so far."""
+    """The messages so far; those from ``first`` on came after the prompt."""
 
     plan: ThinkPlan
     messages: list[Message] = field(default_factory=list)
     objections: int = 0
+    first: int = 0
     _rendered: list[dict[str, Any]] = field(default_factory=list)
     _size: MessageSize = field(default_factory=MessageSize)
+    _counted: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
+        self.begin(History.from_json(self.plan.history))
+
+    def begin(self, history: History) -> None:
+        """Begin with what was said before, and the prompt."""
+        self.messages, self._rendered, self._size = [], [], MessageSize()
+        if history.summary:
+            self.say(fence("what was said before, condensed", history.summary))
+        for exchange in history.exchanges:
+            self.say(exchange.prompt)
+            self.add_reply(CompletionReply(exchange.answer, (), "stop", "", ""))
         self.say(self.plan.prompt)
+        self.first = len(self.messages)
 
     @property
     def system(self) -> str:
@@ -86,6 +100,28 @@ class Conversation:
     def estimate(self, tools: Sequence[Tool]) -> int:
         """How many tokens the prompt of the next request has at most, as its model agent reserves them."""
         return estimate_request(self.system, self._size, tools, self.plan.output)
+
+    def count_tokens(self, tools: Sequence[Tool]) -> int:
+        """How many tokens the next prompt has, by what the provider counted of the last one."""
+        estimate = self.estimate(tools)
+        return estimate if self._counted is None else estimate - self._counted[1] + self._counted[0]
+
+    def note_usage(self, usage: Mapping[str, Any] | None, estimate: int) -> None:
+        """Note what the provider counted for a request whose prompt was estimated so.
+
+        A count that the text cannot have is no count: estimates are at most three times too high.
+        """
+        usage = usage or {}
+        counted = usage.get("input_tokens")
+        is_count = isinstance(counted, int) and not usage.get("estimated") and 3 * counted >= estimate
+        self._counted = (counted, estimate) if is_count and isinstance(counted, int) else None
+
+    def condense(self, cut: int, summary: str) -> None:
+        """Put a summary in place of the messages from ``first`` up to ``cut``."""
+        kept = self.messages[: self.first], self.messages[cut:]
+        self.messages, self._rendered, self._size, self._counted = [], [], MessageSize(), None
+        for message in [*kept[0], UserMessage((Part.text(summary),)), *kept[1]]:
+            self._add(message)
 
     def find_problem(self, reply: CompletionReply) -> str | None:
         """Why a final reply is no answer; None for one that is."""

@@ -71,13 +71,13 @@ class Spent:
     time_s: float = 0.0
     microdollars_a_token: float = 0.0
 
-    def with_request(self, usage: Mapping[str, Any] | None) -> Spent:
-        """After a request that reports this usage."""
+    def with_request(self, usage: Mapping[str, Any] | None, *, turns: int = 1) -> Spent:
+        """After a request that reports this usage; one that condenses is no turn."""
         usage = usage or {}
         weight = int(usage.get("input_tokens") or 0) + _ANSWER_PRICE * int(usage.get("output_tokens") or 0)
         cost = to_microdollars(float(usage.get("cost_usd") or 0.0))
         price = max(self.microdollars_a_token, cost / weight if weight else 0.0)
-        return replace(self, turns=self.turns + 1, microdollars_a_token=price)
+        return replace(self, turns=self.turns + turns, microdollars_a_token=price)
 
     def with_higher_price(self) -> Spent:
         """After a request was refused because its share of the money was too small."""
@@ -111,10 +111,28 @@ class Spent:
     def ask_for(self, left: Allowance, prompt_tokens: int, *, is_last: bool = False) -> tuple[int, Allowance]:
         """The longest answer of the next request, and what it may spend with its prompt."""
         answer = max(1, min(ANSWER_TOKENS, _room(left, prompt_tokens, is_last=is_last)))
+        return answer, self.reserve(left, prompt_tokens, answer)
+
+    def reserve(self, left: Allowance, prompt_tokens: int, answer_tokens: int) -> Allowance:
+        """What a request with an answer of at most so many tokens may spend."""
         money = None
         if left.microdollars is not None and self.microdollars_a_token:
-            money = self._cost(prompt_tokens, answer)
-        return answer, Allowance(prompt_tokens + answer, money)
+            money = self._cost(prompt_tokens, answer_tokens)
+        return Allowance(prompt_tokens + answer_tokens, money)
+
+    def may_condense(
+        self, left: Allowance, prompt_tokens: int, answer_tokens: int, later_tokens: int
+    ) -> bool:
+        """Whether a summary fits, and a request and a last one with ``later_tokens`` of prompt after it."""
+        rest = Allowance(
+            None if left.tokens is None else left.tokens - prompt_tokens - answer_tokens,
+            None
+            if left.microdollars is None
+            else left.microdollars - self._cost(prompt_tokens, answer_tokens),
+        )
+        both = self._cost(2 * later_tokens, MIN_ANSWER_TOKENS + LAST_ANSWER_TOKENS)
+        has_money = rest.microdollars is None or rest.microdollars > both
+        return has_money and _room(rest, later_tokens) >= MIN_ANSWER_TOKENS
 
     def may_answer(self, left: Allowance, prompt_tokens: int) -> bool:
         """Whether there is room for a last answer."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from retinue.thinking.condensing import COMPACT_AT
+from retinue.thinking.large_results import KEEP_RESULTS_BYTES
 from retinue.thinking.limits import Limits
 from retinue.thinking.toolbox import SEARCH, PinnedTool
 
@@ -21,7 +23,10 @@ class ThinkPlan:
     chosen, so that another one may take its place; None for one that was named. ``tools`` are the skills that
     are listed from the start; ``patterns`` and ``deny`` decide about those that are found later. ``unlisted``
     = how many named skills are left for the search. ``approve`` names the skills before
-    whose calls a person is asked.
+    whose calls a person is asked. A result with more than ``keep_bytes`` of text is kept as an artifact;
+    older turns are condensed at ``compact_at`` of the model's window.
+    ``session`` is the key of the session that the run goes on with, "" for none; ``history`` is what was said
+    in it before.
     """
 
     version: int
@@ -38,6 +43,10 @@ class ThinkPlan:
     role: str | None = None
     unlisted: int = 0
     approve: tuple[str, ...] = ()
+    keep_bytes: int = KEEP_RESULTS_BYTES
+    compact_at: float = COMPACT_AT
+    session: str = ""
+    history: Mapping[str, Any] | None = None
 
     @property
     def searches(self) -> bool:

@@ -57,6 +57,15 @@ class MessageSize:
     images: int = 0
     messages: int = 0
 
+    @property
+    def tokens(self) -> int:
+        """At most as many tokens as they add."""
+        return (
+            math.ceil(self.size_bytes / BYTES_PER_TOKEN)
+            + self.images * IMAGE_TOKENS
+            + self.messages * MESSAGE_TOKENS
+        )
+
     def __add__(self, other: MessageSize) -> MessageSize:
         return MessageSize(
             self.size_bytes + other.size_bytes, self.images + other.images, self.messages + other.messages

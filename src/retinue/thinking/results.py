@@ -1,7 +1,7 @@
 """The results of calls as the model reads them.
 
 A result is data of an agent, and never an instruction: it stands between marks that it cannot contain,
-without hidden characters. A large one is cut.
+without hidden characters.
 """
 
 from __future__ import annotations
@@ -18,39 +18,7 @@ from retinue.core.parts import find_parts, read_parts, without_bytes
 from retinue.core.remote_faults import describe_for_model
 from retinue.core.text import fence, hide_tokens
 from retinue.thinking.completion import ToolCall, ToolResult
-
-MAX_RESULT_BYTES = 20_000
-"""Of a longer text the model reads the beginning only."""
-
-CUT = "retinue/cut"
-"""The key of the value that is recorded in place of a large one."""
-
-_HEAD_BYTES = 8_000
-
-
-def shorten_result(value: Any) -> Any:
-    """The value as the run records it: a large one as its beginning, with its size and shape.
-
-    Images and files are no text: their own limit holds.
-    """
-    if find_parts(value):
-        return value
-    text = text_of_value(value)
-    size = len(text.encode("utf-8", "surrogatepass"))
-    if size <= MAX_RESULT_BYTES:
-        return value
-    head = text.encode("utf-8", "surrogatepass")[:_HEAD_BYTES].decode("utf-8", "ignore")
-    return {CUT: {"size_bytes": size, "shape": describe_shape(value), "head": head}}
-
-
-def describe_shape(value: Any) -> str:
-    """The outermost form of a value in a few words."""
-    if isinstance(value, Mapping):
-        keys = ", ".join(list(map(str, value))[:20])
-        return f"an object with the keys {keys}{', …' if len(value) > 20 else ''}"
-    if isinstance(value, list):
-        return f"a list of {len(value):,} items"
-    return f"a text of {len(value):,} characters" if isinstance(value, str) else "a value"
+from retinue.thinking.large_results import write_cut
 
 
 def text_of_value(value: Any) -> str:
@@ -67,7 +35,7 @@ def render_result(
     """
     held = find_parts(value)
     parts = [*held, *read_parts(None, list(beside))]
-    text = _write_cut(value) or text_of_value(without_bytes(value))
+    text = write_cut(value) or text_of_value(without_bytes(value))
     unseen = [part for part in parts if part.kind not in ("image", "text") and part not in held]
     if unseen:
         text += f"\n(beside it: {', '.join(f'{part.kind} {part.mime}' for part in unseen)}, not shown)"
@@ -76,13 +44,9 @@ def render_result(
     return ToolResult(call.id, call.name, (content, *images))
 
 
-def _write_cut(value: Any) -> str:
-    """The text of a value that was cut; "" for another value."""
-    cut = value.get(CUT) if isinstance(value, Mapping) else None
-    if not isinstance(cut, Mapping):
-        return ""
-    note = f"cut: {cut['size_bytes']:,} bytes in all, {cut['shape']}; only the beginning follows"
-    return f"({note})\n{cut['head']}"
+def text_of_result(result: ToolResult) -> str:
+    """What the model reads of a result."""
+    return "\n".join(str(part.value) for part in result.content if part.kind == "text")
 
 
 def render_fault(call: ToolCall, source: str, fault: Mapping[str, Any]) -> ToolResult:

@@ -19,6 +19,7 @@ import orjson
 from retinue.core.foreign_text import cut_text, strip_hidden
 from retinue.core.text import suggest
 from retinue.thinking.completion import COMPLETE, Tool
+from retinue.thinking.read_tool import READ_RESULT, READ_TOOL, KnownLinks
 
 SEARCH = "search"
 """In a list of tools: the model may find further skills."""
@@ -121,26 +122,54 @@ class PinnedTool:
 
 @dataclass(slots=True)
 class Toolbox:
-    """The tools that the model has now, by the name of their function, in the order in which they came."""
+    """The tools that the model has now, by the name of their function, in the order in which they came.
+
+    ``searches`` = it may find further ones; ``links`` are those of the artifacts that it may read, which it
+    ``reads`` from the first link on.
+    """
 
     searches: bool = False
+    links: KnownLinks = field(default_factory=KnownLinks)
+    reads: bool = False
     _tools: dict[str, PinnedTool] = field(default_factory=dict)
+    _listed: list[Tool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # the search comes first, because others follow later
+        if self.searches:
+            self._listed.append(FIND_TOOL)
 
     def __len__(self) -> int:
         return len(self._tools)
 
     def copy(self) -> Toolbox:
         """A toolbox with the same tools, to which others can be added."""
-        return Toolbox(self.searches, dict(self._tools))
+        box = Toolbox(self.searches, self.links, self.reads)
+        box.add(self._tools.values())
+        return box
 
     def add(self, tools: Iterable[PinnedTool]) -> None:
         """Add tools behind the others."""
         for tool in tools:
+            if tool.name not in self._tools:
+                self._listed.append(tool.tool)
             self._tools[tool.name] = tool
+
+    def note_links(self, text: str) -> None:
+        """Let the model read the artifacts whose links are in a text that it reads."""
+        self.links.note(text)
+        if self.links and not self.reads:
+            self.reads = True
+            self._listed.append(READ_TOOL)
 
     def find(self, name: str) -> PinnedTool | None:
         """The tool with this function; None for an unknown one."""
         return self._tools.get(name)
+
+    def find_own(self, name: str) -> Tool | None:
+        """The tool of the loop itself with this name, if the model has it."""
+        own = {FIND_SKILLS: FIND_TOOL} if self.searches else {}
+        return (own | ({READ_RESULT: READ_TOOL} if self.reads else {})).get(name)
 
     def find_skill(self, agent: str, skill: str, version: str | None, digest: str) -> PinnedTool | None:
         """The tool that is pinned to this skill of this agent in this form."""
@@ -157,12 +186,12 @@ class Toolbox:
     @property
     def names(self) -> list[str]:
         """The names of all functions."""
-        return [*self._tools, *([FIND_SKILLS] if self.searches else [])]
+        own = [FIND_SKILLS] * self.searches + [READ_RESULT] * self.reads
+        return [*self._tools, *own]
 
     def list_tools(self) -> tuple[Tool, ...]:
-        """The functions as the model sees them; the search comes first, because others follow later."""
-        first = (FIND_TOOL,) if self.searches else ()
-        return (*first, *(tool.tool for tool in self._tools.values()))
+        """The functions as the model sees them, in the order in which they came."""
+        return tuple(self._listed)
 
 
 FIND_TOOL = Tool(

@@ -29,6 +29,7 @@ class Choice:
     place in the directory of the process that chose it, None in the runs of earlier releases; ``warning`` is
     what callers of a deprecated version are told. ``keeps_keys`` = the agent answers a repeated idempotency
     key with its first outcome; ``is_repeatable`` = the skill may be executed twice, as its author says.
+    ``context_window`` = how many tokens a model agent reads at once.
     """
 
     agent: str
@@ -43,6 +44,7 @@ class Choice:
     listing: ListingKey | None = None
     keeps_keys: bool = True
     is_repeatable: bool = False
+    context_window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

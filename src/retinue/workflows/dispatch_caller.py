@@ -51,6 +51,7 @@ from retinue.mesh.guard.trace_guard import OutgoingCall, new_trace, next_hop
 from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access, AgentView, is_seen, may_call, may_send
 from retinue.mesh.search.ranking import SkillSearch
+from retinue.thinking.condensing import is_condensing
 from retinue.thinking.toolbox import is_glob, split_pattern
 from retinue.workflows.caller import Choice, SkillOffer, Wanted
 from retinue.workflows.run_progress import RunProgress
@@ -144,6 +145,7 @@ def _make_choice(name: str, candidate: Candidate, skill_id: str, listing: Listin
         listing=candidate.id,
         keeps_keys=listing is not None and listing.keeps_keys,
         is_repeatable=skill is not None and skill.is_repeatable,
+        context_window=None if listing is None else listing.record.context_window,
     )
 
 
@@ -379,7 +381,8 @@ class DispatchCaller:
         self._limits.steps_in_flight += 1
         try:
             with OutgoingCall(outgoing, guard=self._guard):
-                channel = self._progress.open_channel(run_id, path) if self._progress.watched else _CHANNEL
+                is_shown = self._progress.watched and not is_condensing(path)
+                channel = self._progress.open_channel(run_id, path) if is_shown else _CHANNEL
                 return await self._calls.dispatch(call, channel)
         finally:
             self._limits.steps_in_flight -= 1

@@ -14,7 +14,7 @@ from retinue.core.trust import Trust
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.versions import version_preference
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import AgentView, is_seen, may_call
+from retinue.mesh.permissions import AgentView, is_listed, is_seen, may_call
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.thinking.toolbox import matches
 from retinue.workflows.caller import Choice, SkillOffer
@@ -71,7 +71,8 @@ class SkillOffers:
                 if seen % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)
                 if entry.enabled and is_seen(view, entry.name) and self._directory.represents_agent(entry):
-                    skills += self._match(entry, pattern, scopes)
+                    matching = self._match(entry, pattern, scopes)
+                    skills += [one for one in matching if is_listed(view, one.entry, one.skill)]
                 if len(skills) >= limit:
                     return skills[:limit]
         return skills
@@ -113,7 +114,8 @@ class SkillOffers:
         # of equal hits the version that a call without a range gets is first
         hits = sorted(found.hits, key=lambda hit: version_preference(hit.entry), reverse=True)
         hits.sort(key=lambda hit: (hit.entry.deprecated, -round(hit.score, 9)))
-        return [one for hit in hits for one in self._open_skills(hit.entry, [hit.skill.id], scopes)]
+        offers = [one for hit in hits for one in self._open_skills(hit.entry, [hit.skill.id], scopes)]
+        return [one for one in offers if is_listed(view, one.entry, one.skill)]
 
     def _is_offered(self, entry: Entry) -> bool:
         return entry.enabled and entry.trust <= TRUSTED and self._directory.represents_agent(entry)

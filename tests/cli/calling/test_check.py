@@ -6,6 +6,7 @@ from pathlib import Path
 
 import orjson
 
+from retinue.flows.source_digest import digest_source
 from tests.cli.conftest import Retinue
 
 FAULTY = """\
@@ -95,5 +96,5 @@ def test_a_warning_of_a_workflow_in_python_names_line_and_remedy_and_is_no_fault
     assert checked.stdout.splitlines() == [
         "stamping.py:8:12: warning: time.time() reads the clock, which differs each time "
         "the function is begun — use await run.now()",
-        "stamping.py: ok",
+        f"stamping.py: ok ({digest_source(FLOWS)})",
     ]

@@ -19,7 +19,9 @@ from retinue.cli.chat.turn import TurnEnd, Turns
 from retinue.cli.program import program
 from retinue.client.hub_choice import choose_known
 from retinue.client.hub_skills import HubSkills
-from retinue.core.errors import InvalidSettingError, NoModelError, UnknownAgentError
+from retinue.core.errors import InvalidSettingError, NoModelError, StepFailedError, UnknownAgentError
+from retinue.markdown.agent import ThinkingAgent
+from retinue.markdown.definition import parse_agent
 from retinue.runtime.commands.client import open_client
 from retinue.testing import ModelTurn, ScriptedModel
 from tests.system import WAIT_S, System
@@ -80,9 +82,9 @@ class Talk:
         self._screen = screen
 
     @classmethod
-    async def begin(cls, hub: HubSkills) -> Talk:
+    async def begin(cls, hub: HubSkills, name: str | None = None) -> Talk:
         screen = Screen(is_live=True)
-        return cls(Turns(hub, await choose_partner(hub, None), "talk", screen), screen)
+        return cls(Turns(hub, await choose_partner(hub, name), "talk", screen), screen)
 
     async def say(self, prompt: str) -> TurnEnd:
         end = await self._turns.take(prompt)
@@ -144,6 +146,24 @@ async def test_a_cancelled_turn_ends_its_run_and_not_the_conversation(system: Sy
             await city.waits.wait()
             again.cancel()
             assert (await again).status == "cancelled"
+
+
+async def test_a_limited_turn_gives_its_last_answer_and_a_failed_one_its_error(
+    system: System, capsys: Printed
+) -> None:
+    model = ScriptedModel(use("cross", street="High Street"), last="As far as I came.")
+    broken = ScriptedModel(ModelTurn(error="rejected"), name="broken")
+    text = "---\nname: guide\nmodel: scripted\ntools: cross\nretinue: {limits: {turns: 1}}\n---\nYou guide.\n"
+    guide = ThinkingAgent(parse_agent(text, "guide.md"))
+    async with open_hub(system, City().agent, model, broken, guide) as hub:
+        talk = await Talk.begin(hub, "guide")
+        end = await talk.say("Cross")
+        assert (end.status, end.output) == ("limited", "As far as I came.")
+        shown = capsys.readouterr()
+        assert f"retinue resume {end.run} --limit turns=N" in shown.err
+        assert "As far as I came." in shown.out + shown.err
+        with pytest.raises(StepFailedError, match="agent broken"):
+            await (await Talk.begin(hub, "broken")).say("Cross")
 
 
 async def test_without_a_partner_the_remedy_is_named(system: System) -> None:

@@ -53,6 +53,13 @@ def test_nested_and_parallel_steps_can_be_changed_too() -> None:
     assert apply_overrides(DEFINITION) is DEFINITION
 
 
+def test_the_agent_of_a_step_think_is_its_model() -> None:
+    thinking = load_definition("{name: w, steps: [{id: t, think: {prompt: x}}]}")
+    (step,) = apply_overrides(thinking, agents={"t": "claude"}).steps
+    assert step.think is not None
+    assert (step.think.model, step.agent) == ("claude", None)
+
+
 @pytest.mark.parametrize("key", ["exekute", "0", "6", ""])
 def test_an_unknown_key_is_refused_with_the_ids(key: str) -> None:
     with pytest.raises(UnknownStepError) as caught:

@@ -50,3 +50,17 @@ async def test_calls_that_are_taken_together_share_the_reads_and_may_have_gaps()
     missing = [number for number, call in zip(numbers, calls, strict=True) if call is None]
     assert missing == [2, PAGE_CALLS + 5, 2 * PAGE_CALLS + 1, 2 * PAGE_CALLS + 2]
     assert len(journal.reads) == 2
+
+
+async def test_records_of_changes_are_listed_up_to_the_next_other_call() -> None:
+    names = {1: "step", 2: "patched a", 3: "patched b", 5: "other"}
+    calls = [EngineCall(number, name, None, True) for number, name in names.items()]
+
+    async def read(after: int, limit: int) -> list[EngineCall]:
+        return [call for call in calls if call.number > after][:limit]
+
+    recorded = RecordedCalls(read)
+    assert await recorded.list_patches(1) == []
+    assert await recorded.list_patches(2) == ["patched a", "patched b"]
+    assert await recorded.has_more(4), "a call of a group may have no record"
+    assert not await recorded.has_more(6)

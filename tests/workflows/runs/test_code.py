@@ -13,7 +13,7 @@ from retinue.testing.memory_caller import MemoryCaller
 from retinue.workflows.definitions.run_forms import WholeRun, render_form
 from retinue.workflows.interpreter.frame import Tools
 from retinue.workflows.interpreter.step_loop import Interpreter
-from retinue.workflows.runs.ports import Body, Runs
+from retinue.workflows.runs.ports import Body, RunContext, Runs
 from retinue.workflows.runs.records import RunRequest
 from tests.workflows.implementations import Open
 from tests.workflows.runs.effects import started, until
@@ -158,3 +158,138 @@ async def test_a_line_of_the_log_is_stored_once_and_a_rerun_tells_only_what_it_d
         assert (await runs.finish("again")).get() == "again"
         assert await read_log(runs, "again") == ["worked once", "worked twice"]
     assert mesh.begun == {1: 1, 2: 2}
+
+
+class Versions:
+    """The body of runs of a workflow whose code is replaced; each version continues runs of the others."""
+
+    def __init__(self, mesh: Mesh, *functions: CodeWorkflow) -> None:
+        digests = [f"sha256:{function.function.__name__}" for function in functions]
+        self._bodies = {
+            function.function.__name__: mesh.body(_with_code(function, digest, frozenset(digests)))
+            for function, digest in zip(functions, digests, strict=True)
+        }
+        self._flows = {function.function.__name__: function for function in functions}
+        self.current = functions[0].function.__name__
+
+    async def run(self, context: RunContext, request: RunRequest) -> Any:
+        return await self._bodies[self.current](context, request)
+
+    def ask(self, name: str) -> RunRequest:
+        """The request of a run of one version, which is current from now on."""
+        self.current = name
+        return ask_for(_with_code(self._flows[name], f"sha256:{name}", frozenset()))
+
+    async def replace(self, runs: Runs, run_id: str, name: str) -> None:
+        """Let a run go on with another version."""
+        await runs.cancel(run_id)
+        self.current = name
+        await runs.resume(run_id)
+
+
+def _with_code(flow: CodeWorkflow, digest: str, continues: frozenset[str]) -> CodeWorkflow:
+    code = flow.definition.code.model_copy(update={"digest": digest, "function": "versions"})
+    definition = flow.definition.model_copy(update={"code": code})
+    return CodeWorkflow(flow.function, definition, flow.signature, flow.place, continues)
+
+
+@workflow(name="versions")
+async def plain(run: Run) -> None:
+    await run.call("work", n=1)
+    await run.receive("go")
+    await run.call("work", n=2)
+    await run.receive("end")
+
+
+@workflow(name="versions")
+async def patched(run: Run) -> None:
+    for _ in range(2):
+        if await run.patched("early"):
+            await run.call("work", n=10)
+    await run.call("work", n=1)
+    await run.receive("go")
+    if await run.patched("late"):
+        await run.call("work", n=20)
+    await run.call("work", n=2)
+    await run.receive("end")
+
+
+@workflow(name="versions")
+async def changed(run: Run) -> None:
+    for _ in range(2):
+        await run.call("work", n=10)
+    await run.call("work", n=1)
+    await run.receive("go")
+    await run.call("work", n=20)
+    await run.call("work", n=2)
+    await run.receive("end")
+
+
+async def _go_on(runs: Runs, versions: Versions, begun_by: str, *later: str) -> dict[str, Any] | None:
+    """Run one version until it waits, then the others; the fault of the run."""
+    await runs.start(versions.ask(begun_by), run_id=begun_by)
+    await until(runs, begun_by, started("go"))
+    for name in later:
+        await versions.replace(runs, begun_by, name)
+    await runs.signal(begun_by, "go", None)
+    await runs.signal(begun_by, "end", None)
+    fault = (await runs.finish(begun_by)).fault
+    return None if fault is None else {"type": fault.type, **fault.data}
+
+
+async def test_a_run_has_the_changes_of_the_code_that_it_had_not_passed_by(open_runs: Open) -> None:
+    """The answer holds for the whole run, and each replay repeats it."""
+    mesh = Mesh()
+    versions = Versions(mesh, plain, patched, changed)
+    async with open_runs(versions.run) as runs:
+        assert await _go_on(runs, versions, "plain", "patched", "patched") is None
+        assert mesh.begun == {1: 1, 20: 1, 2: 1}
+        mesh.begun.clear()
+        assert await _go_on(runs, versions, "patched", "patched") is None
+        assert mesh.begun == {10: 2, 1: 1, 20: 1, 2: 1}
+        steps = [record.step for record in await runs.list_steps("patched")]
+        assert "early" not in " ".join(steps)
+        await runs.fork("patched", from_step="work-2", new_run_id="fork")
+        await until(runs, "fork", started("go"))
+        await runs.signal("fork", "go", None)
+        await runs.signal("fork", "end", None)
+        assert (await runs.finish("fork")).status == "done"
+
+
+async def test_a_question_that_is_left_out_is_passed_and_a_change_that_is_taken_back_is_refused(
+    open_runs: Open,
+) -> None:
+    mesh = Mesh()
+    versions = Versions(mesh, plain, patched, changed)
+    async with open_runs(versions.run) as runs:
+        assert await _go_on(runs, versions, "patched", "changed") is None
+        assert mesh.begun == {10: 2, 1: 1, 20: 1, 2: 1}
+        refused = await _go_on(runs, versions, "plain", "changed")
+        assert refused is not None
+        assert refused["type"] == "nondeterminism"
+
+
+async def test_a_run_passed_by_a_place_behind_which_any_step_is_recorded(open_runs: Open) -> None:
+    """The first of two steps that were made together had not ended."""
+
+    @workflow(name="versions")
+    async def before(run: Run) -> None:
+        await run.gather(run.step(hang), run.call("work", n=1))
+
+    @workflow(name="versions")
+    async def after(run: Run) -> bool:
+        is_patched = await run.patched("first")
+        await run.gather(run.step(hang), run.call("work", n=1))
+        return is_patched
+
+    async def hang() -> None:
+        if versions.current == "before":
+            await asyncio.Event().wait()
+
+    mesh = Mesh()
+    versions = Versions(mesh, before, after)
+    async with open_runs(versions.run) as runs:
+        await runs.start(versions.ask("before"), run_id="r")
+        await until(runs, "r", lambda event: event.kind == "step_finished" and event.step == "work")
+        await versions.replace(runs, "r", "after")
+        assert (await runs.finish("r")).get() is False

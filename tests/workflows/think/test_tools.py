@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from retinue import Agent, Answer, Context, LimitedError, NotAllowedError, Part
+from retinue import Agent, Context, LimitedError, NotAllowedError, Part
 from retinue.testing import WorkflowRun, run_workflow
 from retinue.thinking.completion import CompletionReply, CompletionRequest
 from tests.requirements import requirement
@@ -262,21 +262,6 @@ async def test_an_image_reaches_the_model_as_an_image() -> None:
     await run_script(model, agent, tools=["camera/*"])
     (result,) = model.requests[-1].messages[-1].to_json()["results"]
     assert [part["type"] for part in result["content"]] == ["text", "image"]
-
-
-async def test_a_result_of_20_megabytes_is_cut_in_the_run_and_for_the_model() -> None:
-    agent = Agent("dump", version="1.0.0")
-
-    @agent.skill
-    async def everything() -> Answer:
-        """Gives everything."""
-        return Answer("x" * 20_000_000)
-
-    model = ScriptedModel(use(("dump__everything", {})), say("ok"))
-    run = await run_script(model, agent, tools=["dump/*"])
-    assert "cut: 20,000,000 bytes in all, a text of 20,000,000 characters" in model.list_results()[0]
-    assert max(len(str(step.outcome.value)) for step in run.steps) < 20_000
-    assert run.get() == "ok"
 
 
 async def test_no_more_calls_than_parallel_are_made_at_once() -> None:

@@ -19,6 +19,7 @@ from retinue.a2a.codec.requests import IncomingMessage
 from retinue.core.call import Part
 from retinue.core.parts import is_made_of_parts
 from retinue.core.record import Skill
+from retinue.core.session_field import fill_session
 from retinue.mesh.schema.text_place import find_text_place, is_string
 
 SKILL_KEY = "skill"
@@ -40,13 +41,14 @@ class Named:
     """The skill that a message names, and its arguments.
 
     ``arguments`` None = none were given as data; ``text`` then stands for them. ``files`` are the parts
-    with bytes or a url.
+    with bytes or a url, ``context`` is the conversation of the message.
     """
 
     skill: str | None
     arguments: Any
     text: str | None
     files: tuple[Mapping[str, Any], ...] = ()
+    context: str | None = None
 
 
 def find_envelope(message: IncomingMessage) -> dict[str, Any] | None:
@@ -78,7 +80,7 @@ def read_named(message: IncomingMessage, metadata: Mapping[str, Any]) -> Named:
             arguments = data
     texts = [part["text"] for part in message.parts if "text" in part]
     files = tuple(part for part in message.parts if "raw" in part or "url" in part)
-    return Named(skill, arguments, "\n".join(texts) if texts else None, files)
+    return Named(skill, arguments, "\n".join(texts) if texts else None, files, message.context_id)
 
 
 _NAMING = frozenset({SKILL_KEY, ARGUMENTS_KEY})
@@ -103,9 +105,14 @@ def choose_skill(named: Named, skills: Sequence[Skill]) -> str:
 def make_arguments(named: Named, skill: Skill | None) -> Any:
     """The arguments of the call; ``skill`` None = not known here, the dispatch finds it.
 
-    Raises A2aError where text has no place in the skill's schema.
+    The context of the message is the session of a skill that takes one. Raises A2aError where text has no
+    place in the skill's schema.
     """
     schema = skill.input_schema if skill is not None else None
+    return fill_session(_read_arguments(named, skill, schema), schema, named.context)
+
+
+def _read_arguments(named: Named, skill: Skill | None, schema: Mapping[str, Any] | None) -> Any:
     given = named.arguments
     if named.files:
         given = _with_files(named, schema)
@@ -151,6 +158,28 @@ def read_answer(message: IncomingMessage, schema: Mapping[str, Any]) -> Any:
     properties = schema.get("properties", {})
     names = list(schema.get("required", ())) or list(properties)
     return {names[0]: _value_of(text, properties.get(names[0], {}))} if len(names) == 1 else {}
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalVerdict:
+    """The answer to a call that waits for approval, ``yes`` or ``no``, with a reason."""
+
+    word: str
+    comment: str
+
+
+def read_verdict(message: IncomingMessage) -> ApprovalVerdict | None:
+    """A yes or no: data ``{"verdict": …, "comment": …}``, or a text such as "no, it is too late".
+
+    None for any other message.
+    """
+    named = read_named(message, {})
+    answer = named.arguments if isinstance(named.arguments, Mapping) else {}
+    word, comment = str(answer.get("verdict", "")), str(answer.get("comment", ""))
+    if named.text:
+        word, _, comment = named.text.strip().replace(",", " ").partition(" ")
+    word = word.lower().rstrip(".!")
+    return ApprovalVerdict(word, comment.strip()) if word in ("yes", "no") else None
 
 
 def render_result(value: Any, parts: Iterable[Part]) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -47,6 +48,7 @@ from retinue.core.errors import (
     UnknownSkillError,
 )
 from retinue.core.remote_faults import describe_for_model
+from retinue.mesh.channel import NullChannel
 from retinue.mesh.dispatch import Calls
 from retinue.mesh.first_answers import FirstAnswers, digest_content
 from retinue.web.codec.trace import CALLS_USED_KEY, USAGE_KEY, WARNINGS_KEY
@@ -62,6 +64,9 @@ ERROR_KEY = "error"
 """Key in the metadata of the last message of a failed task: code, type and remedy of the error."""
 
 _ENDPOINT = "a2a"
+_APPROVES = "approves"
+_ANSWER_APPROVAL = "answer_approval"
+"""The scope, and the skill of the hub, with which a person answers a call that waits for approval."""
 _A2A_STATES: Mapping[str, State] = {"failed": FAILED, "canceled": "TASK_STATE_CANCELED"}
 
 Envelopes = Callable[[dict[str, Any], RequestIdentity, TraceContext | None], Awaitable[dict[str, Any]]]
@@ -213,10 +218,13 @@ class A2aService:
             run = await self._continue(waiting, request, caller, follow=follow)
             self._first.put(key, content, run)
         else:
+            # the context of a new conversation is known before its first call, which begins a session
+            message = replace(message, context_id=message.context_id or str(uuid.uuid4()))
+            request = replace(request, message=message)
             asked = await self._read_call(request, caller)
             if request.push is not None:
                 self.tasks.check_push(request.push)
-            task = new_task(str(uuid.uuid4()), message.context_id or str(uuid.uuid4()), message.json)
+            task = new_task(str(uuid.uuid4()), message.context_id or "", message.json)
             run = self.tasks.add(task, caller, request.push)
             self._first.put(key, content, run)
             if follow:
@@ -239,9 +247,29 @@ class A2aService:
             await self.tasks.set_push(run.id, request.push, caller)
         if follow:
             run.first_follower = run.follow()
-        run.answer(message)
+        if not await self._approve(run, message, caller):
+            run.answer(message)
         await self._wait_a_moment(run, lambda: run.is_settled)
         return run
+
+    async def _approve(self, run: TaskRun, message: IncomingMessage, caller: Sender) -> bool:
+        """Answer the approval that a task waits for, if its client may; whether the message did that."""
+        approval, principal = run.open_approval, caller.identity.principal
+        verdict = None if approval is None else codec.read_verdict(message)
+        if approval is None or verdict is None or _APPROVES not in principal.scopes:
+            return False
+        call = Call(
+            id=new_id(),
+            skill=_ANSWER_APPROVAL,
+            arguments={"approval": approval, "verdict": verdict.word, "comment": verdict.comment},
+            principal=principal,
+            endpoint=_ENDPOINT,
+            trace=caller.trace,
+        )
+        outcome = await self._calls.dispatch(call, NullChannel())
+        if outcome.error is None:
+            run.end_approval(approval)
+        return outcome.error is None
 
     async def _find_named(self, message: IncomingMessage, caller: Sender) -> TaskRun:
         """The running task that a message names; raises A2aError."""

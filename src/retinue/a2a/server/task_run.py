@@ -30,6 +30,7 @@ from retinue.a2a.codec.tasks import (
     set_status,
     state_of,
 )
+from retinue.core.approval_lines import read_approval_line
 from retinue.core.call import TextPiece
 from retinue.core.errors import BusyError, CannotAskError, InputRequiredError
 from retinue.mesh.channel import Capability, LogLevel, Root
@@ -44,6 +45,7 @@ MAX_QUESTIONS = 50
 MAX_BEHIND = 1000
 """Events that a follower may be behind; a slower one is cut off, and can subscribe again."""
 
+APPROVAL_KEY = "approval"
 SCHEMA_KEY = "schema"
 PROGRESS_KEY = "progress"
 LOG_KEY = "log"
@@ -61,6 +63,14 @@ class _Question:
     schema: Mapping[str, Any] | None
     metadata: Mapping[str, Any]
     answer: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A call of the task that waits for a person who may approve it; ``text`` says how to answer."""
+
+    approval: str
+    text: str
 
 
 @dataclass(slots=True)
@@ -110,6 +120,7 @@ class TaskRun:
         self._check_asking = check_asking
         self._followers: list[Follower] = []
         self._questions: deque[_Question] = deque()
+        self._held: dict[str, _Held] = {}
         self._news = asyncio.Event()
 
     @property
@@ -129,6 +140,19 @@ class TaskRun:
     def is_asking(self) -> bool:
         """Whether a question of a call is open."""
         return any(question.schema is not None for question in self._questions)
+
+    @property
+    def open_approval(self) -> str | None:
+        """The approval that the task waits for; None for none."""
+        return next((held.approval for held in self._held.values()), None)
+
+    def end_approval(self, approval: str) -> None:
+        """The approval was answered: the task goes on, unless another one is open."""
+        self._held = {step: held for step, held in self._held.items() if held.approval != approval}
+        if self._held:
+            self._show_held(next(iter(self._held.values())))
+        else:
+            self._publish(set_status(self.task, WORKING))
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition that changes with an event."""
@@ -153,8 +177,20 @@ class TaskRun:
         self._end_followers()
 
     def report(self, text: str, metadata: Mapping[str, Any]) -> None:
-        """Tell the followers of progress, or a log line."""
-        if not self.is_settled:
+        """Tell the followers of progress, or a log line.
+
+        While a call waits for a person to approve it, the task is in the state input-required.
+        """
+        line = read_approval_line(text)
+        if line is not None and line.approval is not None and not self.has_ended:
+            self._held[line.step] = _Held(line.approval, text)
+            self._show_held(self._held[line.step])
+        elif line is not None and self._held.pop(line.step, None) is not None and not self.has_ended:
+            if self._held:
+                self._show_held(next(iter(self._held.values())))
+            elif not self._questions:
+                self._publish(set_status(self.task, WORKING, agent_message([{"text": text}], self.task)))
+        elif not self.is_settled:
             message = agent_message([{"text": text}], self.task) if text else None
             self._publish(set_status(self.task, WORKING, message, metadata))
 
@@ -195,6 +231,10 @@ class TaskRun:
         if self.has_ended:
             raise unsupported_operation(f"task {self.id} has ended; send a message without taskId")
         waiting = [question for question in self._questions if not question.answer.done()]
+        if not waiting and self._held:
+            add_message(self.task, message.json)
+            self._show_held(next(iter(self._held.values())), "This answer does not count. ")
+            return
         if not waiting:
             raise unsupported_operation(
                 f"task {self.id} is working and asks nothing; follow it with SubscribeToTask"
@@ -234,6 +274,11 @@ class TaskRun:
         self.end(CANCELED, "canceled by the client")
         if self.runner is not None:
             self.runner.cancel()
+
+    def _show_held(self, held: _Held, before: str = "") -> None:
+        message = agent_message([{"text": before + held.text}], self.task, {APPROVAL_KEY: held.approval})
+        add_message(self.task, message)
+        self._publish(set_status(self.task, INPUT_REQUIRED, message))
 
     def _show_question(self, text: str | None = None) -> None:
         question = self._questions[0]

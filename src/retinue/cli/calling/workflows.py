@@ -125,7 +125,8 @@ def _inspect_code(file: str, row: Json) -> Json:
         for hint in find_hints(workflow)
     ]
     name = ", ".join(workflow.name for workflow in hosted)
-    return row | {"valid": True, "name": name, "warnings": warnings}
+    digest = hosted[0].place.digest if hosted else None
+    return row | {"valid": True, "name": name, "digest": digest, "warnings": warnings}
 
 
 def _render(fault: DefinitionError) -> Json:
@@ -184,4 +185,4 @@ def _draw(row: Json) -> Iterator[str]:
         text = f"warning: {clean(warning['message'])}{render_remedy(warning)}"
         yield f"{render_place(row['file'], warning)}: {text}"
     if row["valid"]:
-        yield f"{row['file']}: ok"
+        yield f"{row['file']}: ok{f' ({digest})' if (digest := row.get('digest')) else ''}"

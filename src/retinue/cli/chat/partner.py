@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from retinue.core.errors import InvalidSettingError, NoModelError
@@ -19,6 +19,9 @@ _ROLE = "execute"
 _MARKDOWN = "io.retinue.markdown"
 """The annotation of the card of an agent in Markdown."""
 
+_THINK, _STEP = "think", "answer"
+"""The built-in workflow, and its step whose model is replaced."""
+
 _ARGUMENTS = ("prompt", "run", "session")
 
 
@@ -26,19 +29,33 @@ _ARGUMENTS = ("prompt", "run", "session")
 class Partner:
     """Who answers: a turn calls ``skill`` of ``agent`` with the prompt, a run id and a session.
 
-    ``title`` says it to people. ``more`` are further arguments. ``remembers`` = the skill takes a session.
+    ``title`` says it to people. ``remembers`` = the skill takes a session. A ``model`` is called by
+    ``orchestrate``, or if it ``thinks`` by the workflow of this name.
     """
 
     title: str
     agent: str
     skill: str
-    more: Mapping[str, Any] = field(default_factory=dict)
     remembers: bool = True
+    model: str | None = None
+    thinks: bool = False
 
     def write_arguments(self, prompt: str, run: str, session: str) -> Json:
         """The arguments of the call of one turn."""
-        arguments = {"prompt": prompt, "run": run, **self.more}
+        if self.thinks:
+            given = {"prompt": prompt, "session": session}
+            overrides = {"agents": {_STEP: self.model}}
+            return {"workflow": _THINK, "input": given, "overrides": overrides, "run": run}
+        arguments: Json = {"prompt": prompt, "run": run}
+        if self.model is not None:
+            arguments["preferences"] = {"workflow": "direct", "agent": self.model, "cache": False}
         return {**arguments, "session": session} if self.remembers else arguments
+
+    def read_answer(self, value: Any) -> Any:
+        """The answer in the value of the call."""
+        if self.thinks:
+            return value["output"]["output"]
+        return value if self.model is None else value["output"]
 
 
 async def choose_partner(hub: HubSkills, name: str | None) -> Partner:
@@ -81,8 +98,8 @@ async def _choose_model(hub: HubSkills) -> Partner:
 def _use_model(name: str, skills: list[str]) -> Partner:
     thinks = _COMPLETE in skills
     title = f"{name}, which uses the skills of the mesh" if thinks else f"{name}, which takes no tools"
-    preferences = {"workflow": "think" if thinks else "direct", "agent": name, "cache": False}
-    return Partner(title, HUB_NAME, "orchestrate", {"preferences": preferences})
+    skill = "orchestrate_workflow" if thinks else "orchestrate"
+    return Partner(title, HUB_NAME, skill, model=name, thinks=thinks)
 
 
 def _is_model(card: Mapping[str, Any]) -> bool:

@@ -100,7 +100,7 @@ class Turns:
             for task in (calling, watching):
                 task.cancel()
             await asyncio.gather(calling, watching, return_exceptions=True)
-        return _read_end(run, outcome, self._partner.skill, time.monotonic() - began)
+        return _read_end(run, outcome, self._partner, time.monotonic() - began)
 
     async def _call(self, prompt: str, run: str) -> Outcome:
         arguments = self._partner.write_arguments(prompt, run, self._session)
@@ -189,13 +189,10 @@ def describe_wait(run: str, facts: Mapping[str, Any]) -> str:
     return f"{asked} — answer: retinue signal {run} {facts['topic']} VALUE"
 
 
-def _read_end(run: str, outcome: Outcome, skill: str, duration_s: float) -> TurnEnd:
+def _read_end(run: str, outcome: Outcome, partner: Partner, duration_s: float) -> TurnEnd:
     """The end of a turn by the outcome of its call; raises its error."""
     if outcome.error is None:
-        output = outcome.value
-        if skill == "orchestrate":
-            output = outcome.value["output"]
-        return TurnEnd(run, "done", output, outcome.usage, duration_s)
+        return TurnEnd(run, "done", partner.read_answer(outcome.value), outcome.usage, duration_s)
     error = rebuild_error(outcome.error)
     limited = _find_limit(error)
     if limited is None:

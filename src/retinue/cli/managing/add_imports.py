@@ -51,7 +51,8 @@ def import_() -> None:
     """Import an MCP server, an HTTP API or an A2A agent.
 
     The hub runs the server, and its tools become skills. mcp-server imports one by its command or URL,
-    openapi an HTTP API by its document, a2a an agent by the URL of its A2A card. claude, claude-desktop,
+    openapi an HTTP API by its document, a2a an agent by the URL of its A2A card, claude-agents agents in
+    Markdown of .claude/agents. claude, claude-desktop,
     cursor, vscode, gemini, codex and zed list the servers in the configuration of that client, and import
     those that are named, or --all.
     """
@@ -207,6 +208,21 @@ def a2a(
         pairs["Authorization"] = f"Bearer ${{{token_env}}}"
     fields = {"a2a": url, "headers": pairs, "visibility": "mesh" if private else "exposed"}
     _add({_check_name(name): fields}, replace=replace)
+
+
+@import_.command("claude-agents")
+@click.argument("names", nargs=-1, metavar="[FOLDER] [NAMES]…")
+@click.option("--all", "every", is_flag=True, help="Import every agent.")
+@click.option("--replace", is_flag=True, help="Replace imports of other folders that have the same names.")
+def claude_agents(names: tuple[str, ...], every: bool, replace: bool) -> None:
+    """List the agents in Markdown of .claude/agents, and import those that are named, or --all.
+
+    FOLDER is a project, or the folder of the files; by default they are those of this project and of your
+    home. The hub serves a copy of each, which follows the file when it is imported again.
+    """
+    from retinue.cli.managing.import_agents import import_agents
+
+    import_agents(names, _list_agents, every=every, replace=replace)
 
 
 def _from_client(client: str) -> click.Command:

@@ -139,10 +139,14 @@ def logout(name: str) -> None:
 @click.argument("name")
 def remove(name: str) -> None:
     """Remove an import; its program is stopped, and a login is ended."""
+    from retinue.runtime.commands import imported_agents
     from retinue.runtime.commands.imports import remove_import
     from retinue.runtime.imports.files import read_imports
 
     session = open_session()
+    if imported_agents.remove(session.state, name):
+        say(f"removed {name}")
+        return
     table = read_imports(session.settings, session.state).get(name)
     remove_import(session.settings, session.state, name)
     if table is not None:
@@ -170,24 +174,26 @@ def _log_out(session: CommandSession, name: str, table: ImportTable) -> bool:
 
 
 def _list(as_json: bool) -> None:
+    from retinue.runtime.commands.imported_agents import list_kept
     from retinue.runtime.imports.files import open_pins, read_imports
     from retinue.storage.state import find_hub_url
 
     session = open_session()
     kept = read_imports(session.settings, session.state)
+    places = {name: describe(table) for name, table in kept.items()} | list_kept(session.state)
     pins = open_pins(session.settings, session.state)
     runs = find_hub_url(session.state) is not None
-    states, left_out = run_command(_read_states(session)) if kept and runs else ({}, {})
+    states, left_out = run_command(_read_states(session)) if places and runs else ({}, {})
     rows: list[dict[str, Any]] = [
         {
             "name": name,
-            "connects_to": describe(table),
+            "connects_to": place,
             "status": states.get(name, ("-", ""))[0],
             "problem": states.get(name, ("-", ""))[1],
             "waiting": list(pins.list_waiting(name)),
             "left_out": left_out.get(name, {}),
         }
-        for name, table in kept.items()
+        for name, place in places.items()
     ]
     if as_json:
         print_json({"imports": rows})

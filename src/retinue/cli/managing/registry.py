@@ -37,11 +37,11 @@ def publish(
     registry: str | None,
     as_json: bool,
 ) -> None:
-    """Publish an agent card or a workflow to a registry.
+    """Publish an agent card, a workflow or an agent in Markdown to a registry.
 
-    TARGET is an agent card (.json), a workflow (.yaml), or an agent: file.py[:name], module:name or
-    agent.json. Files are published byte for byte. Each major version of an agent has a tag of its own, so
-    that versions stay published side by side.
+    TARGET is an agent card (.json), a workflow (.yaml), an agent in Markdown (.md), whose file becomes
+    prompts/NAME, or another agent: file.py[:name], module:name or agent.json. Files are published byte for
+    byte. Each major version of an agent has a tag of its own, so that versions stay published side by side.
     """
     published = run_command(_publish(target, url, registry, weight, tag=tag, repository=repository))
     if published.superseded_by is not None:
@@ -67,11 +67,11 @@ def publish(
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @registry_option(f"{REGISTRY_HELP} REF may name one too.")
 def pull(reference: str, output: str | None, force: bool, registry: str | None) -> None:
-    """Fetch an agent card or a workflow from a registry.
+    """Fetch an agent card, a workflow or an agent in Markdown from a registry.
 
     REF is repository:tag or repository@digest, such as agents/plan:v1; without a tag, the newest version.
-    The content is verified against its digest, a card also against its signature. It is written under its
-    own title.
+    The content is verified against its digest, and that of agents against its signature, too. It is written
+    under its own title.
     """
     from retinue.runtime.commands.publishing import write_content
 
@@ -95,8 +95,8 @@ def pull(reference: str, output: str | None, force: bool, registry: str | None) 
 def forget(name: str, repository: str | None, registry: str | None) -> None:
     """Remove an agent or a workflow from a registry.
 
-    NAME is the agent's name, or workflows/NAME. Removes all tags, and with NAME@TAG only that one; a
-    running agent keeps running. A hub on a KOI network releases the name for other nodes.
+    NAME is the agent's name, workflows/NAME or prompts/NAME. Removes all tags, and with NAME@TAG only that
+    one; a running agent keeps running. A hub on a KOI network releases the name for other nodes.
     """
     place, tags = run_command(_forget(name, repository, registry))
     click.echo(

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -89,7 +90,8 @@ def serve(
 ) -> int:
     """Serve an agent and publish it.
 
-    TARGET is file.py[:name], module:name, an agent.json, an ElizaOS character file or an agent in Markdown.
+    TARGET is file.py[:name], module:name, an agent.json, an ElizaOS character file, an agent in Markdown, or
+    a folder of agents in Markdown. These follow their files while they run; each one has a port of its own.
     With --llm it is a language model: claude, gemini or one that retinue.toml names in [llm.NAME]. The agent
     is published when it is ready and forgotten when it stops (Ctrl-C). To join the hub of another machine,
     set RETINUE_JOIN to the token that "retinue token new --join" prints there, and pass the hub's URL with
@@ -100,6 +102,7 @@ def serve(
         from retinue.runtime.agent_process import ServeOptions, serve_agent
         from retinue.runtime.commands.publishing import check_location
         from retinue.runtime.launch import Address
+        from retinue.runtime.loading.markdown_files import is_folder_of_agents
         from retinue.runtime.loading.reloading import serve_reloading
         from retinue.runtime.loading.targets import Target, load_target
         from retinue.runtime.serving import FIRST_AGENT_PORT, run_loop
@@ -129,6 +132,12 @@ def serve(
 
         return Target(open_model_agent(session.settings, session.state, model), ())
 
+    is_folder = target is not None and is_folder_of_agents(Path(target))
+    if is_folder and (port is not None or advertise is not None or stdio or reloads):
+        raise click.UsageError(
+            "a folder takes no --port, --advertise, --stdio or --reload, because each of its agents has a "
+            "port of its own and follows its file; serve one file with them"
+        )
     if stdio:
         from retinue.mcp.stdio.server_wire import claim_stdio
         from retinue.runtime.stdio.agent import serve_on_stdio
@@ -159,6 +168,11 @@ def serve(
             leave=leave,
         )
 
+    if is_folder:
+        from retinue.runtime.folder_process import serve_folder
+
+        folder = Path(target or "")
+        return run_loop(lambda: serve_folder(folder, options, settings, session.state, click.echo, reread))
     if reloads and target is not None:
         return serve_reloading(target, serve_once, click.echo)
     return serve_once(load())

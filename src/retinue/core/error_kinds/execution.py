@@ -551,7 +551,7 @@ class NondeterminismError(ExecutionError):
         super().__init__(
             f"on replay {place or 'the body'} asks for {asked} {difference}",
             remedy="let the workflow make the same steps again, and read time, random numbers and files in "
-            "steps; a run of older code needs that code",
+            "steps; a run of older code needs that code, or the new steps behind run.patched",
         )
         self.asked = asked
         self.recorded = recorded

@@ -18,7 +18,8 @@ from retinue.core.call import TextPiece
 from retinue.core.json_values import text_of
 from retinue.core.parts import without_bytes
 from retinue.core.usage import sum_usages
-from retinue.thinking.results import CUT
+from retinue.thinking.large_results import CUT
+from retinue.thinking.read_tool import READ_RESULT
 from retinue.thinking.toolbox import FIND_SKILLS
 
 Json = dict[str, Any]
@@ -29,19 +30,17 @@ KIND = "think"
 TURNS = 25
 """Turns of one page."""
 
-MAX_CALLS = 100
+MAX_CALLS = 60
 """Calls of one page."""
 
-PAGE_CHARACTERS = 60_000
+PAGE_CHARACTERS = 30_000
 """Characters of all texts, arguments and results of one page; then they are cut to `LEAST_CHARACTERS`."""
 
 MOST_CHARACTERS = 5_000
 LEAST_CHARACTERS = 80
 
-_READ_RESULT = "read_result"
-"""The tool with which a model reads a result that was kept as an artifact; the loop answers it."""
-
 _TURN = re.compile(r"/turn-(\d+)$")
+_CONDENSED = re.compile(r"/condense-\d+$")
 _ANSWER = re.compile(r"/answer-\d+$")
 _HINT_CHARACTERS = 80
 
@@ -80,8 +79,20 @@ class ShownCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Condensing:
+    """A request for a summary, which stands in place of older messages from then on; ``what`` are they."""
+
+    path: str
+    status: str
+    what: str
+    notes: ShownText | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ShownTurn:
     """A turn; ``is_writing`` = the text is what the model has written of it so far.
+
+    ``condensed`` are the summaries that were made before it.
 
     ``usage`` is what the request used, together with what its calls spent on models. ``more_calls`` = calls
     that the page has no room for. ``extended`` are the limits that were raised after this turn.
@@ -101,6 +112,7 @@ class ShownTurn:
     usage: Mapping[str, Any] = field(default_factory=dict)
     finish: str = ""
     extended: Sequence[Mapping[str, Any]] = ()
+    condensed: Sequence[Condensing] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +133,6 @@ class Conversation:
     limit: Mapping[str, Any] | None
     before: int | None
     after: int | None
-
-    @property
-    def is_writing(self) -> bool:
-        """Whether a request is being answered."""
-        return bool(self.turns) and self.after is None and self.turns[-1].status == "running"
 
     def ends_with(self, output: Any) -> bool:
         """Whether the page shows this output of its run whole, as the text of the last turn."""
@@ -151,17 +158,24 @@ def read_conversation(loop: Json, first: int = 0, writing: Mapping[str, str] | N
     shown = turns[start : start + TURNS]
     room = _Room()
     usage = [usage for turn in turns for usage in _list_usages(turn)]
+    condensed = _list_condensed(loop)
+    usage += [usage for steps in condensed.values() for usage in _list_usages({"steps": steps})]
     error = loop.get("error") or {}
     end = start + TURNS
     is_open = loop.get("status") in ("running", "waiting")
+    # the newest first, because the answer is worth the room
+    read = [
+        replace(
+            _read_turn(turn, loop, room, writing or {}, is_open=is_open and turn is turns[-1]),
+            condensed=[_read_condensing(step, room) for step in condensed.get(turn["step"], ())],
+        )
+        for turn in reversed(shown)
+    ]
     return Conversation(
         path=loop["step"],
         status=str(loop.get("status", "")),
         loop=loop.get("loop") or {},
-        turns=[
-            _read_turn(turn, loop, room, writing or {}, is_open=is_open and turn is turns[-1])
-            for turn in shown
-        ],
+        turns=read[::-1],
         total=len(turns),
         calls=sum(len(_reply_of(_children(turn)).get("calls") or ()) for turn in turns),
         usage=_sum(usage),
@@ -202,6 +216,26 @@ class _Room:
 def _list_turns(loop: Json) -> list[Json]:
     """The turns of a loop that have a request, without places that only have the record of its end."""
     return [step for step in loop.get("steps") or () if _TURN.search(step["step"]) and _has_request(step)]
+
+
+def _list_condensed(loop: Json) -> dict[str, list[Json]]:
+    """The requests for summaries, by the path of the turn that follows them."""
+    condensed: dict[str, list[Json]] = {}
+    waiting: list[Json] = []
+    for step in loop.get("steps") or ():
+        if _CONDENSED.search(step["step"]):
+            waiting.append(step)
+        elif _TURN.search(step["step"]) and _has_request(step):
+            condensed[step["step"]], waiting = waiting, []
+    return condensed
+
+
+def _read_condensing(step: Json, room: _Room) -> Condensing:
+    asked, reply = step.get("input"), step.get("output")
+    facts = asked if isinstance(asked, Mapping) else {}
+    text = reply.get("text") if isinstance(reply, Mapping) else None
+    what = str(facts.get("condenses", "older messages"))
+    return Condensing(step["step"], str(step.get("status", "")), what, room.show(str(text)) if text else None)
 
 
 def _has_request(turn: Json) -> bool:
@@ -288,16 +322,31 @@ def _read_call(
             name,
             str(found.get("status") or "done"),
             path=found["step"],
-            hint=hint[:_HINT_CHARACTERS],
+            hint=hint[: _HINT_CHARACTERS + 1],
             arguments=shown_arguments,
             result=room.show(listed) if hits is not None else None,
             duration_ms=found.get("duration_ms"),
         )
+    if step is None and name == READ_RESULT and (read := steps.get("read")) is not None:
+        parts = (read.get("output") or {}).get("parts", ())
+        part = next((part for part in parts if part.get("call") == call.get("id")), None)
+        if part is not None:
+            problem = part.get("problem")
+            return ShownCall(
+                name,
+                "done" if problem is None else "failed",
+                path=read["step"],
+                hint=hint[: _HINT_CHARACTERS + 1],
+                arguments=shown_arguments,
+                result=room.show(str(part.get("text")), str(part.get("place"))) if problem is None else None,
+                error=None if problem is None else room.show(str(problem)),
+                duration_ms=read.get("duration_ms"),
+            )
     if step is None:
         return ShownCall(
             names.get(name, name),
-            "done" if name == _READ_RESULT else _status_without_step(question),
-            hint=hint[:_HINT_CHARACTERS],
+            _status_without_step(question),
+            hint=hint[: _HINT_CHARACTERS + 1],
             arguments=shown_arguments,
             question=question,
         )
@@ -306,7 +355,7 @@ def _read_call(
         f"{step.get('agent', '')}/{step.get('skill', '')}" if "skill" in step else name,
         str(step.get("status", "")),
         path=step["step"],
-        hint=hint[:_HINT_CHARACTERS],
+        hint=hint[: _HINT_CHARACTERS + 1],
         arguments=shown_arguments,
         result=_show_result(value, room) if "output" in step else None,
         error=None if error is None else room.show(_write_error(error)),

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from retinue.core.approval_lines import render_open, render_over
 from retinue.core.durations import render_elapsed
 from retinue.workflows.definitions.definition import Definition, iterate_steps
 from retinue.workflows.runs.records import RunEvent
@@ -71,9 +72,8 @@ def describe_turn(event: RunEvent) -> str | None:
         return f"{step}: skills are searched for {facts.get('message')}"
     if kind == "wait" and "approval" in facts:
         if begins:
-            asked = f"waits for approval of {facts.get('message')}"
-            return f"{step}: {asked} Answer: retinue approvals approve {facts['approval']}"
-        return f"{step}: {'nobody answered in time' if facts.get('error') else 'answered'}"
+            return render_open(step, str(facts.get("message")), str(facts["approval"]))
+        return render_over(step, is_late=bool(facts.get("error")))
     return None
 
 

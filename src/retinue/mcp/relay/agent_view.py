@@ -11,7 +11,7 @@ from retinue.core.record import AgentRecord, Candidate, Listing, ListingKey, Ski
 from retinue.mcp.codec.tools import safe_names
 from retinue.mcp.relay.response_writer import Final
 from retinue.mesh.dispatch import Lookup
-from retinue.mesh.permissions import AgentView, is_seen
+from retinue.mesh.permissions import AgentView, is_listed, is_seen
 from retinue.web.codec.sse import parse_event, render_event
 
 
@@ -102,13 +102,17 @@ def find_tool(record: AgentRecord, name: str, scopes: frozenset[str]) -> Skill |
     return next((seen[skill_id] for skill_id, alias in safe_names(seen).items() if alias == name), None)
 
 
-def narrow_tools(final: Final, record: AgentRecord, scopes: frozenset[str]) -> Final:
-    """The response to ``tools/list`` without the tools that the card hides from these scopes.
+def narrow_tools(final: Final, listing: Listing, scopes: frozenset[str], view: AgentView | None) -> Final:
+    """The response to ``tools/list`` without the tools that card and policies hide from this caller.
 
     An agent without visibility of its own may list them. A tool that the card lacks stays, because the agent
     may have added it since, and a call finds out.
     """
-    hidden = {skill.id for skill in record.skills if not is_visible(skill.visibility, scopes)}
+    hidden = {
+        skill.id
+        for skill in listing.record.skills
+        if not (is_visible(skill.visibility, scopes) and is_listed(view, listing, skill))
+    }
     if not hidden:
         return final
     document = orjson.loads(parse_event(final.raw).data if final.is_event else final.raw)

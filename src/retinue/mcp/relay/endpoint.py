@@ -156,7 +156,8 @@ class RelayEndpoint:
             if exchange.final is not None and (error is None or error is exchange.fault):
                 final = exchange.final
                 if message.method == "tools/list" and error is None:
-                    final = narrow_tools(final, request.listing.record, request.principal.scopes)
+                    view = self._dispatcher.access.view_of(request.principal)
+                    final = narrow_tools(final, request.listing, request.principal.scopes, view)
                 # a stream of one event costs more than the message in it
                 await writer.finish(final, may_unwrap=is_call)
                 return True

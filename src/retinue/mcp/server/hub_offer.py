@@ -15,7 +15,16 @@ from typing import Literal
 from cachetools import LRUCache
 
 from retinue.core.call import Principal
-from retinue.core.record import AgentRecord, Prompt, Resource, Skill, Visibility, is_visible
+from retinue.core.record import (
+    LOCAL_SOURCE,
+    AgentRecord,
+    Listing,
+    Prompt,
+    Resource,
+    Skill,
+    Visibility,
+    is_visible,
+)
 from retinue.mcp.codec.tools import Names
 from retinue.mcp.server.offer import ServerFacts, ToolCatalog
 from retinue.mcp.server.search_only_catalog import SearchOnlyCatalog, VisibilityKey
@@ -30,7 +39,7 @@ from retinue.mcp.upstream.imports.reads import (
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, AgentView, is_seen
+from retinue.mesh.permissions import Access, AgentView, is_listed, is_seen
 from retinue.mesh.reading import Change, ChangeObserver, Changes
 
 ListingMode = Literal["all", "search", "auto"]
@@ -212,8 +221,11 @@ class HubOffer:
         return fixed or (view.is_many and self._survey(key).tools > TOO_MANY)
 
     def _make(self, key: VisibilityKey, short: bool) -> ToolCatalog:
+        hub = Listing(self._record, LOCAL_SOURCE, self.agent)
         own: Sequence[Skill] = [
-            skill for skill in self._record.skills if self._is_own_seen(skill.visibility, key)
+            skill
+            for skill in self._record.skills
+            if self._is_own_seen(skill.visibility, key) and is_listed(key.view, hub, skill)
         ]
         if self._shape is not None:
             own = self._shape(own, key.scopes, key.view)
@@ -226,7 +238,7 @@ class HubOffer:
             (names[listing.id], skill)
             for listing in self._directory.open_all(entries)
             for skill in listing.record.skills
-            if is_visible(skill.visibility, key.scopes)
+            if is_visible(skill.visibility, key.scopes) and is_listed(key.view, listing, skill)
         ]
         return ToolCatalog([*((None, skill) for skill in own), *others], names=self._names)
 
@@ -240,7 +252,7 @@ class HubOffer:
                 if not any(fnmatchcase(name, glob) for glob in self._listed):
                     continue
                 skill = self._directory.find_skill(entry, skill_id)
-                if skill is not None:
+                if skill is not None and is_listed(key.view, entry, skill):
                     pinned.append((agent, skill))
                 if len(pinned) >= MAX_PINNED:
                     return pinned

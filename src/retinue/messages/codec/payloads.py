@@ -11,6 +11,7 @@ from retinue.core.errors import RetinueError
 from retinue.core.json_values import name_shape
 from retinue.core.record import QUERY_CAPABILITIES, Skill
 from retinue.core.remote_faults import describe_for_model, rebuild_error
+from retinue.core.session_field import fill_session
 from retinue.mesh.asking.query import find_action, fold
 from retinue.messages.codec.envelope import INVALID_PAYLOAD, Envelope, NotUnderstoodError
 from retinue.web.error_table import facts_of, performative_fault
@@ -90,11 +91,11 @@ def choose_skill(task: Task, ontology: str, skills: Sequence[Skill]) -> Skill | 
     return named or (offered[0] if len(offered) == 1 else None)
 
 
-def arguments_of(task: Task, skill: Skill | None) -> dict[str, Any]:
+def arguments_of(task: Task, skill: Skill | None, conversation: str | None = None) -> dict[str, Any]:
     """The skill's arguments: the parameters, and the words of the task where its schema wants them.
 
     ``task_description`` goes to the property of that name, else to ``prompt``, else to the only required
-    text that the parameters leave out.
+    text that the parameters leave out. The ``conversation`` is the session of a skill that takes one.
     """
     arguments = dict(task.parameters or {})
     schema = None if skill is None else skill.input_schema
@@ -108,7 +109,8 @@ def arguments_of(task: Task, skill: Skill | None) -> dict[str, Any]:
         target = _description_target(properties, schema.get("required") if schema else None)
         if target is not None:
             arguments.setdefault(target, task.description)
-    return arguments
+    filled: dict[str, Any] = fill_session(arguments, schema, conversation)
+    return filled
 
 
 def _description_target(properties: Mapping[str, Any], required: Any) -> str | None:

@@ -31,7 +31,13 @@ from retinue.oci.codec.manifest import (
     parse_object,
     render_manifest,
 )
-from retinue.oci.codec.reference import card_repository, default_tag, digest_of, workflow_repository
+from retinue.oci.codec.reference import (
+    card_repository,
+    default_tag,
+    digest_of,
+    prompt_repository,
+    workflow_repository,
+)
 
 CARD_ARTIFACT_TYPE = "application/vnd.a2a.agent.card"
 CARD_MEDIA_TYPE = "application/json"
@@ -43,6 +49,8 @@ INDEX_ARTIFACT_TYPE = "application/vnd.retinue.index"
 WORKFLOW_MEDIA_TYPE = "application/yaml"
 PALLET_WORKFLOW_TYPE = "application/vnd.pallet.workflow.v1+yaml"
 WORKFLOW_MEDIA_TYPES = frozenset({WORKFLOW_MEDIA_TYPE, PALLET_WORKFLOW_TYPE})
+PROMPT_ARTIFACT_TYPE = "application/vnd.retinue.prompt.v1"
+PROMPT_MEDIA_TYPE = "text/markdown"
 
 MAX_INLINE_BYTES = 1024 * 1024
 """Larger content is not inlined: in base64 it would approach the size limit of manifests."""
@@ -53,7 +61,7 @@ MAX_BLOB_BYTES = 64 * 1024 * 1024
 MAX_CONTENT_BYTES = 16 * 1024 * 1024
 """Larger cards and workflows are rejected without reading them."""
 
-Form = Literal["card", "workflow", "index", "other"]
+Form = Literal["card", "workflow", "prompt", "index", "other"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +99,13 @@ class Artifact:
 
     @property
     def form(self) -> Form:
-        """Whether this is a card, a workflow, the index artifact or something else."""
+        """Whether this is a card, a workflow, an agent in Markdown, the index artifact or something else."""
         if self.manifest.artifact_type == INDEX_ARTIFACT_TYPE:
             return "index"
         if self.manifest.artifact_type == CARD_ARTIFACT_TYPE or self.title.endswith(CARD_SUFFIX):
             return "card"
+        if self.manifest.artifact_type == PROMPT_ARTIFACT_TYPE:
+            return "prompt"
         return "workflow" if self.media_type in WORKFLOW_MEDIA_TYPES else "other"
 
     @property
@@ -157,6 +167,17 @@ def workflow_artifact(workflow_id: str, definition: bytes, *, created: datetime)
         PALLET_WORKFLOW_TYPE,
         {CREATED: rfc3339(created)},
     )
+
+
+def prompt_artifact(
+    name: str, file: bytes, *, created: datetime, signatures: Sequence[Mapping[str, str]] = ()
+) -> NewArtifact:
+    """Build the artifact of the file of an agent in Markdown; ``signatures`` are over its bytes."""
+    facts = {CREATED: rfc3339(created)}
+    if signatures:
+        facts[CARD_SIGNATURES] = orjson.dumps(list(signatures)).decode()
+    short = prompt_repository(name).removeprefix("prompts/")
+    return NewArtifact(file, PROMPT_MEDIA_TYPE, f"{short}.md", PROMPT_ARTIFACT_TYPE, facts)
 
 
 def only_card_of(name: str, repository: str) -> Guard:

@@ -168,6 +168,11 @@ def workflow_repository(workflow_id: str) -> str:
     return f"workflows/{_fit_part(workflow_id, workflow_id)}"
 
 
+def prompt_repository(name: str) -> str:
+    """The repository for the file of an agent in Markdown: ``prompts/<short>``, beside ``agents/<short>``."""
+    return f"prompts/{_fit_part(short_name(name), name)}"
+
+
 def _fit_part(text: str, name: str) -> str:
     part = text if re.fullmatch(_PART, text) else _UNFIT.sub("-", text.lower()).strip("-")
     if not part:

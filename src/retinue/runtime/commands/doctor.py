@@ -45,6 +45,7 @@ from retinue.runtime.commands.imports import list_rows
 from retinue.runtime.factories import configured_registry
 from retinue.runtime.imports.files import open_pins, read_imports
 from retinue.runtime.launch import tables_of
+from retinue.runtime.loading.policy_files import check_policies
 from retinue.runtime.models import list_model_states
 from retinue.settings import Settings, find_missing_parts
 from retinue.storage.state import HUB_VARIABLE, State
@@ -106,6 +107,7 @@ async def examine(
     checks.append(await guarded("programs", check_programs))
     checks += check_environment(settings, state, environ)
     checks += _check_parts(settings, state)
+    checks += check_policies(settings.policy, state.root)
     return checks + _check_models(settings, state, environ)
 
 

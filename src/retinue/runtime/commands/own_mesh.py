@@ -12,7 +12,8 @@ from retinue.runtime.launch import Start
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
 from retinue.runtime.parts.messages import MessagesPart
-from retinue.runtime.parts.policies import ApprovalsPart, PoliciesPart
+from retinue.runtime.parts.policies import PoliciesPart
+from retinue.runtime.parts.runs import ApprovalsPart
 from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.serving import Stop
 from retinue.settings import Settings

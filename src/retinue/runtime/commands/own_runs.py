@@ -1,4 +1,4 @@
-"""The parts with which a served agent executes its own runs while no hub runs."""
+"""The parts of an agent in Markdown: its file, and the runs that it executes itself while no hub runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from retinue.parts.part import Part
 from retinue.runtime.loading.targets import Target
 
 
-def list_own_runs(target: Target) -> Sequence[Part]:
-    """The part for an agent in Markdown; none for other agents."""
+def list_markdown_parts(target: Target, hub_url: str | None = None) -> Sequence[Part]:
+    """The parts for an agent in Markdown; none for other agents."""
     if not target.has_runs:
         return []
     # imported here, because other agents need nothing of it
     from retinue.runtime.commands.own_mesh import open_own_mesh
+    from retinue.runtime.parts.markdown import MarkdownFilePart
     from retinue.runtime.parts.own_runs import OwnRunsPart
 
-    return [OwnRunsPart(open_own_mesh)]
+    return [OwnRunsPart(target.open_hub_skills or open_own_mesh), MarkdownFilePart(target, hub_url)]

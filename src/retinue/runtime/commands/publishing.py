@@ -27,7 +27,15 @@ from retinue.oci.codec.artifacts import Artifact, find_card_name
 from retinue.oci.codec.reference import DEFAULT_TAG, Reference, card_repository, default_tag, parse_reference
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.mirror import MirrorReport, mirror
-from retinue.oci.registry import Published, Registry, forget, index_change, publish_card, publish_workflow
+from retinue.oci.registry import (
+    Published,
+    Registry,
+    forget,
+    index_change,
+    publish_card,
+    publish_prompt,
+    publish_workflow,
+)
 from retinue.rpc.probe import find_trouble
 from retinue.runtime.discovery import open_directory
 from retinue.runtime.factories import (
@@ -37,7 +45,7 @@ from retinue.runtime.factories import (
     named_registries,
 )
 from retinue.runtime.joined_mesh import notify_hub
-from retinue.runtime.loading.publishables import Card, WorkflowText
+from retinue.runtime.loading.publishables import Card, PromptText, WorkflowText
 from retinue.settings import Settings
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import State
@@ -45,7 +53,8 @@ from retinue.web.http_client import HttpClient
 
 MESH_SCOPES = frozenset({"exposed", "mesh"})
 
-WORKFLOWS = "workflows/"
+KEPT = ("workflows/", "prompts/")
+"""The repositories of what stays published without an agent."""
 
 _LOOK_S = 0.5
 """How long to look for another agent at the url of a published card; a publisher should not wait longer."""
@@ -81,12 +90,26 @@ class RegistryCommands:
         self._location = location
 
     async def publish(
-        self, target: Card | WorkflowText, *, tag: str | None = None, repository: str | None = None
+        self,
+        target: Card | WorkflowText | PromptText,
+        *,
+        tag: str | None = None,
+        repository: str | None = None,
     ) -> Published:
         """Push a target and notify the hub; raises RegistryError and StateError."""
         registry, created = self._chosen(), datetime.now(UTC)
-        if isinstance(target, Card):
-            signer = card_signer(self._settings.signatures, self._state)
+        signer = card_signer(self._settings.signatures, self._state)
+        if isinstance(target, PromptText):
+            published = await publish_prompt(
+                registry,
+                target.name,
+                target.content,
+                created=created,
+                signatures=() if signer is None else [signer.sign(target.content)],
+                repository=repository,
+                tag=tag or DEFAULT_TAG,
+            )
+        elif isinstance(target, Card):
             published = await publish_card(
                 registry,
                 target.name,
@@ -111,7 +134,11 @@ class RegistryCommands:
         return published
 
     async def find_replaced_agent(
-        self, target: Card | WorkflowText, *, tag: str | None = None, repository: str | None = None
+        self,
+        target: Card | WorkflowText | PromptText,
+        *,
+        tag: str | None = None,
+        repository: str | None = None,
     ) -> str | None:
         """The url of an agent that answers and whose card a publication would replace; None without one.
 
@@ -131,7 +158,7 @@ class RegistryCommands:
         trouble = await find_trouble(self._http, other.url, timeout_s=_LOOK_S, name=target.name)
         return other.url if trouble is None else None
 
-    async def find_other_agent(self, target: Card | WorkflowText) -> str | None:
+    async def find_other_agent(self, target: Card | WorkflowText | PromptText) -> str | None:
         """The name of another agent that answers at the url of this card; None where none does."""
         if (
             not isinstance(target, Card)
@@ -153,7 +180,7 @@ class RegistryCommands:
         for registry in registries:
             try:
                 artifact = await registry.pull(plain)
-                if artifact.form == "card":
+                if artifact.form in ("card", "prompt"):
                     verifier = card_verifier(self._settings.signatures, self._state)
                     verdict = verifier.check(artifact.signatures, (artifact.content,), reference=text)
                     return Pulled(artifact, registry.name, verdict)
@@ -164,19 +191,21 @@ class RegistryCommands:
         raise next((e for e in failures if not isinstance(e, ReferenceNotFoundError)), failures[0])
 
     async def forget(self, name: str, *, repository: str | None = None) -> tuple[str, tuple[str, ...]]:
-        """Delete every tag of an agent's card or of ``workflows/<name>``; returns repository and tags.
+        """Delete every tag of an agent's card, of ``workflows/<name>`` or of ``prompts/<name>``.
+
+        Returns repository and tags.
 
         ``name@tag`` deletes this tag of the agent only. No tags = no registry has it, and the running hub has
         released the name on its KOI network.
         """
         registry = self._chosen()
         tag = ""
-        if not name.startswith(WORKFLOWS):
+        if not name.startswith(KEPT):
             name, _, tag = name.partition("@")
         missing: ReferenceNotFoundError | None = None
         try:
-            if repository is None and name.startswith(WORKFLOWS):
-                place, tags = name, await self._forget_workflow(registry, name)
+            if repository is None and name.startswith(KEPT):
+                place, tags = name, await self._forget_kept(registry, name)
             else:
                 place = repository or card_repository(name)
                 tags = await forget(registry, name, repository=repository, tag=tag or None)
@@ -206,12 +235,12 @@ class RegistryCommands:
         return configured_registry(location, self._settings, self._http, self._state)
 
     @staticmethod
-    async def _forget_workflow(registry: Registry, repository: str) -> tuple[str, ...]:
+    async def _forget_kept(registry: Registry, repository: str) -> tuple[str, ...]:
         tags = await registry.list_tags(repository)
         if not tags:
             raise ReferenceNotFoundError(registry.name, repository)
         held = await registry.pull(Reference(repository, tag=tags[-1]))
-        if held.form != "workflow":
+        if held.form not in ("workflow", "prompt"):
             raise RepositoryTakenError(repository, find_card_name(held) or held.title, repository)
         for tag in tags:
             # a registry that deletes by digest removes several tags of a workflow at once

@@ -14,7 +14,7 @@ from retinue.mesh.permissions import Access
 from retinue.oci.server.logins import may_write
 from retinue.oci.server.pull import FindShown, IsShown
 from retinue.oci.server.webhooks import HOOK_TOKEN
-from retinue.oci.source import WORKFLOWS
+from retinue.oci.source import AGENTS, PROMPTS, WORKFLOWS
 from retinue.runtime.factories import HOME_SOURCE
 from retinue.settings_tables import HookTable
 from retinue.web.security import identity_of
@@ -39,8 +39,9 @@ def hook_tokens(hooks: HookTable, environ: Mapping[str, str]) -> dict[str, Princ
 def shown_repositories(directory: Directory, access: Access) -> FindShown:
     """Shows all repositories to the mesh itself and to callers that see every agent.
 
-    To the others it shows those whose agents they all see, and workflows. A card that the directory does not
-    list, because it is too new or was refused, is hidden from them, because its owner is unknown.
+    To the others it shows those whose agents they all see, with the files of these agents, and workflows. A
+    card that the directory does not list, because it is too new or was refused, is hidden from them, because
+    its owner is unknown.
     """
 
     async def find_shown(request: Request) -> IsShown | None:
@@ -54,6 +55,8 @@ def shown_repositories(directory: Directory, access: Access) -> FindShown:
                 agents[entry.key].add(entry.name)
 
         def is_shown(repository: str) -> bool:
+            if repository.startswith(PROMPTS):
+                repository = f"{AGENTS}{repository.removeprefix(PROMPTS)}"
             if repository in agents:
                 return all(map(view, agents[repository]))
             return repository.startswith(WORKFLOWS)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retinue.core.errors import InvalidSettingError
+from retinue.parts.part import Check
 from retinue.settings import find_settings_file
 from retinue.settings_tables import PolicyTable
 
@@ -59,22 +60,56 @@ class PolicyFiles:
         return tuple(rows)
 
     def load(self, table: PolicyTable) -> PolicySet | None:
-        """The policies; None where there are none and calls are allowed by default.
+        """The policies in force; None where there are none and calls are allowed by default.
 
         Raises InvalidSettingError for files that cannot be read or are not valid.
         """
-        paths = self.list_files()
-        if table.mode == "off" or not (paths or table.default == "deny"):
+        if table.mode == "off" or not (self.list_files() or table.default == "deny"):
             return None
+        return self.load_all(table)
+
+    def load_all(self, table: PolicyTable) -> PolicySet:
+        """The policies, also where they are switched off. Raises InvalidSettingError."""
+        paths = self.list_files()
         check_library(paths)
         from retinue.policies.policy_set import load_policies
 
-        texts = {_name(path, self): _read(path) for path in paths if path.suffix == ".cedar"}
         groups: dict[str, Sequence[str]] = {}
         for path in paths:
             if path.name == GROUPS:
                 groups.update(_read_groups(path))
-        return load_policies(texts, default=table.default, groups=groups)
+        return load_policies(self.read_texts(), default=table.default, groups=groups)
+
+    def read_texts(self) -> dict[str, str]:
+        """The texts of the files by their names. Raises InvalidSettingError."""
+        return {_name(path, self): _read(path) for path in self.list_files() if path.suffix == ".cedar"}
+
+    def list_cases(self) -> list[Path]:
+        """The files of cases: ``tests/*.yaml`` beside policies."""
+        folders = {path.parent for path in self.list_files()}
+        return sorted(path for folder in folders for path in (folder / "tests").glob("*.yaml"))
+
+
+def check_policies(table: PolicyTable, state_folder: Path) -> list[Check]:
+    """The row of ``retinue doctor``: whether the policies are valid; none where there are no files."""
+    files = PolicyFiles.of(state_folder, table)
+    try:
+        policies = files.load(table)
+    except InvalidSettingError as error:
+        return [Check("policies", "fail", error.message, error.remedy)]
+    if policies is None:
+        count = len(files.list_files())
+        unused = Check(
+            "policies",
+            "warn",
+            f"policy.mode is off; {count} files are not used",
+            "set policy.mode to enforce",
+        )
+        return [unused] if count else []
+    found = f"{len(policies.policies)} valid; policy.default is {policies.default}"
+    if table.mode == "watch":
+        return [Check("policies", "warn", f"{found}; policy.mode is watch: nothing is denied")]
+    return [Check("policies", "ok", found)]
 
 
 def check_library(paths: Sequence[Path]) -> None:
@@ -107,16 +142,21 @@ def _read(path: Path) -> str:
         raise InvalidSettingError(str(path), str(error), remedy="make it readable, in UTF-8") from error
 
 
-def _read_groups(path: Path) -> Mapping[str, Sequence[str]]:
-    """The members of each group: ``NAME: [glob of principals, …]``."""
-    # needed by policies with groups only
+def read_yaml(path: Path) -> Any:
+    """The value of a YAML file. Raises InvalidSettingError."""
+    # needed by groups and by cases of tests only
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     try:
-        groups = YAML(typ="safe", pure=True).load(_read(path)) or {}
+        return YAML(typ="safe", pure=True).load(_read(path))
     except YAMLError as error:
         raise InvalidSettingError(str(path), f"not YAML: {error}", remedy="correct the file") from error
+
+
+def _read_groups(path: Path) -> Mapping[str, Sequence[str]]:
+    """The members of each group: ``NAME: [glob of principals, …]``."""
+    groups = read_yaml(path) or {}
     remedy = "write NAME: [token:alice, 'jwt:*@example.org']"
     if not isinstance(groups, dict):
         raise InvalidSettingError(str(path), "not a mapping of groups", remedy=remedy)

@@ -45,24 +45,40 @@ class WorkflowText:
     content: bytes
 
 
-def read_target(text: str, *, url: str | None = None, weight: int | None = None) -> Card | WorkflowText:
-    """Read a card (``.json``), a workflow (``.yaml`` or ``.json``) or a Python agent.
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """The checked file of an agent in Markdown, byte for byte."""
 
-    ``url`` is the address of a Python agent; a card file states its own. A card is published byte for byte
-    unless ``weight`` sets its share of the calls. Raises InvalidSettingError,
-    MalformedArtifactError, SchemaRefusedError, DefinitionError, TooLargeError.
+    name: str
+    content: bytes
+
+
+def read_target(
+    text: str, *, url: str | None = None, weight: int | None = None
+) -> Card | WorkflowText | PromptText:
+    """Read a card (``.json``), a workflow (``.yaml`` or ``.json``), a file in Markdown or a Python agent.
+
+    ``url`` is the address of a Python agent, or of one in Markdown, whose card is read then; a card file
+    states its own. A card is published byte for byte unless ``weight`` sets its share of the calls. Raises
+    InvalidSettingError, MalformedArtifactError, SchemaRefusedError, DefinitionError, TooLargeError.
     """
     publishable = _read_target(text, url)
     if weight is None:
         return publishable
-    if isinstance(publishable, WorkflowText):
-        raise InvalidSettingError("--weight", "a workflow has no weight", remedy="omit --weight")
+    if not isinstance(publishable, Card):
+        raise InvalidSettingError("--weight", "only a card has a weight", remedy="omit --weight")
     record = replace(parse_card(publishable.content, reference=text), weight=weight)
     return replace(publishable, content=encode_card(render_card(record, scopes=PUBLISHED_SCOPES)))
 
 
-def _read_target(text: str, url: str | None) -> Card | WorkflowText:
+def _read_target(text: str, url: str | None) -> Card | WorkflowText | PromptText:
     path = Path(text)
+    if path.suffix == ".md" and url is None:
+        # loads YAML, which a process that publishes a card does not need
+        from retinue.runtime.loading.markdown_files import read_definition
+
+        definition = read_definition(path)
+        return PromptText(definition.name, definition.content.encode())
     if path.suffix in _YAML:
         return _as_workflow(path, _read_file(path))
     if path.suffix in _JSON:

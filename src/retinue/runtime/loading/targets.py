@@ -6,12 +6,12 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyjson5
 import structlog
@@ -21,6 +21,12 @@ from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.core.json_values import name_shape
 from retinue.core.record import Trait
 from retinue.mesh.permissions import AccessRule, ExposureLists
+
+if TYPE_CHECKING:
+    from retinue.markdown.definition import MarkdownAgent
+    from retinue.parts.process import Process
+    from retinue.settings import Settings
+    from retinue.storage.state import State
 
 _log = structlog.get_logger("retinue.targets")
 
@@ -58,6 +64,8 @@ class Target:
     """The model that answers the actions of a character without functions."""
     has_runs: bool = False
     """Whether a call of the agent is a run, which the process executes itself while no hub runs."""
+    open_hub_skills: Callable[[Settings, State], AbstractAsyncContextManager[Process]] | None = None
+    """Opens what executes these runs, shared by the agents of a folder; None for one of its own."""
 
 
 def load_target(text: str, *, folder: Path | None = None) -> Target:
@@ -68,7 +76,9 @@ def load_target(text: str, *, folder: Path | None = None) -> Target:
     """
     target = _load(text, folder or Path.cwd())
     silent = [
-        skill.id for skill in target.agent.skills if not skill.description and skill.visibility != "private"
+        skill.id
+        for skill in target.agent.skills
+        if not skill.description and skill.visibility != "private" and not target.has_runs
     ]
     if silent:
         _log.warning(
@@ -213,11 +223,15 @@ def _load_character(facts: Mapping[str, Any], path: Path) -> Target | None:
 
 def _load_markdown(path: Path) -> Target:
     # imported here, because other agents need nothing of it: the grammar of workflows, and YAML
-    from retinue.markdown.agent import ThinkingAgent
-    from retinue.markdown.definition import parse_agent
+    from retinue.runtime.loading.markdown_files import read_definition
 
-    name = path.name.removesuffix(".md").removesuffix(".agent")
-    definition = parse_agent(_read_utf8(path), path.name, name=name)
+    return markdown_target(read_definition(path), path)
+
+
+def markdown_target(definition: MarkdownAgent, path: Path) -> Target:
+    """The target of an agent in Markdown; its warnings are logged."""
+    from retinue.markdown.agent import ThinkingAgent
+
     for warning in definition.warnings:
         _log.warning(warning)
     return Target(ThinkingAgent(definition, path.name), (path,), has_runs=True)

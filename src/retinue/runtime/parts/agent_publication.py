@@ -34,6 +34,9 @@ class AgentLinesPart(Part):
     kinds = frozenset({"agent"})
     is_required = True
 
+    def __init__(self, how_to_expose: str) -> None:
+        self._how_to_expose = how_to_expose
+
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         agent = process.agent
@@ -42,7 +45,7 @@ class AgentLinesPart(Part):
         async def running() -> AsyncIterator[None]:
             place = f"{process.own_url}{process.advertised}"
             process.echo(f"{agent.name} {agent.version or ''}".rstrip() + f" at {place}")
-            process.echo(_describe_skills(agent))
+            process.echo(_describe_skills(agent, self._how_to_expose))
             yield
 
         yield Opened(running=running)
@@ -124,11 +127,11 @@ class ListWatchPart(Part):
         yield Opened(running=lambda: watch_lists(self._target, process.echo, on_change))
 
 
-def _describe_skills(agent: Agent) -> str:
+def _describe_skills(agent: Agent, how_to_expose: str) -> str:
     skills: Sequence[str] = [skill.id for skill in agent.skills if skill.visibility != "private"]
     exposed = [skill.id for skill in agent.skills if skill.visibility == "exposed"]
     count = f"{len(skills)} skill{'s' * (len(skills) != 1)}"
     line = f"{count} ({', '.join(skills) or 'none'}), {len(exposed)} exposed"
     if skills and not exposed:
-        line += "; expose one with @agent.skill(expose=True)"
+        line += f"; expose one with {how_to_expose}"
     return line

@@ -25,9 +25,13 @@ class AuthorHintsPart(Part):
     kinds = frozenset({"agent"})
     is_required = True
 
+    def __init__(self, *, has_functions: bool = True) -> None:
+        self._has_functions = has_functions
+
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
-        for skill in process.agent.skills:
+        # the warnings of an agent in Markdown name the line instead
+        for skill in process.agent.skills if self._has_functions else ():
             if not skill.description.strip():
                 _log.warning(
                     "skill without a description: searches and models choose by it",

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from retinue.core.errors import ChildFailedError, InvalidSettingError
@@ -23,6 +21,7 @@ from retinue.processes.environment import (
     with_home,
 )
 from retinue.rpc.probe import answers, probe
+from retinue.runtime.loading.markdown_files import is_folder_of_agents, list_files
 from retinue.runtime.models import FIRST_MODEL_PORT, Models, find_models
 from retinue.runtime.observing.log_files import AgentLogs, keep_small, writes_to
 from retinue.runtime.serving import end_task
@@ -33,6 +32,9 @@ from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 
 HUB = frozenset({"hub"})
+
+IMPORTS_LOOK_S = 1.0
+"""The interval at which the hub looks for imported agents in Markdown."""
 
 END_S = 6.0
 """A child that still runs so long after its calls should have ended is killed."""
@@ -128,15 +130,35 @@ class SupervisorPart(Part):
             stop_within_s = settings.timeouts.drain_s + END_S
             return [replace(spec, stop_within_s=stop_within_s) for spec in specs]
 
+        current = process.tables
+
         def prepare(tables: Tables) -> Callable[[], None]:
             """Agents that the settings no longer name are stopped, new ones are started."""
-            return partial(children.replace_soon, list_specs(tables))
+            specs = list_specs(tables)
+
+            def apply() -> None:
+                nonlocal current
+                current = tables
+                children.replace_soon(specs)
+
+            return apply
+
+        async def follow_imports() -> None:
+            """Start the imported agents in Markdown with the first of them, and stop them after the last."""
+            had = bool(list_files(process.state.agents))
+            while True:
+                await asyncio.sleep(IMPORTS_LOOK_S)
+                if (has := bool(list_files(process.state.agents))) != had:
+                    had = has
+                    children.replace_soon(list_specs(current))
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
+            following = asyncio.create_task(follow_imports(), name="imported agents")
             try:
                 yield
             finally:
+                await end_task(following)
                 await children.stop()
 
         async def on_ready() -> None:
@@ -176,7 +198,7 @@ async def probe_all(process: Process, timeout_s: float) -> None:
 def child_specs(
     settings: Settings, state: State, hub_url: str, bare: bool, environ: Mapping[str, str]
 ) -> Sequence[ChildSpec]:
-    """The configured agents and, unless the hub is bare, those of installed distributions.
+    """The configured agents, the imported ones in Markdown and, unless the hub is bare, the installed ones.
 
     ``environ`` is the environment of the hub. Raises InvalidSettingError when two distributions declare the
     same agent, and when ``env`` of an agent names a variable that is not set.
@@ -184,7 +206,7 @@ def child_specs(
     common = _own_variables(state, hub_url)
     inherited = select_for_agent(environ)
     specs = []
-    for table in chain.from_iterable(map(_open_folder, settings.agents)):
+    for table in map(_open_folder, settings.agents):
         port = () if table.port is None else ("--port", str(table.port))
         arguments = ("serve", table.target, "--host", table.host, *port)
         if table.advertise is not None:
@@ -193,6 +215,8 @@ def child_specs(
         if table.env != "inherit":
             environment = inherited | _fill(f"agents: {table.target}", table.env, environ)
         specs.append(ChildSpec(table.target, arguments, environment | common))
+    if list_files(state.agents):
+        specs.append(ChildSpec("imported-agents", ("serve", str(state.agents)), inherited | common))
     if not (bare or settings.hub.bare):
         for plugin in list_unique_plugins(AGENTS):
             preferred = ("--port", plugin.qualifier, "--port-may-move") if plugin.qualifier else ()
@@ -216,19 +240,19 @@ def model_children(
     return specs
 
 
-def _open_folder(entry: AgentTable) -> Sequence[AgentTable]:
-    """An entry for each agent in Markdown of a folder without an agent.json; other entries as they are."""
+def _open_folder(entry: AgentTable) -> AgentTable:
+    """The entry, whose child serves all agents of a folder; with a port or an address, the one file of it."""
     folder = Path(entry.target)
-    if not folder.is_dir() or (folder / "agent.json").is_file():
-        return [entry]
-    files = sorted(file for file in folder.glob("*.md") if file.name != "README.md")
-    if len(files) > 1 and entry.port is not None:
+    if not is_folder_of_agents(folder) or (entry.port is None and entry.advertise is None):
+        return entry
+    files = list_files(folder)
+    if len(files) > 1:
         raise InvalidSettingError(
-            f"agents: {entry.target}: port",
+            f"agents: {entry.target}: {'advertise' if entry.port is None else 'port'}",
             f"the folder has {len(files)} agents",
-            remedy="leave the port away, or write an entry for each file",
+            remedy="leave it away, or write an entry for each file",
         )
-    return [entry.model_copy(update={"target": str(file)}) for file in files] or [entry]
+    return entry.model_copy(update={"target": str(files[0])}) if files else entry
 
 
 def _own_variables(state: State, hub_url: str) -> dict[str, str]:

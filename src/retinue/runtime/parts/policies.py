@@ -1,4 +1,4 @@
-"""Policies and guards as a part, and the skills by which people answer the approvals of policies."""
+"""Policies and guards as a part: they check every call of a process."""
 
 from __future__ import annotations
 
@@ -6,23 +6,33 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
+from retinue.authoring.agent import Agent
 from retinue.core.errors import RetinueError
+from retinue.core.record import HUB_NAME
+from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import CheckPolicies, Guards
 from retinue.parts.part import LivePart, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process, Tables
 from retinue.runtime.joined_mesh import JoinedMesh
-from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.loading.guard_rules import make_guards
 from retinue.runtime.loading.policy_files import PolicyFiles, Snapshot
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
 from retinue.settings_tables import PolicyTable
 
+KEEP_APPROVALS = frozenset({"hub", "worker", "command"})
+"""The processes that keep approvals, because they have runs."""
+
 LOOK_S = 1.0
 """Seconds between two looks for changed files."""
+
+if TYPE_CHECKING:  # the engine of policies is imported where policies exist
+    from retinue.policies.gate import Gate
+    from retinue.runtime.lazy_runs import LazyRuns
 
 _log = structlog.get_logger("retinue.policies")
 
@@ -40,24 +50,33 @@ class LoadedPolicies:
         self.files = PolicyFiles.of(process.state.root, table)
         self._seen: Snapshot = ()
         self.problem: RetinueError | None = None
+        self._gate: Gate | None = None
 
     def load(self) -> None:
         """Load the files; raises InvalidSettingError for a set that is not valid."""
         self._seen = self.files.look()
         policies = self.files.load(self._table)
         if policies is None:
+            self._gate = None
             self._give(None)
             return
         # imported here, because most processes have no policies
         from retinue.policies.decision import Engine
         from retinue.policies.gate import Gate
 
-        runs = self._process.find(LazyRuns)
+        runs = self._process.find(_lazy_runs()) if self._process.kind in KEEP_APPROVALS else None
         opening = None if runs is None else runs.open_approvals
-        self._give(Gate(Engine(policies), self._table.mode, opening).check)
+        self._gate = Gate(Engine(policies), self._table.mode, opening)
+        self._give(self._gate.check)
+
+    @property
+    def gate(self) -> Gate | None:
+        """The gate that calls pass; None while there are no policies."""
+        return self._gate
 
     def _give(self, check: CheckPolicies | None) -> None:
         self._process.dispatcher.check_policies = check
+        self._process.dispatcher.access.filter_lists(None if self._gate is None else self._gate.filter_lists)
         if (joined := self._process.find(JoinedMesh)) is not None:
             joined.check_policies(check)
 
@@ -77,12 +96,25 @@ class LoadedPolicies:
             self.problem = None
             _log.info("policies loaded", files=len(self._seen))
 
-    async def watch(self) -> None:
+    async def find_problems(self) -> Sequence[ReadinessProblem]:
+        """Why the files that are there now are not loaded, for ``/ready``."""
+        if self.problem is None:
+            return []
+        return [ReadinessProblem("part", PoliciesPart.name, self.problem.message, is_fatal=False)]
+
+    async def watch(self, look_s: float = LOOK_S) -> None:
         """Load the files again whenever one has changed."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(look_s)
             if self.files.look() != self._seen:
                 self.reload()
+
+
+def _lazy_runs() -> type[LazyRuns]:
+    # imported here, because an agent loads nothing of workflows
+    from retinue.runtime.lazy_runs import LazyRuns
+
+    return LazyRuns
 
 
 def _use_guards(process: Process, guards: Guards | None) -> None:
@@ -113,35 +145,25 @@ class PoliciesPart(Part):
             finally:
                 await end_task(watching)
 
-        async def find_problems() -> Sequence[ReadinessProblem]:
-            problem = loaded.problem
-            if problem is None:
-                return []
-            return [ReadinessProblem("part", self.name, problem.message, is_fatal=False)]
-
         def prepare(tables: Tables) -> Callable[[], None]:
             return partial(loaded.reload, tables.get(PolicyTable))
 
         def prepare_guards(tables: Tables) -> Callable[[], None]:
             return partial(_use_guards, process, make_guards(tables.get(Settings).guards))
 
-        live = [LivePart(("policy.*",), prepare), LivePart(("guards.*",), prepare_guards)]
-        yield Opened(product=loaded, running=running, problems=find_problems, live=live)
+        yield Opened(
+            product=loaded,
+            running=running,
+            problems=loaded.find_problems,
+            live=[LivePart(("policy.*",), prepare), LivePart(("guards.*",), prepare_guards)],
+            skills=partial(_add_skills, process, loaded) if process.find(Directory) else None,
+        )
 
 
-class ApprovalsPart(Part):
-    """Adds the skills of approvals to the hub's agent."""
+def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
+    """Add the skills about policies to the agent of a process that has a directory, which is a hub's."""
+    from retinue.hub.policies import PolicyBook, add_policy_skills
 
-    name = "approvals"
-    kinds = frozenset({"hub", "command"})
-    needs = (LazyRuns,)
-    rank = 86
-    is_required = True
-
-    @asynccontextmanager
-    async def open(self, process: Process) -> AsyncIterator[Opened]:
-        from retinue.hub.approvals import ApprovalBook, add_approval_skills
-
-        runs = process.get(LazyRuns)
-        book = ApprovalBook(runs.open_approvals, exists=runs.store.exists)
-        yield Opened(skills=partial(add_approval_skills, book=book))
+    if agent.name == HUB_NAME:
+        lookup = process.dispatcher.lookup
+        add_policy_skills(agent, PolicyBook(lambda: loaded.gate, lookup, process.get(Directory)))

@@ -1,4 +1,4 @@
-"""The workflow runs of a hub or worker as a part: start, drain, figures and readiness."""
+"""The workflow runs of a hub or worker as a part, and the approvals, which are stored with them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, get_args
 
 from retinue.core.errors import InvalidSettingError, RetinueError
+from retinue.hub.approvals import ApprovalBook, add_approval_skills
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
@@ -138,3 +140,19 @@ def put_run_figures(figures: Figures, runs: RunFigures) -> None:
         figures.put("retinue_lease_remaining_seconds", runs.lease_left_s)
     if runs.lease_losses is not None:
         figures.put("retinue_lease_losses_total", runs.lease_losses)
+
+
+class ApprovalsPart(Part):
+    """Adds the skills of approvals to the hub's agent."""
+
+    name = "approvals"
+    kinds = frozenset({"hub", "command"})
+    needs = (LazyRuns,)
+    rank = 86
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        runs = process.get(LazyRuns)
+        book = ApprovalBook(runs.open_approvals, exists=runs.store.exists)
+        yield Opened(skills=partial(add_approval_skills, book=book))

@@ -22,7 +22,7 @@ from retinue.parts.opening import open_parts
 from retinue.parts.part import Part
 from retinue.parts.process import Echo
 from retinue.runtime.agent_core import attach_model, open_agent
-from retinue.runtime.commands.own_runs import list_own_runs
+from retinue.runtime.commands.own_runs import list_markdown_parts
 from retinue.runtime.endpoints.agent_mcp import McpEndpoints
 from retinue.runtime.launch import Start
 from retinue.runtime.loading.targets import Target
@@ -66,7 +66,7 @@ async def serve_on_stdio(
 
 def stdio_parts(target: Target) -> Sequence[Part]:
     """The parts of an agent on standard input and output."""
-    return [PoliciesPart(), AgentMcpPart(), *list_own_runs(target), ListWatchPart(target)]
+    return [PoliciesPart(), AgentMcpPart(), *list_markdown_parts(target), ListWatchPart(target)]
 
 
 async def _serve(server: McpServer, wire: StandardStreams) -> None:

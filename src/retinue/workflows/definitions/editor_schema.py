@@ -140,6 +140,12 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
         "output": "JSON Schema of the answer; absent: text",
         "limits": "What may be used before the model has to answer",
         "parallel": "Calls at the same time",
+        "context": "How the conversation stays within what the model reads at once",
+        "session": "Id of a session: the step begins with its earlier prompts and answers, with ${{ }}",
+    },
+    "ThinkContext": {
+        "keep_results": "Bytes of text from which a result is kept as an artifact",
+        "compact_at": "Part of the model's window, 0.1 to 0.9, at which older turns are condensed",
     },
     "ThinkLimits": {
         "turns": "Requests to the model",
@@ -176,6 +182,7 @@ _DESCRIPTIONS: Mapping[str, Mapping[str, str]] = {
 _TITLES = {
     "Definition": "Workflow",
     "AskFirst": "Ask first",
+    "ThinkContext": "Context",
     "ThinkLimits": "Limits",
     "WaitFor": "Wait for",
     "OnWebhook": "Webhook",

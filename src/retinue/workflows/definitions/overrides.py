@@ -19,7 +19,8 @@ def apply_overrides(
     """The definition with other agents, or time limits, at the steps that the keys name.
 
     A key is a step's id, or the 1-based position of one of the outermost steps. An agent is a name, of a
-    parallel step also a list of names; a time limit a text with a unit, or milliseconds (specification 7.3).
+    parallel step also a list of names, and of a step ``think`` its model. A time limit is a text with a unit,
+    or milliseconds (specification 7.3).
     Raises UnknownStepError with the ids, and InvalidParametersError for what a step cannot take.
     """
     changes: dict[str, dict[str, Any]] = {}
@@ -50,11 +51,12 @@ def _with_agent(step: Step, agent: Any) -> dict[str, Any]:
         raise _refused(f"overrides.agents.{step.id}", "it must be an agent's name")
     if step.asks_agents and step.parallel is not None:
         return {"parallel": step.parallel.model_copy(update={"agents": names})}
-    if step.kind not in ("skill", "role"):
+    if step.kind not in ("skill", "role", "think"):
         raise _refused(f"overrides.agents.{step.id}", f"a {step.kind} step calls no agent itself")
     if len(names) != 1:
         raise _refused(f"overrides.agents.{step.id}", f"a {step.kind} step calls one agent")
-    return {"agent": names[0].replace("${{", "$${{")}
+    name = names[0].replace("${{", "$${{")
+    return {"agent": name} if step.think is None else {"think": step.think.model_copy(update={"model": name})}
 
 
 def _read_timeout(step_id: str, timeout: Any) -> str:

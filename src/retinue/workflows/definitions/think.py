@@ -8,6 +8,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
 
 from retinue.core.errors import InvalidParametersError, LimitedError, Problem
+from retinue.thinking.condensing import COMPACT_AT
+from retinue.thinking.large_results import KEEP_RESULTS_BYTES
 from retinue.thinking.toolbox import SEARCH
 from retinue.workflows.definitions.values import Duration, Name, StrictModel, parse_duration
 
@@ -48,6 +50,17 @@ class ThinkLimits(StrictModel):
         return parse_duration(self.time)
 
 
+class ThinkContext(StrictModel):
+    """How the conversation stays within the window of the model.
+
+    A result with more than ``keep_results`` bytes of text is kept as an artifact, of which the model reads
+    parts. Older turns are condensed before the prompt takes more than ``compact_at`` of the window.
+    """
+
+    keep_results: int = Field(default=KEEP_RESULTS_BYTES, ge=1_000, le=1_000_000)
+    compact_at: float = Field(default=COMPACT_AT, ge=0.1, le=0.9)
+
+
 def read_extension(limited: LimitedError, given: Mapping[str, Any]) -> dict[str, Any]:
     """Other limits for a step that ended with this error, by the fields of `thinking.limits.Limits`.
 
@@ -79,7 +92,7 @@ class Think(StrictModel):
 
     ``model`` is a model agent or a role; absent, the best available model that takes tools. ``tools`` and
     ``deny`` name skills; ``search`` lets the model find further ones. ``output`` is the JSON Schema of the
-    answer; without it the answer is text.
+    answer; without it the answer is text. ``session`` is the id of the session that the step goes on with.
     """
 
     prompt: Annotated[Prompt, StringConstraints(min_length=1)]
@@ -91,3 +104,5 @@ class Think(StrictModel):
     output: dict[str, Any] | None = None
     limits: ThinkLimits = ThinkLimits()
     parallel: int = Field(default=DEFAULT_PARALLEL, ge=1, le=MAX_PARALLEL)
+    context: ThinkContext = ThinkContext()
+    session: Name | None = None

@@ -118,6 +118,9 @@ class EngineCall:
 PAGE_CALLS = 500
 """How many recorded calls one query reads."""
 
+PATCHED = "patched"
+"""That a run has a change of its code is recorded as the call ``patched <change>``."""
+
 YIELD_CALLS = 50
 """After so many recorded calls a body lets other tasks of the event loop run."""
 
@@ -139,10 +142,7 @@ class RecordedCalls:
 
     async def take(self, number: int) -> EngineCall | None:
         """The call with this number; None where none is recorded. It is given once."""
-        if not self._is_whole and number > self._last:
-            async with self._reading:
-                while not self._is_whole and number > self._last:
-                    await self._read_page()
+        await self._read_to(number)
         call = self._calls.pop(number, None)
         if call is not None:
             self._taken += 1
@@ -150,19 +150,41 @@ class RecordedCalls:
                 await asyncio.sleep(0)
         return call
 
-    async def has_more(self) -> bool:
-        """Whether there are recorded calls that were not taken."""
-        if not self._calls and not self._is_whole:
+    async def list_patches(self, number: int) -> list[str]:
+        """The names of the calls ``patched <name>`` that follow one another from this number on."""
+        names = list[str]()
+        while (call := await self._find(number + len(names))) is not None and is_patch(call):
+            names.append(call.name)
+        return names
+
+    async def has_more(self, number: int = 0) -> bool:
+        """Whether there are recorded calls from this number on that were not taken."""
+        while not (has_some := any(at >= number for at in self._calls)) and not self._is_whole:
             async with self._reading:
-                if not self._calls and not self._is_whole:
+                if not self._is_whole:
                     await self._read_page()
-        return bool(self._calls)
+        return has_some
+
+    async def _find(self, number: int) -> EngineCall | None:
+        await self._read_to(number)
+        return self._calls.get(number)
+
+    async def _read_to(self, number: int) -> None:
+        if not self._is_whole and number > self._last:
+            async with self._reading:
+                while not self._is_whole and number > self._last:
+                    await self._read_page()
 
     async def _read_page(self) -> None:
         page = await self._read(self._last, PAGE_CALLS)
         self._calls |= {call.number: call for call in page}
         self._last = page[-1].number if page else self._last
         self._is_whole = len(page) < PAGE_CALLS
+
+
+def is_patch(call: EngineCall) -> bool:
+    """Whether a call records that a run has a change of its code."""
+    return call.name.startswith(f"{PATCHED} ")
 
 
 class EngineClient:
@@ -569,14 +591,56 @@ def reserve_step() -> Reservation:
     return DBOS.reserve_step()
 
 
+async def pass_patches(recorded: RecordedCalls | None) -> None:
+    """Pass the records of changes at this place of the run, which the code need not ask for any more.
+
+    It comes before each other durable call. Raises RunLetGoError.
+    """
+    if recorded is not None:
+        for _ in await _list_patches(recorded):
+            await recorded.take(DBOS.reserve_step().step_id)
+
+
+async def take_patch(patch: str, recorded: RecordedCalls | None) -> bool:
+    """Whether the run has a change at this place; a run without a further record gets it, and records it.
+
+    Raises RunLetGoError and ReplayError, as `run_step`.
+    """
+    name = f"{PATCHED} {patch}"
+    if recorded is not None:
+        names = await _list_patches(recorded)
+        if name in names:
+            return True
+        # a call without a record may come before further ones, where some were made together
+        if await recorded.has_more(_next_number() + len(names)):
+            return False
+
+    async def give() -> bool:
+        return True
+
+    return bool(await run_step(name, give, None, recorded))
+
+
+async def _list_patches(recorded: RecordedCalls) -> list[str]:
+    try:
+        return await recorded.list_patches(_next_number())
+    except StateError as error:
+        raise RunLetGoError(error.message) from error
+
+
+def _next_number() -> int:
+    context = get_local_dbos_context()
+    assert context is not None
+    return int(context.function_id) + 1
+
+
 async def take_child(recorded: RecordedCalls) -> str | None:
     """The id of the child run that the next call of this run started, as ``recorded``; None for no record.
 
     Raises RunLetGoError and ReplayError, as `run_step`.
     """
-    context = get_local_dbos_context()
-    assert context is not None
-    call = await _take(recorded, context.function_id + 1, RUN)
+    await pass_patches(recorded)
+    call = await _take(recorded, _next_number(), RUN)
     if call is None or call.is_error or call.child_id is None:
         return None
     DBOS.reserve_step()  # the number of the call
@@ -607,7 +671,9 @@ async def run_step(
 
     Raises RunLetGoError where the database does not answer, ReplayError where another call was recorded.
     """
-    reserved = reserved or DBOS.reserve_step()
+    if reserved is None:
+        await pass_patches(recorded)
+        reserved = DBOS.reserve_step()
     call = None if recorded is None else await _take(recorded, reserved.step_id, name)
     if call is not None and not call.is_error:
         return call.output

@@ -60,6 +60,11 @@ CREATE TABLE IF NOT EXISTS {artifacts} (
     root TEXT NOT NULL, digest TEXT NOT NULL, PRIMARY KEY (root, digest));
 CREATE INDEX IF NOT EXISTS retinue_artifacts_digest ON {artifacts} (digest)
 """,
+    """
+CREATE TABLE IF NOT EXISTS {sessions} (
+    key TEXT PRIMARY KEY, root TEXT NOT NULL, changed DOUBLE PRECISION NOT NULL, history TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS retinue_sessions_root ON {sessions} (root)
+""",
 )
 """One script for each version. Append new ones; never change a released one.
 
@@ -104,6 +109,7 @@ class OwnTables:
         self.artifacts = f"{own}artifacts"
         self.hosted = f"{own}hosted_workflows"
         self.approvals = f"{own}approvals"
+        self.sessions = f"{own}sessions"
         self._versions = f"{own}schema_version"
 
     def check(self) -> None:
@@ -136,6 +142,7 @@ class OwnTables:
                 "artifacts": self.artifacts,
                 "hosted": self.hosted,
                 "approvals": self.approvals,
+                "sessions": self.sessions,
                 "serial": serial,
             }
             for script in self._scripts[stored.version :]:

@@ -20,6 +20,7 @@ from retinue.workflows.durable.dbos_engine import EngineClient
 from retinue.workflows.durable.events import EventTable
 from retinue.workflows.durable.held_artifacts import HeldArtifacts
 from retinue.workflows.durable.run_rows import RunRows
+from retinue.workflows.durable.session_table import SessionTable
 from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.runs.records import Fault, RunRequest, read_json
 
@@ -50,6 +51,7 @@ class Retention:
         events: EventTable,
         signals: SignalTable,
         held: HeldArtifacts,
+        sessions: SessionTable,
         *,
         on_deleted: OnDeleted | None = None,
         keep: int,
@@ -62,6 +64,7 @@ class Retention:
         self._events = events
         self._signals = signals
         self._held = held
+        self._sessions = sessions
         self._on_deleted = on_deleted
         self._keep = keep
         self._keep_days = keep_days
@@ -109,6 +112,7 @@ class Retention:
         await self._database.ask(self._database.client.delete, list(gone))
         await self._events.forget(list(gone))
         await self._signals.forget(list(gone))
+        await self._sessions.forget(list(gone))
         digests = await self._held.forget(list(gone))
         if self._on_deleted is not None:
             traces = [row.record.request.origin.trace for row in rows.values()]

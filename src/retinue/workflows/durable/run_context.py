@@ -16,15 +16,18 @@ from retinue.core.errors import StateError, TooLargeError, UnknownRunError
 from retinue.core.json_values import copy_json
 from retinue.mesh.channel import LogLevel
 from retinue.workflows.durable.dbos_engine import (
+    PATCHED,
     RUN,
     RecordedCalls,
     ReplayError,
     Reservation,
     RunLetGoError,
     RunPassedOnError,
+    pass_patches,
     reserve_step,
     run_step,
     take_child,
+    take_patch,
     taken_over,
 )
 from retinue.workflows.durable.events import EventSink
@@ -238,11 +241,20 @@ class DurableContext:
         self.outcomes[path] = outcome.value
         return outcome
 
+    async def patched(self, change: str) -> bool:
+        path = f"{PATCHED} {change}"
+        with self.rules.take(path):
+            try:
+                return await take_patch(change, self._recorded)
+            except ReplayError as error:
+                raise self._refuse_replay(path, error) from None
+
     async def together(
         self, calls: Sequence[StepCall], *, limit: int | None = None, enough: int | None = None
     ) -> tuple[StepOutcome, ...]:
         gate, contest = asyncio.Semaphore(limit or max(1, len(calls))), Contest(enough)
         with self.rules.take_all([call.path for call in calls]):
+            await pass_patches(self._recorded)
             works = [self._do_together(call, reserve_step(), gate, contest) for call in calls]
             outcomes = await run_all(works)
         self.outcomes |= {call.path: outcome.value for call, outcome in zip(calls, outcomes, strict=True)}

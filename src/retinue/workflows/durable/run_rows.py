@@ -11,12 +11,14 @@ from retinue.core.errors import StateError, UnknownRunError, UnknownStepError
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import (
     MAX_RECOVERIES,
+    PATCHED,
     RUN,
     STATUS_OF,
     VERSION,
     EngineCall,
     StoredFailure,
     StoredRun,
+    is_patch,
 )
 from retinue.workflows.durable.stored_once import Reference, StoredValues, pack_alone, unpack
 from retinue.workflows.runs.ports import Accept
@@ -31,7 +33,7 @@ from retinue.workflows.runs.records import (
     read_json,
 )
 
-CALLS = ("wait", "cancel", "sleep", "receive", "until")
+CALLS = ("wait", "cancel", "sleep", "receive", "until", PATCHED)
 """Recorded calls other than steps are named ``<call> <path>``, a step by its path alone."""
 
 _PAGE = 200
@@ -130,7 +132,7 @@ class RunRows:
         """The number of the first call of a step; raises UnknownStepError."""
         calls = await self._database.ask(self._client.list_calls, run.record.id, False)
         owners = await self._list_ancestors(run)
-        paths = [(call.number, _path_of(call, owners)) for call in calls]
+        paths = [(call.number, _path_of(call, owners)) for call in calls if not is_patch(call)]
         number = next((number for number, path in paths if _is_within(path, step)), None)
         if number is None:
             raise UnknownStepError(step, known=_list_tops(path for _, path in paths))

@@ -35,6 +35,7 @@ from retinue.workflows.durable.run_rows import (
     is_outermost,
     stored_args,
 )
+from retinue.workflows.durable.session_table import SessionTable
 from retinue.workflows.durable.signals import SignalTable
 from retinue.workflows.durable.trigger_table import TriggerTable
 from retinue.workflows.runs.hosting import CODE, HostedWorkflow, RunCode
@@ -114,12 +115,14 @@ class DurableRuns:
         self.schedules = ScheduleTable(self._database, nodes)
         self.triggers = TriggerTable(self._database, nodes)
         self._approvals = ApprovalTable(self._database, self._signals)
+        self._sessions = SessionTable(self._database)
         self._retention = Retention(
             self._database,
             self._rows,
             self._events,
             self._signals,
             self.held_artifacts,
+            self._sessions,
             on_deleted=on_deleted,
             keep=self._options.keep,
             keep_days=self._options.keep_days,
@@ -318,6 +321,9 @@ class DurableRuns:
 
     async def open_approvals(self) -> ApprovalTable:
         return self._approvals
+
+    async def open_sessions(self) -> SessionTable:
+        return self._sessions
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         if is_outermost(run_id):

@@ -25,6 +25,7 @@ from retinue.workflows.expressions.templates import holds, parse_condition, rend
 from retinue.workflows.interpreter.call_budget import CallBudget
 from retinue.workflows.runs.ports import RunContext
 from retinue.workflows.runs.records import Fault, Limit, Reach, RunRequest, as_json
+from retinue.workflows.sessions import SessionStore
 
 NOTE_TIMEOUT_S = 60.0
 CLOCK_TIMEOUT_S = 60.0
@@ -50,6 +51,7 @@ class Tools:
     clock: Callable[[], float] = field(default_factory=_steady_clock)
     open_approvals: Callable[[], Awaitable[ApprovalStore]] | None = None
     artifacts: ArtifactStore | None = None
+    open_sessions: Callable[[], Awaitable[SessionStore]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,10 @@ class MarkedContext:
             path, effect, timeout_s=timeout_s, facts=facts, count=count, mark=mark
         )
 
+    async def patched(self, change: str) -> bool:
+        self._refuse_rounds(f"patched {change}")
+        return await self._context.patched(change)
+
     async def sleep(self, path: str, seconds: float) -> None:
         if self._rounds is not None:
             await self._rounds.sleep(path, seconds)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from retinue.core.call import Outcome
 from retinue.core.errors import (
     BudgetSpentError,
     ExecutionFailedError,
@@ -19,15 +18,16 @@ from retinue.mesh.schema.checks import compile_schema
 from retinue.thinking.completion import CompletionReply, ToolCall, ToolResult
 from retinue.thinking.limits import LimitName, batch_time_s
 from retinue.thinking.plan import ThinkPlan
+from retinue.thinking.read_tool import READ_RESULT
 from retinue.thinking.repeats import ENDS_AT, TOLD_AT, Repeats, call_key
 from retinue.thinking.results import (
     explain_problems,
     refuse,
     render_fault,
     render_result,
-    shorten_result,
+    text_of_result,
 )
-from retinue.thinking.toolbox import FIND_SKILLS, FIND_TOOL, PinnedTool, Toolbox, digest_of
+from retinue.thinking.toolbox import FIND_SKILLS, PinnedTool, Toolbox, digest_of
 from retinue.workflows.caller import Choice
 from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Retry
 from retinue.workflows.interpreter.calls import Ask, CallSteps
@@ -35,6 +35,7 @@ from retinue.workflows.interpreter.frame import Frame, StepResult
 from retinue.workflows.interpreter.rounds import MarkedContext, Rounds
 from retinue.workflows.interpreter.think_approvals import PlannedCall, ask_person, needs_person
 from retinue.workflows.interpreter.think_plan import read_choice
+from retinue.workflows.interpreter.think_results import keep_result, read_results
 from retinue.workflows.interpreter.think_search import find_tools
 from retinue.workflows.runs.records import StepOutcome
 
@@ -82,21 +83,33 @@ class CallTurn:
             ]
         verdicts = [self._judge(call, number) for number, call in enumerate(reply.calls, 1)]
         answers = {verdict.id: verdict for verdict in verdicts if isinstance(verdict, ToolResult)}
-        searches = [verdict for verdict in verdicts if isinstance(verdict, ToolCall)]
+        own = [verdict for verdict in verdicts if isinstance(verdict, ToolCall)]
+        answers |= await self._answer_own(own)
         planned = [verdict for verdict in verdicts if isinstance(verdict, PlannedCall)]
-        if searches:
-            results = await find_tools(self.frame, self.plan, self.box, searches, self.path, self.turn)
-            answers |= {result.id: result for result in results}
         questioned = [call for call in planned if needs_person(self.plan, call.tool)]
         if questioned:
             answers |= await ask_person(self.frame, questioned, self.turn)
             planned = [call for call in planned if call.call.id not in answers]
         if planned:
             answers |= await self._make(planned)
-        return [answers[call.id] for call in reply.calls]
+        results = [answers[call.id] for call in reply.calls]
+        for result in results:
+            self.box.note_links(text_of_result(result))
+        return results
+
+    async def _answer_own(self, calls: list[ToolCall]) -> dict[str, ToolResult]:
+        """The results of the tools of the loop itself, by call id."""
+        searches = [call for call in calls if call.name == FIND_SKILLS]
+        reads = [call for call in calls if call.name == READ_RESULT]
+        results: list[ToolResult] = []
+        if searches:
+            results += await find_tools(self.frame, self.plan, self.box, searches, self.path, self.turn)
+        if reads:
+            results += await read_results(self.frame, self.box.links, reads, self.turn, self.plan.keep_bytes)
+        return {result.id: result for result in results}
 
     def _judge(self, call: ToolCall, number: int) -> ToolResult | ToolCall | PlannedCall:
-        """The refusal of a call, or the call itself for a search, or what is to be made."""
+        """The refusal of a call, or the call itself for a tool of the loop, or what is to be made."""
         if number > self.room:
             self.limit = self.limit or "calls"
             return refuse(call, "Not made, because the limit of tool calls is reached.")
@@ -115,8 +128,9 @@ class CallTurn:
                     f"Not made: this is call {times} with these arguments, and its result does not change. "
                     "Do something else.",
                 )
-        if call.name == FIND_SKILLS and self.box.searches:
-            problem = _find_problem(FIND_TOOL.input_schema, call.arguments)
+        own = self.box.find_own(call.name)
+        if own is not None:
+            problem = _find_problem(own.input_schema, call.arguments)
             return call if problem is None else refuse(call, problem)
         if tool is None:
             return refuse(call, self._unknown(call.name))
@@ -193,7 +207,7 @@ class CallTurn:
             wait_s=AWAY_S,
             allow_empty=True,
             verify=verify,
-            keep=keep_result,
+            keep=lambda outcome: keep_result(frame, tool.skill, outcome, self.plan.keep_bytes),
         )
         calls = CallSteps(frame)
         try:
@@ -228,11 +242,6 @@ class CallTurn:
         parts = result.facts.get("parts", ())
         self.repeats.note_result(planned.key, [result.output, parts], changes=not tool.is_read_only)
         return render_result(planned.call, tool.id, result.output, parts)
-
-
-async def keep_result(outcome: Outcome) -> Outcome:
-    """What of the outcome of a call is recorded in the run: of a large result the beginning."""
-    return replace(outcome, value=shorten_result(outcome.value))
 
 
 def _find_problem(schema: Mapping[str, Any], arguments: Mapping[str, Any] | str) -> str | None:

@@ -46,10 +46,11 @@ async def ask_model(
     most: Allowance,
     left_s: float,
     is_replaceable: bool,
+    shown: Mapping[str, Any] | None = None,
 ) -> ModelTurn:
     """Make a request, with its retries; it is repeated alone, without the calls that came before it.
 
-    It may spend ``most``.
+    It may spend ``most``. ``shown`` stands for the request in the events of the run.
 
     A model that is away is waited for as ``retry`` says; without it, one that ``is_replaceable`` by another
     for `REPLACED_AFTER_S`.
@@ -66,7 +67,7 @@ async def ask_model(
         kind="model",
         as_mesh=True,
         wait_s=REPLACED_AFTER_S if is_replaceable and retry is None else None,
-        shown=_describe(request),
+        shown=_describe(request) if shown is None else shown,
         heeds_agents_wait=True,
         most=most,
     )

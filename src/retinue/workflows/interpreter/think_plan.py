@@ -33,6 +33,7 @@ from retinue.workflows.caller import Caller, Choice, SkillOffer
 from retinue.workflows.definitions.definition import AUTO, DEFAULT_ROLE
 from retinue.workflows.definitions.think import Think
 from retinue.workflows.interpreter.frame import Frame
+from retinue.workflows.interpreter.think_sessions import with_history
 from retinue.workflows.runs.records import Origin, as_json, read_json
 
 PLAN_S = 60.0
@@ -46,7 +47,8 @@ async def record_plan(frame: Frame, options: Think, path: str) -> ThinkPlan:
     caller, origin = frame.tools.caller, frame.request.origin
 
     async def effect() -> Any:
-        return as_json(await make_plan(caller, origin, options))
+        plan = await make_plan(caller, origin, options)
+        return as_json(await with_history(frame, plan, options.session, path))
 
     facts = {"kind": "think", "below": "/plan", "message": options.prompt[:200]}
     outcome = await frame.context.step(f"{path}/plan", effect, timeout_s=PLAN_S, facts=facts)
@@ -83,6 +85,8 @@ async def make_plan(caller: Caller, origin: Origin, options: Think) -> ThinkPlan
         approve=options.approve,
         role=role,
         unlisted=max(0, len(offers) - MAX_LISTED),
+        keep_bytes=options.context.keep_results,
+        compact_at=options.context.compact_at,
     )
 
 

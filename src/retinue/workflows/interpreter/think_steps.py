@@ -6,6 +6,9 @@ Each request and each call is a recorded step below the path of the step:
 - ``/turn-3/model``: the third request, with the whole reply;
 - ``/turn-3/call-1``: the first call of that reply;
 - ``/turn-3/found``: skills that the model found;
+- ``/turn-3/read``: parts of large results that the model read;
+- ``/condense-1``: older turns were condensed (`think_condensing`);
+- ``/turn-3/session``: the answer is added to the session;
 - ``/turn-3/begin``: calls begin that must not be made twice.
 
 The loop decides by recorded values alone, so that a resumed run repeats no finished request and no call.
@@ -30,17 +33,21 @@ from retinue.core.errors import (
 from retinue.core.json_values import text_of
 from retinue.core.usage import amount_of
 from retinue.thinking.completion import COMPLETE, CompletionReply
+from retinue.thinking.condensing import Window
 from retinue.thinking.conversation import Conversation, read_answer
 from retinue.thinking.limits import FIELDS, LimitName, Spent
 from retinue.thinking.plan import ThinkPlan
 from retinue.thinking.repeats import Repeats
+from retinue.thinking.session import History
 from retinue.thinking.toolbox import Toolbox
 from retinue.workflows.definitions.definition import Retry, Step
 from retinue.workflows.definitions.think import Think
 from retinue.workflows.interpreter.frame import Frame, StepResult, add_note, record_failure
 from retinue.workflows.interpreter.think_calls import CallTurn
+from retinue.workflows.interpreter.think_condensing import Condenser, is_unusable
 from retinue.workflows.interpreter.think_model import ModelTurn, ask_model
 from retinue.workflows.interpreter.think_plan import PLAN_S, choose_model, read_choice, record_plan
+from retinue.workflows.interpreter.think_sessions import remember
 from retinue.workflows.runs.records import RUN_ID_MARK, Extension, as_json
 
 LAST_ANSWER_S = 60.0
@@ -53,11 +60,15 @@ async def run_think(frame: Frame, step: Step, path: str) -> StepResult:
     """Let the model work on the prompt of the step; the output is its answer."""
     options = step.think
     assert options is not None
-    texts = {
-        key: text_of(await frame.render(text, path, field=key))
-        for key in ("prompt", "instructions", "model")
+    values = {
+        key: await frame.render(text, path, field=key)
+        for key in ("prompt", "instructions", "model", "session")
         if (text := getattr(options, key)) is not None
     }
+    if values.get("session") is None:
+        values.pop("session", None)
+        options = options.model_copy(update={"session": None})
+    texts = {key: text_of(value) for key, value in values.items()}
     return await think(frame, options.model_copy(update=texts), path, step.retry or frame.settings.retry)
 
 
@@ -78,20 +89,27 @@ class _Loop:
         self._path = path
         self._retry = retry
         self._model = read_choice(plan.choice)
+        self._condenser = Condenser(self._frame, path, retry, Window(compact_at=plan.compact_at))
+        self._condenser.use(self._model)
         self._left_models: set[str] = set()
         self._limits = plan.limits
         self._talk = Conversation(plan)
         self._box = Toolbox(plan.searches)
         self._box.add(plan.tools)
+        self._box.note_links(f"{plan.instructions}\n{plan.prompt}")
         self._repeats = Repeats()
         self._spent = Spent()
         self._limit: LimitName | None = None
         self._ends = 0
         self._last_text = ""
+        self._sent_tokens = 0
+        self._history = History()
 
     async def run(self) -> StepResult:
         """Ask the model and make its calls, until it answers or a limit is reached."""
+        await self._condense_history()
         while True:
+            await self._condense_turns()
             limit = self._limit or self._find_limit()
             if limit is not None:
                 await self._end(limit)
@@ -104,9 +122,40 @@ class _Loop:
             elif turn.reply.calls:
                 await self._call(turn.reply)
             elif (problem := self._talk.find_problem(turn.reply)) is None:
-                return self._result(turn.reply)
+                return await self._result(turn.reply)
             elif not self._talk.object_to(problem):
                 raise await self._fail(_unfit(self._path, problem, turn.reply))
+
+    async def _condense_history(self) -> None:
+        """Condense the older part of a long history of the session."""
+        history = History.from_json(self._plan.history)
+        self._history, turn = await self._condenser.condense_history(
+            history, self._model, self._spent, self._left, self._spent.seconds_left(self._limits)
+        )
+        if turn is not None:
+            await self._note_condensing(turn)
+            self._talk.begin(self._history)
+
+    async def _condense_turns(self) -> None:
+        """Condense older turns, if the prompt of the next request takes too much of the model's window."""
+        if self._limit is not None:
+            return
+        turn = await self._condenser.condense_turns(
+            self._talk,
+            self._talk.count_tokens(self._box.list_tools()),
+            self._model,
+            self._spent,
+            self._left,
+            self._spent.seconds_left(self._limits),
+        )
+        if turn is not None:
+            await self._note_condensing(turn)
+
+    async def _note_condensing(self, turn: ModelTurn) -> None:
+        self._spent = self._spent.with_request(turn.usage, turns=0).with_time(turn.time_s)
+        self._count()
+        if turn.reply is None and not is_unusable(turn):
+            self._limit = await self._take_failure(turn)
 
     def _find_limit(self) -> LimitName | None:
         prompt_tokens = self._talk.estimate(self._box.list_tools())
@@ -126,6 +175,7 @@ class _Loop:
         """Make the next request; the last one of a loop keeps the tools and forbids calls."""
         tools = self._box.list_tools()
         prompt_tokens = self._talk.estimate(tools)
+        self._sent_tokens = self._talk.count_tokens(tools)
         max_tokens, most = self._spent.ask_for(self._left, prompt_tokens, is_last=is_last)
         request = self._talk.render_request(tools, "none" if is_last else "auto", max_tokens)
         turn = await ask_model(
@@ -143,7 +193,9 @@ class _Loop:
         if turn.reply is not None:
             if self._limits.dollars is not None and "cost_usd" not in (turn.usage or {}):
                 raise await self._fail(_unpriced(self._model.agent, turn.reply.model))
+            self._talk.note_usage(turn.usage, prompt_tokens)
             self._talk.add_reply(turn.reply)
+            self._condenser.is_forced = False
             self._last_text = turn.reply.text or self._last_text
         return turn
 
@@ -175,6 +227,8 @@ class _Loop:
         """
         assert turn.failure is not None
         cause = turn.failure.cause
+        if cause["data"].get("reason") == "too_long" and self._condenser.shrink(self._sent_tokens):
+            return None
         if cause.get("type") == BudgetSpentError.type and cause["data"].get("what") in _BY_BUDGET:
             if cause["data"]["what"] == "money" and self._spent.has_more(self._left, turn.most):
                 self._spent = self._spent.with_higher_price()
@@ -208,6 +262,7 @@ class _Loop:
         if outcome.fault is not None:
             return False
         self._model = read_choice(outcome.value)
+        self._condenser.use(self._model)
         return True
 
     async def _end(self, limit: LimitName) -> None:
@@ -217,6 +272,7 @@ class _Loop:
             self._talk.ask_to_end(limit)
             turn = await self._ask(is_last=True)
             answer = answer if turn.reply is None else read_answer(self._plan, turn.reply)
+        await remember(self._frame, self._plan, self._history, answer, self._turn)
         context = self._frame.context
         # the command that goes on takes whole runs, and more of a limit does not help against repeated calls
         may_go_on = "/" not in context.run_id and limit != "repeats"
@@ -244,8 +300,9 @@ class _Loop:
             self._frame.context, place, error, step=self._path, agent=self._model.agent
         )
 
-    def _result(self, reply: CompletionReply) -> StepResult:
+    async def _result(self, reply: CompletionReply) -> StepResult:
         answer = read_answer(self._plan, reply)
+        await remember(self._frame, self._plan, self._history, answer, self._turn)
         return StepResult(answer, {"agent": self._model.agent, "text": text_of(answer)})
 
 

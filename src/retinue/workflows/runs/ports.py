@@ -34,6 +34,7 @@ from retinue.workflows.runs.records import (
     StepOutcome,
     StepRecord,
 )
+from retinue.workflows.sessions import SessionStore
 
 WaitMode = Literal["first", "all"]
 Effect = Callable[[], Awaitable[Any]]
@@ -154,6 +155,13 @@ class RunContext(Protocol):
 
         ``facts`` are added to the events of the step. ``count`` records what it used; ``calls`` stay unknown
         if an earlier execution of the run was interrupted during the step.
+        """
+
+    async def patched(self, change: str) -> bool:
+        """Whether the run has a change of its code, at the place where it first asks for it.
+
+        A run without a record behind this place has it, and records that. A run that went on here before
+        without it does not. Other durable calls pass such a record where the code no longer asks for it.
         """
 
     async def together(
@@ -283,6 +291,9 @@ class Runs(Protocol):
 
     async def open_approvals(self) -> ApprovalStore:
         """The approvals, which are kept with the runs; raises StateError."""
+
+    async def open_sessions(self) -> SessionStore:
+        """The sessions of steps ``think``, which are kept with the runs; raises StateError."""
 
     async def list_steps(self, run_id: str) -> tuple[StepRecord, ...]:
         """The recorded outcomes of a run and its child runs, those of a child after its parent's.

@@ -231,7 +231,7 @@ class _Tree:
         if record.step not in self._calls and not is_call:
             return
         node = self._node(self._calls.get(record.step, _TRY.sub("", record.step)))
-        if node.kind == "wait":
+        if node.kind in ("wait", "read"):
             node.facts["output"] = value
         elif node.kind == "think":
             node.facts["loop"] = _describe_plan(value)
@@ -263,7 +263,7 @@ class _Tree:
 
 def _describe_plan(plan: Mapping[str, Any]) -> dict[str, Any]:
     """The plan of a loop without the schemas of its tools."""
-    kept = ("agent", "instructions", "prompt", "approve", "deny", "output", "limits")
+    kept = ("agent", "instructions", "history", "prompt", "approve", "deny", "output", "limits")
     tools = [f"{tool['agent']}/{tool['skill']}" for tool in plan["tools"]]
     return {**{key: plan[key] for key in kept if plan.get(key)}, "tools": tools}
 

@@ -1,0 +1,132 @@
+"""``retinue policy``: check, test and explain the policies of this mesh."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from retinue.cli.options import hub_option, json_option
+from retinue.cli.output import clean, note, print_json, print_table
+from retinue.cli.session import ask_hub, open_session
+from retinue.core.errors import InvalidParametersError, Problem
+
+if TYPE_CHECKING:
+    from retinue.policies.policy_set import PolicySet
+    from retinue.runtime.loading.policy_files import PolicyFiles
+
+
+@click.group()
+def policy() -> None:
+    """Check, test and explain policies: which calls are permitted, forbidden, or decided by a person."""
+
+
+@policy.command()
+@click.option("--offline", is_flag=True, help="Do not compare with the skills of the mesh.")
+@hub_option
+@json_option
+def check(offline: bool, hub: str | None, as_json: bool) -> None:
+    """Check the files of policies: syntax, types, and names that the mesh does not have.
+
+    Exits with 2 for files that are not valid, and with 1 if they do not fit the mesh.
+    """
+    files, policies = _load()
+    findings: list[dict[str, str]] = []
+    if not offline:
+        groups = {name: list(globs) for name, globs in policies.groups.items()}
+        reply = ask_hub("check_policies", {"files": files.read_texts(), "groups": groups}, hub, as_owner=True)
+        findings = reply["findings"]
+    if as_json:
+        print_json({"policies": len(policies.policies), "digest": policies.digest, "findings": findings})
+    else:
+        if findings:
+            rows = [(clean(one["policy"]), clean(one["problem"])) for one in findings]
+            print_table(("POLICY", "PROBLEM"), rows)
+        note(f"{len(policies.policies)} policies are valid ({policies.digest[:19]}…)")
+    if findings:
+        raise click.exceptions.Exit(1)
+
+
+@policy.command("test")
+@click.argument("cases", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@json_option
+def run_tests(cases: tuple[Path, ...], as_json: bool) -> None:
+    """Run the cases of policies: policies/tests/*.yaml, or the files CASES. No mesh is needed.
+
+    Exits with 1 if a case is decided otherwise than it expects.
+    """
+    from retinue.policies.cases import parse_cases, run_cases
+    from retinue.runtime.loading.policy_files import read_yaml
+
+    files, policies = _load()
+    found = list(cases) or files.list_cases()
+    rows = [
+        {"file": str(file), "case": result.case.title, "problem": result.problem}
+        for file in found
+        for result in run_cases(policies, parse_cases(str(file), read_yaml(file)))
+    ]
+    failed = [row for row in rows if row["problem"]]
+    if as_json:
+        print_json({"cases": rows})
+    else:
+        if failed:
+            shown = [(row["file"], clean(row["case"]), clean(row["problem"])) for row in failed]
+            print_table(("FILE", "CASE", "PROBLEM"), shown)
+        note(f"{len(rows) - len(failed)} of {len(rows)} cases pass")
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+@policy.command()
+@click.argument("skill")
+@click.argument("arguments", default="{}")
+@click.option("--as", "caller", metavar="ID", help="The caller, such as token:alice. Default: yourself.")
+@hub_option
+@json_option
+def explain(skill: str, arguments: str, caller: str | None, hub: str | None, as_json: bool) -> None:
+    """Show what the policies decide about a call of SKILL, or AGENT/SKILL, without making it.
+
+    ARGUMENTS is a JSON object.
+    """
+    try:
+        read = json.loads(arguments)
+    except ValueError as error:
+        raise InvalidParametersError([Problem("ARGUMENTS", f"not JSON: {error}")]) from None
+    agent, _, name = skill.rpartition("/")
+    request: dict[str, Any] = {"skill": name, "arguments": read}
+    request |= {"agent": agent} if agent else {}
+    request |= {"caller": caller} if caller else {}
+    reply = ask_hub("explain_policies", request, hub, as_owner=True)
+    if as_json:
+        print_json(reply)
+        return
+    watched = " (watched: nothing is denied)" if reply["mode"] == "watch" else ""
+    note(f"{reply['agent']}/{reply['skill']} by {reply['caller']}: {reply['verdict']}{watched}")
+    if reply.get("problem"):
+        note(f"because the policies cannot be evaluated: {reply['problem']}")
+    rows = [
+        (
+            clean(row["id"]),
+            row["effect"],
+            "decides" if row["decides"] else "watched" if row["watched"] else "–",
+            clean(", ".join(row["reads"]) or "–"),
+            clean(row["reason"] or "–"),
+            clean(row["file"]),
+        )
+        for row in reply["concerned"]
+    ]
+    if rows:
+        print_table(("POLICY", "EFFECT", "HERE", "READS", "REASON", "FILE"), rows)
+    else:
+        note("no policy concerns this skill")
+
+
+def _load() -> tuple[PolicyFiles, PolicySet]:
+    from retinue.runtime.loading.policy_files import PolicyFiles
+
+    session = open_session()
+    table = session.settings.policy
+    files = PolicyFiles.of(session.state.root, table)
+    return files, files.load_all(table)

@@ -1,0 +1,138 @@
+"""Compares policies with the skills of a mesh: names that nothing has, arguments of other types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from retinue.core.record import Listing, Skill
+from retinue.core.text import suggest
+from retinue.policies.entities import AGENT, CALLER, GROUP, SKILL, SOURCE, TAG, Resource
+from retinue.policies.policy_set import Policy, PolicySet
+from retinue.policies.reads import EntityId, Path, ValueType
+
+_JSON_TYPES: Mapping[ValueType, frozenset[str]] = {
+    "integer": frozenset({"integer"}),
+    "decimal": frozenset({"integer", "number"}),
+    "text": frozenset({"string"}),
+    "boolean": frozenset({"boolean"}),
+    "integers": frozenset({"array"}),
+    "texts": frozenset({"array"}),
+}
+
+
+class Finding(NamedTuple):
+    """One thing of a policy that does not fit the mesh."""
+
+    policy: str
+    problem: str
+
+
+@dataclass(slots=True)
+class MeshFit:
+    """Collects the skills of a mesh, listing by listing, and compares the policies with them."""
+
+    policies: PolicySet
+    _known: dict[str, set[str]] = field(default_factory=dict)
+    _matched: set[str] = field(default_factory=set)
+    _findings: dict[Finding, None] = field(default_factory=dict)
+
+    def add(self, listing: Listing) -> None:
+        """Compare the skills of one agent."""
+        for skill in listing.record.skills:
+            resource = Resource.of(listing, skill)
+            for entity in (resource.id, *resource.parents):
+                self._known.setdefault(entity.type, set()).add(entity.id)
+            for policy in self.policies.policies:
+                if policy.concerns(resource.id, resource.parents):
+                    self._matched.add(policy.id)
+                    if _names_skills(policy):
+                        self._compare(policy, resource.id, skill)
+
+    def list_findings(self) -> list[Finding]:
+        """What does not fit, in the order of the policies."""
+        findings = list(self._findings)
+        for policy in self.policies.policies:
+            findings += [
+                Finding(policy.id, problem)
+                for entity in sorted(policy.reads.entities)
+                if (problem := self._find_unknown(entity))
+            ]
+            if policy.id not in self._matched:
+                findings.append(Finding(policy.id, "it concerns no skill of this mesh"))
+            if policy.effect == "permit" and self.policies.default == "allow":
+                findings.append(
+                    Finding(
+                        policy.id, "a permit changes nothing while policy.default is allow; write a forbid"
+                    )
+                )
+            findings += [
+                Finding(policy.id, f"{other.id} forbids all that it asks about")
+                for other in self.policies.policies
+                if policy.effect == "approve" and _covers(other, policy)
+            ]
+        order = {policy.id: number for number, policy in enumerate(self.policies.policies)}
+        return sorted(dict.fromkeys(findings), key=lambda finding: order[finding.policy])
+
+    def _find_unknown(self, entity: EntityId) -> str:
+        if entity.type == GROUP:
+            names = set(self.policies.groups)
+        elif entity.type in (SKILL, AGENT, TAG, SOURCE):
+            names = self._known.get(entity.type, set())
+        elif entity.type == CALLER and ":" not in entity.id and entity.id not in _CALLERS:
+            return f"{entity.id!r} is no id of a caller; write token:NAME, jwt:SUBJECT, local or anonymous"
+        else:
+            return ""
+        if entity.id in names:
+            return ""
+        kind = entity.type.rpartition("::")[2].lower()
+        near = suggest(entity.id, names, limit=1)
+        return f"no {kind} is named {entity.id!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+    def _compare(self, policy: Policy, resource: EntityId, skill: Skill) -> None:
+        for path, expected in policy.reads.arguments.items():
+            problem = _find_misfit(skill.input_schema, path, expected)
+            if problem:
+                self._findings[Finding(policy.id, f"{resource.id}: {problem}")] = None
+
+
+_CALLERS = frozenset({"local", "anonymous", "mesh", "stdio"})
+
+
+def _names_skills(policy: Policy) -> bool:
+    """Whether the policy is about one skill, so that its arguments are known."""
+    return bool(policy.body["resource"]["op"] == "==")
+
+
+def _find_misfit(schema: Any, path: Path, expected: ValueType) -> str:
+    """Why the skill has no such argument, or one of another type; "" where it fits or the schema is open."""
+    for depth, name in enumerate(path):
+        if not isinstance(schema, Mapping) or "$ref" in schema:
+            return ""
+        properties = schema.get("properties")
+        if not isinstance(properties, Mapping):
+            return ""
+        if name not in properties:
+            if schema.get("additionalProperties") is not False and depth:
+                return ""
+            near = suggest(name, properties, limit=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            return f"it has no argument {'.'.join(path[: depth + 1])}{hint}"
+        schema = properties[name]
+    types = schema.get("type") if isinstance(schema, Mapping) else None
+    named = {types} if isinstance(types, str) else {one for one in types or () if isinstance(one, str)}
+    fitting = _JSON_TYPES.get(expected)
+    if not named or fitting is None or named & fitting:
+        if expected == "integer" and "number" in named:
+            return f'{".".join(path)} is a number: compare it with decimal("1.0")'
+        return ""
+    return f"{'.'.join(path)} is {' or '.join(sorted(named))}, and the policy reads {expected}"
+
+
+def _covers(rule: Policy, other: Policy) -> bool:
+    """Whether a forbid without conditions denies every call that the other policy concerns."""
+    if rule.effect != "deny" or rule.is_watched or rule.body["conditions"]:
+        return False
+    scopes = ("principal", "action", "resource")
+    return all(rule.body[one]["op"] == "All" or bool(rule.body[one] == other.body[one]) for one in scopes)

@@ -1,0 +1,60 @@
+"""The ten policies of the guide, each with a call that it decides and one that it lets pass."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from retinue.policies.cases import parse_cases, run_cases
+from retinue.policies.policy_set import load_policies
+from tests.docs.pages import ROOT
+
+PAGE = (ROOT / "docs" / "guides" / "policies.md").read_text("utf-8")
+TEXTS = re.findall(r"^```cedar\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+GROUPS = {"guests": ["token:guest"], "testers": ["token:tester"], "models": ["claude"]}
+SET = load_policies({str(number): text for number, text in enumerate(TEXTS)}, groups=GROUPS)
+
+NIGHT, DAY = "2026-11-26T03:00:00Z", "2026-11-26T12:00:00Z"
+READS, RUNS, DESTROYS = ({name: True} for name in ("read_only", "runs_code", "destructive"))
+PAYMENT, MODEL = {"tags": ["payment"]}, {"tags": ["model"]}
+MAIL = {"call": "mail/send"}
+CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    ("refund-limit", "deny", {"arguments": {"amount": 5000.5}}, {"arguments": {"amount": 500}}),
+    ("1-large-refunds", "approve", {"arguments": {"amount": 500.01}}, {"arguments": {"amount": 500}}),
+    ("2-no-destruction", "approve", {"skill": DESTROYS}, {}),
+    ("3-guests-read", "deny", {"caller": "token:guest", "action": "list"}, {"caller": "token:ann"}),
+    ("4-guests-everywhere", "deny", {"caller": "clerk", "origin": "token:guest"}, {"caller": "clerk"}),
+    (
+        "5-own-servers",
+        "deny",
+        {"arguments": {"email": "x"}, "skill": {"trust": "imported"}},
+        {"arguments": {"email": "x"}},
+    ),
+    ("6-models-alone", "deny", {"caller": "claude", "skill": MODEL}, {"caller": "planner", "skill": MODEL}),
+    ("7-day-hours", "deny", {"now": NIGHT, "skill": PAYMENT}, {"now": DAY, "skill": PAYMENT}),
+    (
+        "8-mail-inside",
+        "deny",
+        {**MAIL, "arguments": {"to": "a@x.com"}},
+        {**MAIL, "arguments": {"to": "a@example.org"}},
+    ),
+    ("9-after-the-web", "deny", {"chain": ["webreader"], "skill": RUNS}, {"chain": ["other"], "skill": RUNS}),
+    ("10-canary", "deny", {"call": "canary/x"}, {"call": "canary/x", "caller": "token:tester"}),
+]
+
+
+def test_each_policy_of_the_guide_has_a_case() -> None:
+    assert {case[0] for case in CASES} == {policy.id for policy in SET.policies}
+
+
+@pytest.mark.parametrize(("policy", "verdict", "hit", "passes"), CASES, ids=[case[0] for case in CASES])
+def test_each_policy_of_the_guide_decides_what_it_says(
+    policy: str, verdict: str, hit: dict[str, Any], passes: dict[str, Any]
+) -> None:
+    cases = [
+        {"call": "bank/refund", "expect": verdict, "policies": [policy], **hit},
+        {"call": "bank/refund", "expect": "allow", **passes},
+    ]
+    assert [result.problem for result in run_cases(SET, parse_cases(policy, cases))] == ["", ""]
