@@ -8,12 +8,14 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from retinue.core.errors import StorageFullError
+from retinue.workflows.durable import nodes
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.nodes import Lease, Look, SeenLeases, share_out
 from retinue.workflows.runs.records import RunRequest
@@ -250,3 +252,33 @@ async def test_the_runs_of_an_ended_lease_go_to_a_living_node(database: SetDatab
     await one.rescue()
     assert await read_nodes(database) == {"one"}
     assert await read_queues(database) == {"run": "node:one"}
+
+
+async def test_a_renewal_that_an_outage_held_up_for_longer_than_the_lease_lets_nobody_be_taken_over(
+    database: SetDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(nodes, "time", SimpleNamespace(monotonic=lambda: now))
+    (lease,) = leases(database, "one")
+    await lease.renew()
+    now += LEASE_S - 1
+    await lease.renew()
+    assert lease.may_take_over
+    write = database.write
+
+    async def write_after_the_outage(*arguments: Any, **options: Any) -> Any:
+        nonlocal now
+        now += 2 * LEASE_S
+        return await write(*arguments, **options)
+
+    monkeypatch.setattr(database, "write", write_after_the_outage)
+    await lease.renew()
+    assert lease.epoch == 0
+    assert not lease.may_take_over
+    monkeypatch.setattr(database, "write", write)
+    await lease.renew()
+    assert lease.epoch == 1
+    assert not lease.may_take_over
+    now += LEASE_S - 1
+    await lease.renew()
+    assert lease.may_take_over

@@ -88,6 +88,14 @@ class Lease:
         """The remaining seconds of the lease, 0 for a lost lease."""
         return max(0.0, self._until - time.monotonic())
 
+    @property
+    def may_take_over(self) -> bool:
+        """Whether the other nodes have had time to renew their leases since the database answers again.
+
+        A renewal that an outage held up for longer than the lease was asked for before, and shows no loss.
+        """
+        return self.left_s > 0 and time.monotonic() - self._since >= self._lease_s * 2 / 3
+
     async def begin(self, dead: Sequence[str] = ()) -> None:
         """Acquire the lease, and take over the runs of nodes without a valid lease.
 
@@ -152,9 +160,7 @@ class Lease:
             except StateError as error:
                 _log.warning("lease not renewed", error=error.message)
                 continue
-            # After an outage of the database all leases are old: the other nodes get time to renew.
-            is_early = time.monotonic() - self._since < self._lease_s * 2 / 3
-            if is_early or (self._rescuing is not None and not self._rescuing.done()):
+            if not self.may_take_over or (self._rescuing is not None and not self._rescuing.done()):
                 continue
             # In its own task, because it may wait for locks of a frozen node for longer than the lease lasts.
             self._rescuing = asyncio.create_task(self._rescue(), name="runs of lost nodes")
