@@ -135,7 +135,7 @@ async def test_one_yes_runs_one_of_two_calls_with_one_id(at_once: bool) -> None:
     assert type_of(await mesh.ask(call)) == "approval_needed"
     await mesh.answer("yes")
     if at_once:
-        outcomes = await asyncio.gather(mesh.ask(call), mesh.ask(call))
+        outcomes = list(await asyncio.gather(mesh.ask(call), mesh.ask(call)))
     else:
         outcomes = [await mesh.ask(call), await mesh.ask(call)]
     assert sorted(outcome.status for outcome in outcomes) == ["done", "refused"]
