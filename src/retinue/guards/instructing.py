@@ -123,7 +123,7 @@ _ASKS_FOR_CALLS = _near(
     gap=60,
 )
 _SENDS_BY_AN_IMAGE = (
-    r"!\[[^\]\n]{0,100}\]\(\s?https?://[^\s)]{1,300}[?&/][^\s)]{0,100}(?:\{\{?|\$\{?|<|%7B|\[)\s?\w*"
+    r"!\[[^\]\n]{0,100}\]\(\s?https?://[^\s()!\[]{1,300}[?&/][^\s()!\[]{0,100}(?:\{\{?|\$\{?|<|%7B|\[)\s?\w*"
     r"(?:data|secret|history|token|key|conversation|content|input|base64)"
 )
 _RULES = tuple(
