@@ -130,6 +130,12 @@ def test_callers_are_named_as_in_access_lists(scope: str, callers: list[str]) ->
         ('resource in Retinue::Tag::"money"', "", True),
         ('resource in Retinue::Source::"home"', "", True),
         ('resource in Retinue::Agent::"bank2"', "", False),
+        ('resource in Retinue::Group::"canary"', "", True),
+        ('resource is Retinue::Skill in Retinue::Group::"canary"', "", True),
+        ('resource in Retinue::Group::"other"', "", False),
+        ("resource", 'resource in Retinue::Group::"canary"', True),
+        ("resource", 'resource.agent in Retinue::Group::"canary"', True),
+        ("resource", 'resource.agent in Retinue::Group::"other"', False),
         ("resource is Retinue::Skill", "resource.read_only", True),
         ("resource", 'resource.agent == Retinue::Agent::"bank" && resource.version like "1.*"', True),
         ("resource", 'resource.trust == "own_mesh" && resource.visibility == "mesh"', True),
@@ -140,8 +146,9 @@ def test_skills_are_known_by_agent_tags_source_and_hints(scope: str, when: str, 
     text = f'@id("a") forbid(principal, action in Retinue::Action::"use", {scope})'
     text += f" when {{ {when} }};" if when else ";"
     call = facts(hints=Hints(read_only=True), tags=("money",))
+    groups = {"canary": ["ba*"], "other": ["token:*"]}
     for action in (CALL, LIST):
-        decided = engine(text).decide(replace(call, action=action, arguments=None))
+        decided = engine(text, groups).decide(replace(call, action=action, arguments=None))
         assert (decided.verdict == "deny") is hit
 
 

@@ -52,6 +52,19 @@ def test_a_policy_has_its_id_reason_effect_and_the_arguments_that_it_reads() -> 
         (f'@id("a") forbid({CALL}) when {{ context.args == {{a: 1}} }};', "context.args is read as a whole"),
         (f'@id("a") forbid({CALL}) when {{ context == {{a: 1}} }};', "context is read as a whole"),
         (
+            f'@id("a") forbid({CALL}) when {{ context.origin.scopes.contains("guest") }};',
+            "scopes are known of the principal only",
+        ),
+        (
+            f'@id("a") forbid({CALL}) when {{ (if context.run then context.origin else principal) '
+            "has scopes };",
+            "scopes are known of the principal only",
+        ),
+        (
+            f'@id("a") forbid({CALL}) when {{ resource.agent["scopes"] == principal.scopes }};',
+            "scopes are known of the principal only",
+        ),
+        (
             f'@id("a") forbid({CALL}) when {{ context.args has a && context.args.a > 1 '
             '&& context.args.a == "x" };',
             "context.args.a is read as integer and text",
@@ -86,3 +99,10 @@ def test_equal_files_groups_and_defaults_have_an_equal_digest() -> None:
     assert load(text).digest == load(text).digest
     others = [load(text + " "), load(text, default="deny"), load(text, groups={"g": ["local"]})]
     assert len({load(text).digest, *(other.digest for other in others)}) == 4
+
+
+def test_scopes_of_the_caller_and_arguments_of_that_name_are_read() -> None:
+    text = """principal.scopes.contains("guest") && context.args has scopes
+        && context.args.scopes.contains("x") && context.args has a.scopes && context.args.a.scopes == "y" """
+    (policy,) = load(f'@id("a") forbid({CALL}) when {{ {text} }};').policies
+    assert policy.reads.arguments == {("scopes",): "texts", ("a", "scopes"): "text"}

@@ -221,10 +221,11 @@ class Engine:
 
     def select(self, resource: Resource, action: EntityId) -> list[Policy]:
         """The policies that may apply to a skill and an action."""
+        containers = resource.list_containers(self.policies.groups)
         return [
             policy
             for policy in self.policies.policies
-            if policy.concerns_action(action.id) and policy.concerns(resource.id, resource.parents)
+            if policy.concerns_action(action.id) and policy.concerns(resource.id, containers)
         ]
 
     def _cut(self, resource: Resource, action: EntityId) -> _SkillPolicies:
@@ -259,7 +260,8 @@ class Engine:
             callers = self._render_callers(caller, origin)
             # an agent that calls itself is in the entities already
             others = [one for one in resource.entities if one != caller.id]
-            text = orjson.dumps([resource.render(one) for one in others]).decode()
+            rendered = [resource.render(one, self.policies.groups) for one in others]
+            text = orjson.dumps(rendered).decode()
             entities = self._entities[caller, resource, origin] = callers.with_added_json_str(text)
         return entities
 

@@ -45,8 +45,8 @@ class Caller:
 
     def render(self, groups: Groups) -> dict[str, Any]:
         """The entity with its groups."""
-        parents = [EntityId(GROUP, name) for name, globs in groups.items() if matches(self.id.id, globs)]
-        return _render(self.id, {"name": self.id.id, "scopes": list(self.scopes)}, parents)
+        attributes = {"name": self.id.id, "scopes": list(self.scopes)}
+        return _render(self.id, attributes, _list_groups(self.id, groups))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,15 @@ class Resource:
         """The skill and its agent."""
         return self.id, self.agent
 
-    def render(self, entity: EntityId) -> dict[str, Any]:
-        """One of `entities`."""
+    def list_containers(self, groups: Groups) -> tuple[EntityId, ...]:
+        """All that the skill is a member of: its parents, and the groups of its agent."""
+        return (*self.parents, *_list_groups(self.agent, groups))
+
+    def render(self, entity: EntityId, groups: Groups) -> dict[str, Any]:
+        """One of `entities`; the agent with its groups."""
         if entity == self.agent:
-            return _render(self.agent, {"name": self.agent.id, "scopes": []})
+            attributes = {"name": self.agent.id, "scopes": []}
+            return _render(self.agent, attributes, _list_groups(self.agent, groups))
         return _render(self.id, {**dict(self.attributes), "agent": entity_value(self.agent)}, self.parents)
 
 
@@ -127,6 +132,10 @@ def normalize(name: str) -> str:
 def entity_value(entity: EntityId) -> dict[str, Any]:
     """The entity as a value of an attribute or of the context."""
     return {"__entity": {"type": entity.type, "id": entity.id}}
+
+
+def _list_groups(entity: EntityId, groups: Groups) -> list[EntityId]:
+    return [EntityId(GROUP, name) for name, globs in groups.items() if matches(entity.id, globs)]
 
 
 def _render(uid: EntityId, attributes: Mapping[str, Any], parents: Sequence[EntityId] = ()) -> dict[str, Any]:

@@ -44,8 +44,9 @@ class MeshFit:
             resource = Resource.of(listing, skill)
             for entity in (resource.id, *resource.parents):
                 self._known.setdefault(entity.type, set()).add(entity.id)
+            containers = resource.list_containers(self.policies.groups)
             for policy in self.policies.policies:
-                if policy.concerns(resource.id, resource.parents):
+                if policy.concerns(resource.id, containers):
                     self._matched.add(policy.id)
                     if _names_skills(policy):
                         self._compare(policy, resource.id, skill)

@@ -67,14 +67,14 @@ class Policy:
         names = {entity["id"] for entity in named}
         return action in names or ("use" in names and scope["op"] == "in")
 
-    def concerns(self, skill: EntityId, parents: Sequence[EntityId]) -> bool:
-        """Whether the policy may apply to this skill."""
+    def concerns(self, skill: EntityId, containers: Sequence[EntityId]) -> bool:
+        """Whether the policy may apply to this skill, which is a member of ``containers``."""
         scope = self.body["resource"]
         entity = scope.get("entity") or scope.get("in", {}).get("entity")
         if entity is None:
             return True
         named = EntityId(entity["type"], entity["id"])
-        return named == skill or (scope["op"] != "==" and named in parents)
+        return named == skill or (scope["op"] != "==" and named in containers)
 
 
 @dataclass(frozen=True, slots=True)

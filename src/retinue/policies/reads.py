@@ -21,6 +21,8 @@ Path = tuple[str, ...]
 _RESERVED = frozenset({"__entity", "__extn", "__expr"})
 """Keys that the engine does not take as names of attributes."""
 
+_SCOPES = "scopes"
+
 _COMPARED = frozenset({"lessThan", "lessThanOrEqual", "greaterThan", "greaterThanOrEqual"})
 _ARITHMETIC = frozenset({"<", "<=", ">", ">=", "+", "-", "*"})
 _OPERANDS: Mapping[str, ValueType] = {"!": "boolean", "neg": "integer", "isEmpty": "texts"}
@@ -52,8 +54,8 @@ class Reads:
 def find_reads(policy: Mapping[str, Any]) -> Reads:
     """What a policy in its JSON form reads.
 
-    Raises ReadError for a policy that reads ``context`` or ``context.args`` as a whole, and for one that
-    reads an argument as two types.
+    Raises ReadError for a policy that reads ``context`` or ``context.args`` as a whole, for one that reads an
+    argument as two types, and for one that reads the scopes of anybody but the caller.
     """
     reads = Reads()
     uses: dict[Path, set[ValueType]] = {}
@@ -90,6 +92,7 @@ def _find_entities(node: Any) -> Iterator[EntityId]:
 
 def _walk(node: Any, expected: ValueType, reads: Reads, uses: dict[Path, set[ValueType]]) -> None:
     """Note what an expression reads; ``expected`` is the type that its place asks for."""
+    _check_scopes(node)
     chain = _read_chain(node)
     if chain is not None:
         _note(chain, expected, reads, uses)
@@ -180,6 +183,16 @@ def _read_chain(node: Any) -> Path | None:
         attributes.append(node["."]["attr"])
         node = node["."]["left"]
     return tuple(reversed(attributes)) if node.get("Var") == "context" else None
+
+
+def _check_scopes(node: Any) -> None:
+    """Raise ReadError for the scopes of an entity other than ``principal``, which no call tells."""
+    operands = node.get(".") or node.get("has")
+    if not operands or operands["attr"] != _SCOPES or operands["left"].get("Var") == "principal":
+        return
+    chain = _read_chain(operands["left"])
+    if chain is None or chain[:1] != ("args",):
+        raise ReadError("scopes are known of the principal only: write principal.scopes")
 
 
 def _note_has(operands: Mapping[str, Any], reads: Reads, uses: dict[Path, set[ValueType]]) -> None:

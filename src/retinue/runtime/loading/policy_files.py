@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from retinue.core.errors import InvalidSettingError
@@ -20,6 +21,8 @@ FOLDER = "policies"
 GROUPS = "groups.yaml"
 
 MAX_FILE_BYTES = 1024 * 1024
+
+_WILDCARDS = frozenset("*?[")
 
 Snapshot = tuple[tuple[str, int, int], ...]
 """Path, time of change in ns and size of each file."""
@@ -40,18 +43,26 @@ class PolicyFiles:
         return cls(state_folder, None if settings is None else settings.parent, table.files)
 
     def list_files(self) -> list[Path]:
-        """The files that exist: policies, and the groups beside them."""
-        paths = {*(self.state_folder / FOLDER).glob("*.cedar")}
+        """The files that exist: policies, and the groups beside them.
+
+        Raises InvalidSettingError for a folder that cannot be listed, because its policies would not count.
+        """
+        paths = {*_find_files(self.state_folder, f"{FOLDER}/*.cedar")}
         if self.project is not None:
             for glob in self.globs:
-                paths.update(path for path in self.project.glob(glob) if path.suffix == ".cedar")
+                paths.update(path for path in _find_files(self.project, glob) if path.suffix == ".cedar")
         groups = {path.parent / GROUPS for path in paths}
-        return sorted([*paths, *(path for path in groups if path.is_file())])
+        # a broken link is an error when it is read
+        return sorted([*paths, *(path for path in groups if os.path.lexists(path))])
 
     def look(self) -> Snapshot:
         """What changes when a file changes. A file that vanishes meanwhile is not in it."""
         rows: list[tuple[str, int, int]] = []
-        for path in self.list_files():
+        try:
+            paths = self.list_files()
+        except InvalidSettingError as error:
+            return ((error.message, 0, 0),)  # `load` raises it
+        for path in paths:
             try:
                 stat = path.stat()
             except OSError:
@@ -59,30 +70,74 @@ class PolicyFiles:
             rows.append((str(path), stat.st_mtime_ns, stat.st_size))
         return tuple(rows)
 
-    def load(self, table: PolicyTable) -> PolicySet | None:
+    def load(self, table: PolicyTable, *, before: Snapshot = ()) -> PolicySet | None:
         """The policies in force; None where there are none and calls are allowed by default.
 
-        Raises InvalidSettingError for files that cannot be read or are not valid.
+        ``before`` are the files that are in force now. Raises InvalidSettingError for files that cannot be
+        read or are not valid, and where the state folder or the project has lost all its files.
         """
-        if table.mode == "off" or not (self.list_files() or table.default == "deny"):
+        if table.mode == "off":
             return None
-        return self.load_all(table)
+        paths = self.list_files()
+        self._check_lost(before, paths)
+        if not paths and table.default == "allow":
+            return None
+        return self._load(table, paths)
 
     def load_all(self, table: PolicyTable) -> PolicySet:
         """The policies, also where they are switched off. Raises InvalidSettingError."""
-        paths = self.list_files()
+        return self._load(table, self.list_files())
+
+    def _load(self, table: PolicyTable, paths: Sequence[Path]) -> PolicySet:
         check_library(paths)
         from retinue.policies.policy_set import load_policies
 
         groups: dict[str, Sequence[str]] = {}
         for path in paths:
             if path.name == GROUPS:
-                groups.update(_read_groups(path))
-        return load_policies(self.read_texts(), default=table.default, groups=groups)
+                for name, members in _read_groups(path).items():
+                    if name in groups:
+                        raise InvalidSettingError(
+                            self._name(path), f"the group {name!r} is in another file too", remedy="rename it"
+                        )
+                    groups[name] = members
+        return load_policies(self._read_texts(paths), default=table.default, groups=groups)
 
     def read_texts(self) -> dict[str, str]:
         """The texts of the files by their names. Raises InvalidSettingError."""
-        return {_name(path, self): _read(path) for path in self.list_files() if path.suffix == ".cedar"}
+        return self._read_texts(self.list_files())
+
+    def _read_texts(self, paths: Sequence[Path]) -> dict[str, str]:
+        return {self._name(path): _read(path) for path in paths if path.suffix == ".cedar"}
+
+    def _name(self, path: Path) -> str:
+        """The name of a file in messages: unique, and independent of the machine."""
+        if path.is_relative_to(self.state_folder):
+            return path.relative_to(self.state_folder).as_posix()
+        if self.project is not None and path.is_relative_to(self.project):
+            return f"project:{path.relative_to(self.project).as_posix()}"
+        return path.as_posix()
+
+    def _check_lost(self, before: Snapshot, paths: Sequence[Path]) -> None:
+        """Raise InvalidSettingError if the state folder or the project had policies and has none now.
+
+        An unmounted volume and a checkout in progress look like this.
+        """
+
+        def find_roots(names: Sequence[Path]) -> set[str]:
+            policies = [name for name in names if name.suffix == ".cedar"]
+            return {
+                "the state folder" if name.is_relative_to(self.state_folder) else "the project"
+                for name in policies
+            }
+
+        for root in sorted(find_roots([Path(row[0]) for row in before]) - find_roots(paths)):
+            raise InvalidSettingError(
+                "policies",
+                f"{root} had policies, and has none now",
+                remedy="restore the files; to remove all, leave one file without policies, "
+                'such as policies/none.cedar, or set policy.mode to "off"',
+            )
 
     def list_cases(self) -> list[Path]:
         """The files of cases: ``tests/*.yaml`` beside policies."""
@@ -94,11 +149,11 @@ def check_policies(table: PolicyTable, state_folder: Path) -> list[Check]:
     """The row of ``retinue doctor``: whether the policies are valid; none where there are no files."""
     files = PolicyFiles.of(state_folder, table)
     try:
+        count = len(files.list_files())
         policies = files.load(table)
     except InvalidSettingError as error:
         return [Check("policies", "fail", error.message, error.remedy)]
     if policies is None:
-        count = len(files.list_files())
         unused = Check(
             "policies",
             "warn",
@@ -123,12 +178,35 @@ def check_library(paths: Sequence[Path]) -> None:
         )
 
 
-def _name(path: Path, files: PolicyFiles) -> str:
-    """The name of a file in messages, which does not depend on the machine."""
-    for root in (files.state_folder, files.project):
-        if root is not None and path.is_relative_to(root):
-            return path.relative_to(root).as_posix()
-    return path.as_posix()
+def _find_files(root: Path, glob: str) -> list[Path]:
+    """What a glob finds below a folder. Raises InvalidSettingError for a folder that cannot be listed.
+
+    `Path.glob` finds nothing in such a folder, and does not tell.
+    """
+    paths = [root]
+    for part in PurePath(glob).parts:
+        for folder in paths:
+            _check_listable(folder)
+        if _WILDCARDS.isdisjoint(part):
+            paths = [folder / part for folder in paths]
+        else:
+            paths = [path for folder in paths for path in folder.glob(part)]
+    return [path for path in paths if os.path.lexists(path)]
+
+
+def _check_listable(folder: Path) -> None:
+    """Raise InvalidSettingError if there is a folder, or a link to one, that cannot be listed."""
+    try:
+        with os.scandir(folder):
+            return
+    except NotADirectoryError:
+        return
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not folder.is_symlink():
+            return
+        raise InvalidSettingError(
+            str(folder), f"its policies cannot be listed: {error}", remedy="make the folder readable"
+        ) from error
 
 
 def _read(path: Path) -> str:

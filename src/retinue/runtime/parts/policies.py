@@ -49,13 +49,15 @@ class LoadedPolicies:
         self._table = table
         self.files = PolicyFiles.of(process.state.root, table)
         self._seen: Snapshot = ()
+        self._in_force: Snapshot = ()
         self.problem: RetinueError | None = None
         self._gate: Gate | None = None
 
     def load(self) -> None:
         """Load the files; raises InvalidSettingError for a set that is not valid."""
         self._seen = self.files.look()
-        policies = self.files.load(self._table)
+        policies = self.files.load(self._table, before=self._in_force)
+        self._in_force = self._seen
         if policies is None:
             self._gate = None
             self._give(None)
@@ -83,6 +85,8 @@ class LoadedPolicies:
     def reload(self, table: PolicyTable | None = None) -> None:
         """Load again; a set that is not valid is told, and the old one stays."""
         before, self._table = self._table, table or self._table
+        if self._table.files != before.files:
+            self._in_force = ()  # the owner names other files
         self.files = PolicyFiles.of(self._process.state.root, self._table)
         try:
             self.load()
