@@ -19,7 +19,9 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.client.connecting import connect
 from retinue.core.errors import PolicyDeniedError
+from retinue.core.record import HUB_NAME
 from retinue.policies.policy_set import Policy
+from retinue.runtime.commands.own_mesh import open_own_mesh
 from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.settings_tables import PolicyTable
 from retinue.web.issued_tokens import TokenFile
@@ -67,6 +69,15 @@ def make_agents(refunds: list[int]) -> tuple[Agent, Agent]:
     async def help_customer(amount: int, ctx: Context) -> Any:
         """Asks the bank."""
         return await ctx.call("refund", {"amount": amount}, agent="bank")
+
+    @clerk.skill(expose=True)
+    async def plan_refund(ctx: Context) -> Any:
+        """Starts a workflow for its caller, as an agent in Markdown does."""
+        arguments = {"workflow": STEPS, "input": {}}
+        outcome = await ctx.ask_as_caller("orchestrate_workflow", arguments, agent=HUB_NAME)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
 
     return bank, clerk
 
@@ -330,12 +341,28 @@ async def test_a_rule_for_a_caller_binds_what_agents_and_workflows_do_for_it(
             reply = await wire.call(bank.hub.url, skill, arguments, authorization=tokens[name])
             assert len(bank.refunds) == (name == "bob"), (skill, name, reply.body)
             assert (b"(no-refunds)" in reply.body) is (name == "ann"), (skill, name, reply.body)
-    # a chain that began with another id than a signed one does not tell who began it
+    # nobody says of himself who he is
     bank.refunds.clear()
+    forged = {"x_retinue_trace": '{"origin": "token:bob"}', "authorization": tokens["ann"]}
+    reply = await wire.call(bank.hub.url, "help_customer", {"amount": 1}, **forged)
+    assert b"(no-refunds)" in reply.body
+    # a chain that began with another id than a signed one does not tell who began it
     named = {"x_openstarry_trace_id": "mine", "authorization": tokens["ann"]}
     reply = await wire.call(bank.hub.url, "help_customer", {"amount": 1}, **named)
     assert b"does not tell who began it" in reply.body
     assert bank.refunds == []
+
+
+async def test_a_rule_for_an_agent_binds_the_workflows_that_it_starts_for_its_callers(
+    system: System, wire: Wire
+) -> None:
+    rule = DENY.replace("principal,", 'principal == Retinue::Agent::"clerk",')
+    bank = await open_bank(system, wire, rule)
+    assert (await wire.call(bank.hub.url, "refund", {"amount": 1})).result == "refunded 1"
+    for skill, arguments in (("help_customer", {"amount": 2}), ("plan_refund", {})):
+        reply = await wire.call(bank.hub.url, skill, arguments)
+        assert b"(no-refunds)" in reply.body, (skill, reply.body)
+    assert bank.refunds == [1]
 
 
 async def test_the_owner_compares_policies_with_the_mesh_and_others_do_not(
@@ -398,3 +425,16 @@ async def test_lists_show_a_caller_what_policies_let_it_use(system: System, wire
     assert (ann_bank, "refund" in ann_skills) == ({"balance"}, False)
     refused = await wire.call(bank.hub.url, "refund", {"amount": 1}, authorization=f"Bearer {tokens[0]}")
     assert refused.error["data"]["policies"] == ["read-only"]
+
+
+async def test_the_mesh_of_an_agent_without_a_hub_loads_changed_files(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LoadedPolicies.watch, "__defaults__", (0.01,))
+    write_policies(system, DENY)
+    async with open_own_mesh(system.settings, system.state) as process:
+        loaded = process.get(LoadedPolicies)
+        write_policies(system, DENY.replace("no-refunds", "never"), "other.cedar")
+        async with asyncio.timeout(WAIT_S):
+            while loaded.gate is None or len(loaded.gate.engine.policies.policies) < 2:
+                await asyncio.sleep(0.01)

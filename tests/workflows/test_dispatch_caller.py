@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from retinue.core.call import Outcome
+from retinue.core.call import Call, Outcome, Principal
 from retinue.core.errors import AgentUnreachableError, LookupFailedError, UnknownAgentError
 from retinue.core.record import Listing, ListingKey
 from retinue.mesh.admission import Admission
@@ -19,9 +19,9 @@ from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.entry import Entry
 from retinue.workflows.caller import Choice
 from retinue.workflows.dispatch_caller import DispatchCaller, RoleChoice
-from retinue.workflows.runs.records import Origin, as_json, read_json
+from retinue.workflows.runs.records import Origin, Reach, as_json, read_json
 from tests.mesh.directory.listings import listing
-from tests.mesh.scripted import PLAN_INPUT, ScriptedInvoker, ScriptedLookup, make_listing
+from tests.mesh.scripted import PLAN_INPUT, ScriptedInvoker, ScriptedLookup, make_dispatcher, make_listing
 from tests.support.memory_source import MemorySource
 
 MESH = frozenset({"mesh"})
@@ -95,6 +95,32 @@ async def test_what_was_chosen_on_one_machine_is_called_on_another_where_its_sou
         )
         assert outcome.error is None
         assert asked == ["http://far:1"]
+
+
+async def test_a_step_is_called_with_the_limits_of_the_agent_that_started_the_run() -> None:
+    callers: list[Principal] = []
+
+    async def keep(call: Call) -> dict[str, str]:
+        callers.append(call.principal)
+        return {"plan": "1."}
+
+    dispatcher, lookup, _ = make_dispatcher(acts={"plan-agent": keep})
+    steps = DispatchCaller(
+        dispatcher, lookup, Admission(), agent="hub", directory=Directory(MemoryListings())
+    )
+    outcome = await steps.call(
+        await steps.choose("create_plan", scopes=MESH),
+        "create_plan",
+        {"requirements": "a parser"},
+        run_id="r",
+        path="s",
+        idempotency_key="r/s",
+        timeout_s=5.0,
+        origin=Origin(MESH, "token:bob", reach=Reach(through="bot", send=("plan-agent",))),
+    )
+    assert outcome.error is None
+    # policies about the agent count, and a run that such a step starts has its limits
+    assert callers == [Principal("token:bob", "run", MESH, through="bot", send=("plan-agent",))]
 
 
 class CountingDirectory(Directory):

@@ -460,7 +460,8 @@ class Context:
         caller = self._call.principal
         # its owner has the rights of the mesh, though a client on stdio is shown only exposed skills
         scopes = caller.scopes | {"mesh"} if caller.kind == "local" else caller.scopes
-        return replace(caller, scopes=scopes, through=self._agent)
+        # the list of an agent before this one limits what that agent calls
+        return replace(caller, scopes=scopes, through=self._agent, send=None)
 
     async def query(self, query: Query, agent: str, *, timeout_s: float) -> Outcome:
         """Ask one agent of many about its capabilities, with the rights of this call's caller."""

@@ -272,6 +272,7 @@ class Dispatcher:
         last_error: RetinueError | None = None
         unreachable: list[Listing] = []
         reread: set[ListingKey] = set()
+        received = admitted.trace
         while queue or (queue := await self._find_moved(unreachable, reread)):
             listing = await self.lookup.open(queue.popleft())
             skill = listing.record.find_skill(call.skill) if listing is not None else None
@@ -289,6 +290,9 @@ class Dispatcher:
                 checked = skill
             permitted = _UNCHECKED
             if self.check_policies is not None and not self._only_relays(call, listing):
+                # the note that the candidate before was permitted does not permit this one
+                admitted.trace = received
+                call = _with_trace(call, admitted)
                 try:
                     permitted = await self.check_policies(call, listing, skill, admitted)
                 except PolicyDeniedError as refusal:

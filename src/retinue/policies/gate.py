@@ -86,6 +86,10 @@ class Gate:
             return decision
         agent = Caller.of(replace(principal, id=principal.through))
         other = self._decide_for(engine, call, resource, agent)
+        if decision.verdict == other.verdict == "approve":
+            # who answers must be an approver of all policies that ask
+            both = {policy.id: policy for policy in (*decision.policies, *other.policies)}
+            return replace(other, policies=tuple(both.values()))
         return decision if other.verdict == "allow" else other
 
     def _decide_for(self, engine: Engine, call: Call, resource: Resource, caller: Caller) -> Decision:
@@ -272,17 +276,19 @@ def _is_owners(call: Call, listing: Listing) -> bool:
 def find_origin(call: Call) -> str:
     """The id of the principal that began the chain of a call; "" where the chain does not tell.
 
-    A signed trace says it from the second call on. In a chain that began without a signed trace, or in a
-    process without policies, it is unknown.
+    The first call has the origin as its caller, whatever its trace says. A signed trace says it from the
+    second call on. In a chain that began without a signed trace, or in a process without policies, it is
+    unknown.
     """
     trace = call.trace
+    # the run itself is a hop
+    if trace.depth == 0 or (call.principal.kind == "run" and trace.depth == 1):
+        return call.principal.id[:MAX_ORIGIN]
     if trace.trusted and trace.extension is not None:
         origin = trace.extension.others.get(ORIGIN)
         if isinstance(origin, str):
             return origin
-    # the run itself is a hop
-    is_first = trace.depth == 0 or (call.principal.kind == "run" and trace.depth == 1)
-    return call.principal.id[:MAX_ORIGIN] if is_first else ""
+    return ""
 
 
 def mark(trace: TraceContext, digest: str, agent: str, skill: str, origin: str) -> TraceContext:

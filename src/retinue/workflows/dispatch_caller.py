@@ -259,8 +259,7 @@ class DispatchCaller:
 
     def _view(self, caller: str, scopes: frozenset[str], reach: Reach) -> AgentView | None:
         """The agents that a run of this caller reaches."""
-        principal = _principal(caller, scopes, reach)
-        return self._access.view_of(replace(principal, through=reach.through))
+        return self._access.view_of(_principal(caller, scopes, reach))
 
     def _make_offer(self, one: SkillOfEntry) -> SkillOffer:
         name = self._directory.name_of(one.entry)
@@ -445,7 +444,7 @@ async def find_willing(choices: Sequence[Choice], wanted: Wanted, ask: AskAgent)
 
 def _principal(caller: str, scopes: frozenset[str], reach: Reach) -> Principal:
     """Who calls in a run: the caller that started it, with the scopes and the limits of the run."""
-    return Principal(caller, "run", scopes, reach.agents)
+    return Principal(caller, "run", scopes, reach.agents, reach.through, reach.send)
 
 
 def _name_among(candidates: Iterable[Candidate], chosen: Candidate) -> str:

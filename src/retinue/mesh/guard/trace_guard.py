@@ -257,7 +257,8 @@ class TraceGuard:
         calls_left = self._settings.calls - 1
         if trace.calls_left is not None:
             calls_left = min(calls_left, trace.calls_left)
-        extension = self._limit_claim(trace.extension)
+        # the new chain gets a signature, which must not cover fields that somebody claims
+        extension = self._limit_claim(without_others(trace))
         return _resolved(trace, new_id(), trace.depth, trace.path, calls_left, began_here, extension)
 
     def _judge(self, trace: TraceContext, call: Call) -> TraceContext:

@@ -30,5 +30,6 @@ async def open_own_mesh(settings: Settings, state: State) -> AsyncIterator[Proce
         process.add(LazyRuns, runs)
         runs.hold_artifacts(mesh.artifacts)
         parts = [PoliciesPart(), MessagesPart(), SchedulesPart(), ApprovalsPart()]
-        async with open_parts(process, parts):
+        # a process of agents keeps this mesh for long, so changed policies are loaded in it too
+        async with open_parts(process, parts) as opened, opened.running():
             yield process
