@@ -339,6 +339,32 @@ async def test_a_rule_for_a_caller_binds_what_agents_and_workflows_do_for_it(
     assert bank.refunds == []
 
 
+async def test_watching_denies_no_call_whose_origin_is_unknown_and_knows_that_of_nested_calls(
+    system: System, wire: Wire
+) -> None:
+    closed = 'context.origin == Retinue::Caller::"token:ann"'
+    rule = DENY.replace(");", f") when {{ {closed} }};")
+    watched = rule.replace("@reason", '@mode("watch") @reason')
+    (system.state.root / "policies").mkdir()
+    ann, bob = (
+        f"Bearer {TokenFile(system.state.keys).issue(('mesh',), name=name)[1]}" for name in ("ann", "bob")
+    )
+    bank = await open_bank(system, wire, watched)
+    named = {"x_openstarry_trace_id": "mine", "authorization": bob}
+    reply = await wire.call(bank.hub.url, "help_customer", {"amount": 1}, **named)
+    assert (reply.result, bank.refunds) == ("refunded 1", [1])
+    system.settings = system.settings.model_copy(update={"policy": PolicyTable(mode="watch")})
+    write_policies(system, rule)
+    for process in (bank.hub.process, bank.bank.process, bank.clerk.process):
+        process.get(LoadedPolicies).reload(PolicyTable(mode="watch"))
+    for token, would_deny in ((bob, False), (ann, True)):
+        await wire.call(bank.hub.url, "help_customer", {"amount": 2}, authorization=token)
+        rows = [row for row in bank.hub.audit.recent(10) if row["type"] == "CALL:ENDED"]
+        row = next(row for row in rows if row["skill"] == "refund")
+        assert row["depth"] == 1
+        assert ("policy" in row) is would_deny, row
+
+
 async def test_the_owner_compares_policies_with_the_mesh_and_others_do_not(
     system: System, wire: Wire
 ) -> None:
