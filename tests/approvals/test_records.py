@@ -81,6 +81,19 @@ async def test_equal_calls_of_one_caller_share_an_open_question(store: ApprovalS
     assert (await store.ask(replace(REQUEST, caller="token:bob"), expires_s=60)).id != first.id
 
 
+async def test_a_no_answers_equal_calls_until_the_question_would_have_expired(
+    store: ApprovalStore, clock: Clock
+) -> None:
+    asked = await store.ask(REQUEST, expires_s=60)
+    await store.answer(asked.id, "no", "owner", "too much")
+    clock.now += 59
+    again = await store.ask(REQUEST, expires_s=60)
+    assert (again.id, again.state, again.comment) == (asked.id, "denied", "too much")
+    clock.now += 1
+    anew = await store.ask(REQUEST, expires_s=60)
+    assert (anew.id != asked.id, anew.state) == (True, "open")
+
+
 async def test_an_answer_is_final(store: ApprovalStore) -> None:
     approval = await store.ask(REQUEST, expires_s=60)
     await store.answer(approval.id, "no", "owner", "no need")

@@ -61,6 +61,8 @@ CONFIGURATIONS = {
 }
 PLACES = ("XDG_CONFIG_HOME", "APPDATA", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "GEMINI_CLI_HOME")
 
+READER = "---\nname: reader\ndescription: Reads.\n---\nRead.\n"
+
 WRITES = {
     "backup": ("../copy",),
     "new": ("my-agent",),
@@ -76,6 +78,7 @@ WRITES = {
     "import openapi": ("http://127.0.0.1:1/api.json", "--name", "another"),
     "import a2a": ("http://127.0.0.1:1", "--name", "another"),
     **{f"import {client}": ("--all",) for client in CONFIGURATIONS},
+    "import claude-agents": ("--all",),
     "imports accept": ("foreign",),
     "imports remove": ("foreign",),
     "stubs": ("stubs.py",),
@@ -229,6 +232,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disk]:
         (root / "work" / "agent.py").write_text(AGENT)
         (root / "work" / "flow.yaml").write_bytes(FLOW)
         (root / "work" / "kept.json").write_text("old")
+        (root / "work" / ".claude" / "agents").mkdir(parents=True)
+        (root / "work" / ".claude" / "agents" / "reader.md").write_text(READER)
         for name, section in koi_sections().items():
             (root / "work" / f"{name}.json").write_bytes(orjson.dumps({name: section}))
         keys = {"keys": [SigningKey.create().public]}

@@ -84,7 +84,7 @@ async def test_a_policy_says_who_answers_and_the_owner_always_may(
 ) -> None:
     request = replace(REQUEST, caller=caller, approvers=approvers, terms="policies sha256:x")
     for principal, is_allowed in ((BOSS, may), (OWNER_TOKEN, True)):
-        own = await store.ask(request, expires_s=60)
+        own = await store.ask(replace(request, arguments={"for": principal.id}), expires_s=60)
         if not is_allowed:
             with pytest.raises(InsufficientScopeError, match=f"approval {own.id} is"):
                 await book.answer(principal, own.id, "no", "", depth=0)

@@ -110,11 +110,19 @@ class Approval:
         is_over = self.state in ("open", "approved") and now >= self.expires_at
         return replace(self, state="expired") if is_over else self
 
+    def covers(self, digest: str, now: float) -> bool:
+        """Whether a further question about a call of this digest is the same one.
+
+        A no counts as long as the question could have been answered.
+        """
+        is_current = self.state in ("open", "approved", "denied") and now < self.expires_at
+        return is_current and self.digest == digest
+
     def answer(self, verdict: Verdict, by: str, comment: str, now: float) -> Approval:
         """The approval with an answer; raises InvalidRequestError where it is not open any more."""
         state = self.seen_at(now).state
         if state != "open":
-            remedy = "" if state == "approved" else "let the caller call again, which asks anew"
+            remedy = "let the caller call again, which asks anew" if state in ("expired", "used") else ""
             raise InvalidRequestError(f"approval {self.id} is {state} already", remedy=remedy)
         answered: ApprovalState = "approved" if verdict == "yes" else "denied"
         return replace(self, state=answered, by=by, comment=comment, answered_at=now)
@@ -181,7 +189,9 @@ class ApprovalStore(Protocol):
     """Where approvals are kept: a database, or the memory of a test."""
 
     async def ask(self, request: ApprovalRequest, *, expires_s: float, approval_id: str = "") -> Approval:
-        """Ask for one call; an approval of an equal call that is open or unused is returned instead.
+        """Ask for one call; an open, unused or denied approval of an equal call is returned instead.
+
+        A denied one is returned until it would have expired.
 
         With an ``approval_id``, which a run makes of its step, asking again returns that approval in any
         state. Raises InvalidParametersError, and BusyError for too many open approvals of the caller.
@@ -214,10 +224,9 @@ class MemoryApprovals:
         now = self._clock()
         approval = Approval.ask(request, now, expires_s, approval_id)
         for known in self._approvals.values():
-            seen = known.seen_at(now)
-            is_equal = known.digest == approval.digest and seen.state in ("open", "approved")
-            if known.id == approval_id or (is_equal and not approval_id):
-                return seen
+            is_equal = not approval_id and known.covers(approval.digest, now)
+            if is_equal or known.id == approval_id:
+                return known.seen_at(now)
         self._approvals[approval.id] = approval
         return approval
 

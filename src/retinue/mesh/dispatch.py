@@ -1,8 +1,8 @@
 """The dispatch path: every call, from every endpoint, is one ``dispatch(call, channel)``.
 
 limits → trace guard → look-up within the caller's view → choice → input check → policies → guards →
-invocation → output check → guards → record (specification 9.1). Endpoints decode and encode; only the
-dispatcher runs skills.
+breaker → approval → invocation → output check → guards → record (specification 9.1). Endpoints decode and
+encode; only the dispatcher runs skills.
 """
 
 from __future__ import annotations
@@ -110,11 +110,23 @@ class TimeoutSettings:
     agent_call_s: float = 30.0
 
 
-CheckPolicies = Callable[[Call, Listing, Skill, AdmittedCall], Awaitable[Mapping[str, Any] | None]]
-"""Checks a call against the policies of the owner before it is invoked.
+class PermittedCall(NamedTuple):
+    """What policies say of a call that no rule denies.
 
-It returns what the call's audit row says of policies, None for nothing; raises PolicyDeniedError and
-ApprovalNeededError. It may note its decision in the trace of the admitted call.
+    ``note`` is for the call's audit row. ``approve`` uses the yes of a person, where the call needs one, and
+    returns the note with it; it raises ApprovalNeededError and PolicyDeniedError.
+    """
+
+    note: Mapping[str, Any] | None = None
+    approve: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+
+
+_UNCHECKED = PermittedCall()
+
+CheckPolicies = Callable[[Call, Listing, Skill, AdmittedCall], Awaitable[PermittedCall]]
+"""Checks a call against the policies of the owner before it is invoked; raises PolicyDeniedError.
+
+It may note its decision in the trace of the admitted call.
 """
 
 
@@ -268,13 +280,15 @@ class Dispatcher:
                 if checked is None:
                     self._announce(call)
                 checked = skill
+            permitted = _UNCHECKED
             if self.check_policies is not None and not self._only_relays(call, listing):
                 try:
-                    state.policy = await self.check_policies(call, listing, skill, admitted)
+                    permitted = await self.check_policies(call, listing, skill, admitted)
                 except PolicyDeniedError as refusal:
                     last_error = last_error or refusal  # another agent is another resource
                     continue
                 call = _with_trace(call, admitted)
+            state.policy = permitted.note
             guards = None if self.guards is None or self._only_relays(call, listing) else self.guards
             if guards is not None:
                 call = await guards.before(call, listing, skill)
@@ -285,6 +299,12 @@ class Dispatcher:
             except GuardError as error:
                 last_error = last_error or error
                 continue
+            if permitted.approve is not None:
+                try:
+                    state.policy = await permitted.approve()  # last, so that nothing refuses after a used yes
+                except BaseException:
+                    stats.breaker.abandoned()
+                    raise
             tried_at = time.perf_counter()
             stats.call_started()
             try:

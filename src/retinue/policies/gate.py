@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from retinue.approvals.records import SCOPE, ApprovalRequest, ApprovalStore
 from retinue.core.call import Call, Principal, TraceContext, TraceExtension
 from retinue.core.errors import ApprovalNeededError, PolicyDeniedError
 from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Listing, Skill
+from retinue.mesh.dispatch import PermittedCall
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import SkillFilter
 from retinue.policies.decision import CallFacts, Decision, Engine
@@ -53,30 +55,28 @@ class Gate:
 
     async def check(
         self, call: Call, listing: Listing, skill: Skill, admitted: AdmittedCall
-    ) -> Mapping[str, Any] | None:
-        """Let a call pass, or raise; returns what its row in the audit says of policies, None for nothing.
-
-        Raises PolicyDeniedError, ApprovalNeededError, and what the store of approvals raises.
-        """
+    ) -> PermittedCall:
+        """Let a call pass that no rule denies; raises PolicyDeniedError."""
         engine, mode = self.engine, self.mode
         if mode == "off" or not engine.policies.decides or _is_owners(call, listing):
-            return None
+            return PermittedCall()
         if has_passed(call.trace, engine.policies.digest, listing.name, skill.id):
-            return None
+            return PermittedCall()
         resource = Resource.of(listing, skill)
         decision = self._decide(engine, call, resource)
         if mode == "watch":
-            return None if decision.verdict == "allow" else self._render(decision, watched=True)
+            is_allowed = decision.verdict == "allow"
+            return PermittedCall(None if is_allowed else self._render(decision, watched=True))
         note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
         if decision.verdict == "deny":
             raise deny(decision, listing.name, skill.id)
+        approve = None
         if decision.verdict == "approve":
-            approval = await self._use_approval(decision, call, listing, skill)
-            note = {**self._render(decision, watched=False), "approval": approval}
+            approve = self._bind_approval(decision, call, listing, skill)
         admitted.trace = mark(
             admitted.trace, engine.policies.digest, listing.name, skill.id, find_origin(call)
         )
-        return note
+        return PermittedCall(note, approve)
 
     def _decide(self, engine: Engine, call: Call, resource: Resource) -> Decision:
         """The decision; a call that an agent makes for its caller must be permitted to both."""
@@ -151,14 +151,14 @@ class Gate:
         }
         return {**row, "problem": decision.problem} if decision.problem else row
 
-    async def _use_approval(self, decision: Decision, call: Call, listing: Listing, skill: Skill) -> str:
-        """Use the yes of a person for this call; its id. Raises ApprovalNeededError without one."""
-        names = [policy.id for policy in decision.policies]
-        what = f"{listing.name}/{skill.id}"
+    def _bind_approval(
+        self, decision: Decision, call: Call, listing: Listing, skill: Skill
+    ) -> Callable[[], Awaitable[Mapping[str, Any]]]:
+        """What uses the yes of a person for this call; raises PolicyDeniedError where nobody can be asked."""
         if self.open_approvals is None:
             raise PolicyDeniedError(
-                f"{what} needs the approval of a person, and this process cannot ask",
-                policies=names,
+                f"{listing.name}/{skill.id} needs the approval of a person, and this process cannot ask",
+                policies=[policy.id for policy in decision.policies],
                 remedy="call it through the hub, which keeps approvals",
             )
         request = ApprovalRequest(
@@ -172,19 +172,44 @@ class Gate:
             approvers=tuple(policy.approvers for policy in decision.policies if policy.approvers),
             terms=f"policies {self.engine.policies.digest}, listing {listing.digest or ''}",
         )
-        store = await self.open_approvals()
-        expires_s = min(policy.expires_s for policy in decision.policies)
-        approval = await store.ask(request, expires_s=expires_s)
-        if approval.state == "approved":
-            if await store.use(approval.id, approval.digest, call.id):
-                return approval.id
-            approval = await store.ask(request, expires_s=expires_s)  # another call has used it
-        raise ApprovalNeededError(
-            f"{what} needs the approval of a person: {request.reason} (approval {approval.id})",
-            approval=approval.id,
+        note = self._render(decision, watched=False)
+        return partial(_use_approval, self.open_approvals, request, decision, note)
+
+
+async def _use_approval(
+    open_approvals: Callable[[], Awaitable[ApprovalStore]],
+    request: ApprovalRequest,
+    decision: Decision,
+    note: Mapping[str, Any],
+) -> Mapping[str, Any]:
+    """Use the yes of a person for one call; the note with its id.
+
+    Raises ApprovalNeededError without an answer, and PolicyDeniedError after a no.
+    """
+    names = [policy.id for policy in decision.policies]
+    what = f"{request.agent}/{request.skill}"
+    store = await open_approvals()
+    expires_s = min(policy.expires_s for policy in decision.policies)
+    approval = await store.ask(request, expires_s=expires_s)
+    if approval.state == "approved":
+        # not by the id of the call: a repetition has the same id, and would use the yes twice
+        if await store.use(approval.id, approval.digest):
+            return {**note, "approval": approval.id}
+        approval = await store.ask(request, expires_s=expires_s)  # another call has used it
+    if approval.state == "denied":
+        comment = f": {approval.comment}" if approval.comment else ""
+        until = datetime.fromtimestamp(approval.expires_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        raise PolicyDeniedError(
+            f"{what} is denied by a person{comment} (approval {approval.id})",
             policies=names,
-            remedy=f"let a person run: retinue approvals approve {approval.id}; then send the call again",
+            remedy=f"the answer counts until {until}; after that the same call asks anew",
         )
+    raise ApprovalNeededError(
+        f"{what} needs the approval of a person: {request.reason} (approval {approval.id})",
+        approval=approval.id,
+        policies=names,
+        remedy=f"let a person run: retinue approvals approve {approval.id}; then send the call again",
+    )
 
 
 @dataclass(frozen=True, slots=True)

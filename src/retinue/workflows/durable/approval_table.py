@@ -128,7 +128,7 @@ class ApprovalTable:
             return self._find(connection, asked.id)
         query = sa.text(
             f"SELECT record FROM {self._database.approvals} "  # noqa: S608
-            "WHERE digest = :digest AND state IN ('open', 'approved') AND expires > :now"
+            "WHERE digest = :digest AND state IN ('open', 'approved', 'denied') AND expires > :now"
         )
         names = {"digest": asked.digest, "now": asked.asked_at}
         record = connection.execute(query, names).scalar()
