@@ -120,7 +120,7 @@ def test_one_policy_asks_for_an_argument_and_another_reads_below_it(text: str) -
 def test_policies_that_read_an_argument_as_a_value_and_as_a_record_deny(text: str) -> None:
     decision = decide(text, facts(arguments={"a": {"b": "y"}}))
     assert decision.verdict == "deny"
-    assert decision.problem.startswith("policies read a as text and a.b as text (")
+    assert decision.problem.startswith("policies read a as text and a.b as text")
     watched = text.replace('"text")', '"text") @mode("watch")')
     decision = decide(watched, facts(arguments={"a": {"b": "y"}}))
     assert (decision.verdict, decision.problem) == ("allow", "")
