@@ -57,7 +57,12 @@ async def test_keys_leave_on_no_way_and_cards_do_not_reach_the_skill(system: Sys
     }
     steps = {"name": "w", "steps": [{"id": "a", "skill": "note", "with": arguments}]}
     part = naming("note", **arguments)
+    at_agent, agent_headers = sessionless("tools/call", {"name": "note", "arguments": arguments})
     replies = {
+        "MCP at the hub of the agent": await wire.post(
+            f"{hub.url}/agents/desk/mcp", at_agent, **agent_headers
+        ),
+        "MCP of the agent": await wire.post(f"{desk.url}/mcp", at_agent, **agent_headers),
         "/execute": await wire.call(hub.url, "note", arguments),
         "/execute of the agent": await wire.call(desk.url, "note", arguments),
         "call_skill": await wire.call(hub.url, "call_skill", {"skill": "note", "arguments": arguments}),

@@ -180,6 +180,8 @@ async def test_a_run_is_followed_with_what_its_steps_write_and_none_of_it_is_sto
     assert pieces[0] == TextPiece(FIRST, 0, "writer", "draft")
     assert b"looking" not in orjson.dumps(events)
     stored = await ask("follow_run", run=started["run"])
+    # who watches sees the beginning of the arguments as well
+    assert [event.pop("arguments", None) for event in events].count('{"prompt":"write"}') == 1
     assert stored["events"] == events
     assert "progress" not in stored
 

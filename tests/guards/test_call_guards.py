@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
@@ -12,7 +13,7 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from retinue.core.call import Answer, Call, Part, Principal, TraceContext
-from retinue.core.errors import PolicyDeniedError
+from retinue.core.errors import ExecutionFailedError, PolicyDeniedError, RemoteFaultError
 from retinue.core.record import AgentRecord, Listing, Skill
 from retinue.core.trust import Trust
 from retinue.guards.call_guards import LARGE_CHARACTERS, CallGuards, GuardRule
@@ -96,6 +97,40 @@ async def test_texts_beside_the_value_are_looked_at_and_images_are_left() -> Non
     guarded = await make(SensitiveGuard(["email"])).after(make_call(), LISTING, SKILL, answer)
     assert [part.value for part in guarded.parts] == ["mail [email]", "aGVsbG8="]
     assert guarded.value == {"n": 1}
+
+
+async def test_a_file_with_text_names_of_parts_warnings_and_meta_are_looked_at() -> None:
+    text = b64encode(b"mail jane@example.org").decode()
+    parts = (Part("file", text, "text/csv", "jane@example.org"), Part("file", text, "application/zip"))
+    answer = Answer(None, parts, warnings=("ask jane@example.org",), meta={"to": "jane@example.org"})
+    guarded = await make(SensitiveGuard(["email"])).after(make_call(), LISTING, Skill("read", ""), answer)
+    assert b64decode(guarded.parts[0].value) == b"mail [email]"
+    assert guarded.parts[0].name == "redacted@example.invalid"
+    assert guarded.parts[1] == parts[1]
+    assert guarded.warnings == ("ask [email]",)
+    assert guarded.meta == {"to": "redacted@example.invalid"}
+
+
+async def test_the_texts_of_an_error_are_looked_at_and_its_type_stays() -> None:
+    error = RemoteFaultError("web", -32603, "no jane@example.org", {"to": "jane@example.org"})
+    await make(SensitiveGuard(["email"])).clean_error(make_call(), LISTING, SKILL, error)
+    assert "jane" not in str(error)
+    assert "jane" not in str(error.data)
+    assert "[email]" in error.message
+    foreign = Listing(LISTING.record, LISTING.source, LISTING.key, source_trust=Trust.IMPORTED)
+    fault = ExecutionFailedError(INJECTION)
+    await make(InstructionGuard()).clean_error(make_call(), foreign, SKILL, fault)
+    assert INJECTION not in fault.message
+    assert "withheld" in fault.message
+
+
+async def test_a_built_in_guard_that_took_too_long_denies() -> None:
+    class Slow(SensitiveGuard):
+        def after(self, call: GuardedCall, value: Any) -> None:
+            time.sleep(0.02)
+
+    with pytest.raises(PolicyDeniedError, match="longer than"):
+        await look(make(Slow(), timeout_s=0.01), "short")
 
 
 class WhereGuard(SensitiveGuard):

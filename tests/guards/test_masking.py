@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.guards.masking import mask_text, mask_value
+from retinue.guards.masking import MAX_DEPTH, mask_text, mask_value
 
 CARD = "4111 1111 1111 1111"
 MAIL = "jane@example.org"
@@ -30,6 +31,31 @@ def test_the_value_of_a_secret_name_is_masked_at_any_depth() -> None:
     assert masked.value["list"] == [{"api_key": "[key]"}]
     assert masked.value["n"] == 1
     assert "auth.password" in masked.paths
+    hidden = {"password": 12345678, "db_password": {"value": "hunter2"}, "token": [{"a": "b"}]}
+    assert mask_value(hidden).value == {
+        "password": 0,
+        "db_password": {"value": "[key]"},
+        "token": [{"a": "[key]"}],
+    }
+
+
+def test_names_that_only_sound_like_secrets_hold_none() -> None:
+    value = {
+        "key": "PROJ-12",
+        "nextPageToken": "abc",
+        "max_tokens": 7,
+        "token_type": "bearer",
+        "auth": "none",
+    }
+    assert mask_value(value).value == value
+
+
+def test_a_value_that_is_nested_too_deep_to_be_searched_is_refused() -> None:
+    value: Any = "x"
+    for _ in range(MAX_DEPTH + 2):
+        value = [value]
+    with pytest.raises(ValueError, match="nested"):
+        mask_value(value)
 
 
 def test_a_number_that_is_a_card_becomes_a_number() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from retinue.approvals.records import Approval, ApprovalRequest, MemoryApprovals, Verdict
 from retinue.core.call import Answer, Call, Outcome
-from retinue.core.errors import PolicyDeniedError
+from retinue.core.errors import PolicyDeniedError, RetinueError
 from retinue.core.record import Listing, Skill
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Dispatcher
@@ -43,6 +43,12 @@ class NoGuests:
 
     async def after(self, call: Call, listing: Listing, skill: Skill, answer: Answer) -> Answer:
         return answer
+
+    def concern(self, agent: str) -> bool:
+        return True
+
+    async def clean_error(self, call: Call, listing: Listing, skill: Skill, error: RetinueError) -> None:
+        return
 
 
 class SlowApprovals(MemoryApprovals):

@@ -117,7 +117,8 @@ def test_only_the_hub_and_the_commands_of_a_person_read_the_token_of_the_owner()
         for file in (package / "cli").rglob("*.py")
         if re.search(r"as_owner[(=]", file.read_text("utf-8"))
     }
-    assert callers == {"cli/session.py", "cli/calling/approvals.py", "cli/managing/dashboard.py"}
+    commands = {"calling/approvals.py", "chat/command.py", "managing/dashboard.py", "managing/policy.py"}
+    assert callers == {"cli/session.py", *(f"cli/{command}" for command in commands)}
 
 
 def test_two_states_have_two_tokens(tmp_path: Path) -> None:

@@ -37,8 +37,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Agents": {
         "new": ("serving.new:new", "Create the folder of a new agent, or a workflow."),
         "serve": ("serving.serve:serve", "Serve an agent and publish it."),
-        "publish": ("managing.registry:publish", "Publish an agent card or a workflow to a registry."),
-        "pull": ("managing.registry:pull", "Fetch an agent card or a workflow from a registry."),
+        "publish": (
+            "managing.registry:publish",
+            "Publish an agent card, a workflow or an agent in Markdown.",
+        ),
+        "pull": ("managing.registry:pull", "Fetch an agent card, a workflow or an agent in Markdown."),
         "forget": ("managing.registry:forget", "Remove an agent or a workflow from a registry."),
         "mirror": ("managing.registry:mirror", "Copy agents and workflows to another registry."),
     },

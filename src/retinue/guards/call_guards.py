@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -51,6 +54,7 @@ class GuardRule:
         look: Callable[..., Any] | None = getattr(self.guard, stage, None)
         if look is None:
             return None
+        begun = time.monotonic()
         try:
             async with asyncio.timeout(self.timeout_s):
                 if inspect.iscoroutinefunction(look):
@@ -64,6 +68,8 @@ class GuardRule:
         except Exception as error:  # noqa: BLE001  # whatever a guard raises denies, and says so
             _log.warning("guard failed", guard=self.name, error=f"{type(error).__name__}: {error}")
             return Verdict("deny", f"the guard failed ({type(error).__name__})")
+        if time.monotonic() - begun > self.timeout_s:  # what never waits is not cut off
+            return Verdict("deny", f"the guard took longer than {self.timeout_s:g} s")
         if verdict is None or (isinstance(verdict, Verdict) and verdict.action in ("deny", "redact")):
             return verdict
         return Verdict("deny", f"the guard returned {type(verdict).__name__}, not a Verdict or None")
@@ -74,6 +80,10 @@ class CallGuards:
 
     def __init__(self, rules: Sequence[GuardRule]) -> None:
         self._rules = tuple(rules)
+
+    def concern(self, agent: str) -> bool:
+        """Whether a guard looks at any skill of an agent."""
+        return any(matches(agent, [glob.partition("/")[0]]) for rule in self._rules for glob in rule.skills)
 
     async def before(self, call: Call, listing: Listing, skill: Skill) -> Call:
         """The call with the arguments that the guards leave; raises PolicyDeniedError."""
@@ -101,10 +111,14 @@ class CallGuards:
         if not self._find(listing, skill):
             return answer
         value = await self.look(call, listing, skill, answer.value)
-        parts = tuple([await self._look_at_part(call, listing, skill, part) for part in answer.parts])
-        if value is answer.value and all(new is old for new, old in zip(parts, answer.parts, strict=True)):
-            return answer
-        if skill.output_schema is not None:
+        guarded = replace(
+            answer,
+            value=value,
+            parts=tuple([await self._look_at_part(call, listing, skill, part) for part in answer.parts]),
+            warnings=tuple([await self.look(call, listing, skill, text) for text in answer.warnings]),
+            meta=await self.look(call, listing, skill, answer.meta) if answer.meta else answer.meta,
+        )
+        if value is not answer.value and skill.output_schema is not None:
             try:
                 check_output(skill, value)
             except RetinueError as error:
@@ -114,7 +128,22 @@ class CallGuards:
                     policies=[rule.name for rule in self._find(listing, skill)],
                     remedy=_REMEDY,
                 ) from error
-        return replace(answer, value=value, parts=parts)
+        return guarded
+
+    async def clean_error(self, call: Call, listing: Listing, skill: Skill, error: RetinueError) -> None:
+        """Change the texts and the data that an error holds to what the guards leave."""
+        if not self._find(listing, skill):
+            return
+        for name, value in list(vars(error).items()):
+            if name.startswith("__") or not isinstance(value, str | dict | list | tuple):
+                continue
+            try:
+                cleaned = await self.look(call, listing, skill, value)
+            except PolicyDeniedError as denied:
+                cleaned = f"[withheld: {denied.message}]" if isinstance(value, str) else type(value)()
+            if cleaned is not value:
+                setattr(error, name, type(value)(cleaned))
+        error.args = (error.message,)
 
     async def look(self, call: Call, listing: Listing, skill: Skill, value: Any) -> Any:
         """One value of a result as the guards leave it; raises PolicyDeniedError."""
@@ -131,10 +160,17 @@ class CallGuards:
         return value
 
     async def _look_at_part(self, call: Call, listing: Listing, skill: Skill, part: Part) -> Part:
-        if part.kind not in ("text", "data", "resource"):
-            return part
-        value = await self.look(call, listing, skill, part.value)
-        return part if value is part.value else replace(part, value=value)
+        """The part as the guards leave it; text within a file counts, images and sounds do not."""
+        name = await self.look(call, listing, skill, part.name)
+        text = _text_of_file(part)
+        if text is not None:
+            value = await self.look(call, listing, skill, text)
+            value = part.value if value is text else b64encode(str(value).encode()).decode()
+        elif part.kind in ("text", "data", "resource"):
+            value = await self.look(call, listing, skill, part.value)
+        else:
+            value = part.value
+        return part if value is part.value and name is part.name else replace(part, value=value, name=name)
 
     def _find(self, listing: Listing, skill: Skill) -> tuple[GuardRule, ...]:
         return tuple(rule for rule in self._rules if rule.concerns(listing.name, skill.id))
@@ -168,7 +204,7 @@ class GuardedChannel:
         await self._channel.log(level, await self._look(message), await self._look(data))
 
     async def elicit(self, message: str, schema: Mapping[str, Any], *, key: str | None = None) -> Any:
-        return await self._channel.elicit(await self._look(message), schema, key=key)
+        return await self._channel.elicit(await self._look(message), await self._look(schema), key=key)
 
     async def sample(self, prompt: str, *, max_tokens: int = 1024, key: str | None = None) -> str:
         return await self._channel.sample(await self._look(prompt), max_tokens=max_tokens, key=key)
@@ -189,6 +225,17 @@ def _describe(call: Call, listing: Listing, skill: Skill) -> GuardedCall:
         source=listing.source,
         is_foreign=listing.trust >= Trust.IMPORTED,
     )
+
+
+def _text_of_file(part: Part) -> str | None:
+    """The text of a file that holds some, by its type; None for others."""
+    is_text = part.mime.startswith("text/") or part.mime.endswith(("json", "xml", "yaml", "csv"))
+    if part.kind != "file" or not is_text or not isinstance(part.value, str):
+        return None
+    try:
+        return b64decode(part.value, validate=True).decode()
+    except (Base64Error, UnicodeDecodeError):
+        return None
 
 
 def _is_small(guard: Guard, value: Any) -> bool:

@@ -5,6 +5,7 @@ The texts of the parsed value are searched, never its JSON, so that an escape hi
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -66,14 +67,16 @@ class _Masking:
         self._exempt = exempt
 
     def mask(self, value: Any, path: tuple[str, ...], *, is_secret: bool = False) -> Any:
-        if len(path) > MAX_DEPTH or any(_fits(path, exempt) for exempt in self._exempt):
+        if len(path) > MAX_DEPTH:
+            raise ValueError(f"the value is nested over {MAX_DEPTH} levels")
+        if any(_fits(path, exempt) for exempt in self._exempt):
             return value
         if isinstance(value, str):
             return self._mask_text(value, path, is_secret)
         if isinstance(value, Mapping):
             changed: dict[str, Any] = {}
             for name, inner in value.items():
-                hides = "key" in self._kinds and is_secret_name(name)
+                hides = is_secret or ("key" in self._kinds and is_secret_field(name))
                 changed[self._mask_name(name, path, changed)] = self.mask(
                     inner, (*path, name), is_secret=hides
                 )
@@ -83,7 +86,10 @@ class _Masking:
                 self.mask(inner, (*path, str(place)), is_secret=is_secret)
                 for place, inner in enumerate(value)
             ]
-        is_number = isinstance(value, int) and not isinstance(value, bool)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and is_secret and path and _HOLDS_NUMBERS.search(path[-1]):
+            self._note("key", path)
+            return 0
         if is_number and "card" in self._kinds and is_card(str(value)):
             self._note("card", path)
             return 0
@@ -114,6 +120,20 @@ class _Masking:
         shown = ".".join(path)
         if shown not in self.paths:
             self.paths.append(shown)
+
+
+def is_secret_field(name: str) -> bool:
+    """Whether a field of this name holds a secret: ``api_key`` does, ``key`` and ``page_token`` do not."""
+    return is_secret_name(name) and not _NO_SECRET.search(name)
+
+
+_NO_SECRET = re.compile(
+    r"^(?:key|sig|signature|pass|pat|auth)$|page|next|previous|cursor|continu|sync|count|usage|max|min|limit"
+    r"|public|primary|foreign|partition|sort|cache|idempotency|type|name|hint|url|uri|expir|_id$|Id$",
+    re.IGNORECASE,
+)
+"""Names of fields that hold no secret, although a part of the name says so elsewhere."""
+_HOLDS_NUMBERS = re.compile(r"pass|pwd|secret|\bpin\b", re.IGNORECASE)
 
 
 def _fits(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:

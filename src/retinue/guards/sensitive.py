@@ -98,14 +98,29 @@ _ASSIGNED = re.compile(
     r"(?P<name>\b[A-Za-z][\w.-]{0,60})[\"']?\s{0,3}(?::=|[=:])\s{0,3}"
     r"(?:\"(?P<double>[^\"\n]{6,500})\"|'(?P<single>[^'\n]{6,500})'|(?P<bare>[^\s\"'`,;&(){}\[\]<>]{8,500}))"
 )
-_DOCUMENTED = re.compile(
-    r"(?:your|my|the|an?|some|insert|enter|replace|change|example|dummy|placeholder|redacted|hidden|none|null"
-    r"|undefined|true|false|required|optional|string|process|os|env|self|this|config|settings)\b"
-    r"|.*(?:[*•…]{3}|\.{3}|xxxx|<|\$\{|\$\(|\{\{|%\(|_here\b|-here\b)"
-    r"|\$\w+\Z|[a-z]+(?:\.[a-z]\w*)+\Z",
+_ASSIGNED_IN_PROSE = re.compile(
+    r"\b(?:password|passwort|kennwort|passphrase|passcode|mot de passe|contrase[nñ]a)"
+    r"\s{0,3}(?:is|ist|lautet|est|es|:|=)\s{1,3}[\"'`]?(?P<value>[^\s\"'`,;]{6,200})",
     re.IGNORECASE,
 )
-"""What documents write in the place of a secret, and references to one."""
+_COOKIE = re.compile(
+    r"\b(?:session_?id|sid|jsessionid|phpsessid|connect\.sid|auth_?token|csrf_?token)=(?P<value>[\w.%+/-]{16,400})",
+    re.IGNORECASE,
+)
+_PLACEHOLDER = re.compile(
+    r"(?:your|my|the|an?|some|insert|enter|replace|change|example|dummy|placeholder|redacted|hidden)\b"
+    r"|.*(?:[*•…]{3}|\.{3}|xxxx|<|\$\{|\$\(|\{\{|%\(|_here\b|-here\b|example\b(?!\.))",
+    re.IGNORECASE,
+)
+_ALL_CAPITALS = re.compile(r"[A-Z_]+\Z")
+"""What documents write in the place of a secret."""
+_REFERENCE = re.compile(
+    r"(?:none|null|undefined|true|false|required|optional|string|process|os|env|self|this|config|settings)\b"
+    r"|\$\w+\Z|[a-z]+(?:\.[a-z]\w*)+\Z|[a-z][a-z0-9+.-]*://",
+    re.IGNORECASE,
+)
+"""Types, and references to a secret."""
+_NO_SECRET_NAME = re.compile(r"(?:_id|Id|_name|_file|_path|_url|_type|_hint)\Z")
 _DIGIT = re.compile(r"\d")
 _SIGN = re.compile(r"[^A-Za-z0-9]")
 
@@ -115,22 +130,31 @@ def _find_keys(text: str) -> Iterator[tuple[int, int]]:
         yield match.span()
     for match in _KEY.finditer(text):
         is_part = _BEFORE_KEY.search(text[max(0, match.start() - 1) : match.start()]) is not None
-        if not is_part and not _DOCUMENTED.match(match[0]):
+        if not is_part and not _is_placeholder(match[0]):
             yield match.span()
     for pattern in (_HEADER, _WEB_HOOK, _USER_OF_URL):
         for match in pattern.finditer(text):
             group = match.lastgroup or 0
-            if not _DOCUMENTED.match(match[group]):
+            if not _is_placeholder(match[group]) and not _REFERENCE.match(match[group]):
                 yield match.span(group)
     for match in _ASSIGNED.finditer(text):
         group = match.lastgroup or 0
-        if is_secret_name(match["name"]) and _is_secret_value(match[group]):
+        is_secret = is_secret_name(match["name"]) and not _NO_SECRET_NAME.search(match["name"])
+        if is_secret and _is_secret_value(match[group]):
             yield match.span(group)
+    for pattern in (_ASSIGNED_IN_PROSE, _COOKIE):
+        for match in pattern.finditer(text):
+            if _is_secret_value(match["value"].rstrip(".")):
+                yield match.span("value")
+
+
+def _is_placeholder(text: str) -> bool:
+    return _PLACEHOLDER.match(text) is not None or _ALL_CAPITALS.match(text) is not None
 
 
 def _is_secret_value(text: str) -> bool:
     """Whether a text that a secret name stands before can be a secret: no word, no reference, no path."""
-    if _DOCUMENTED.match(text) or " " in text or text.startswith(("/", "./", "~/", "http://", "https://")):
+    if _is_placeholder(text) or _REFERENCE.match(text) or " " in text or text.startswith(("/", "./", "~/")):
         return False
     has_digit, has_sign = _DIGIT.search(text) is not None, _SIGN.search(text) is not None
     has_both_cases = text.lower() != text != text.upper()
@@ -140,8 +164,8 @@ def _is_secret_value(text: str) -> bool:
 # ── cards and accounts ──
 
 _CARD = re.compile(
-    r"(?<![\w.,+/=-])(?:\d{13,19}|\d{4}([ -])\d{4}\1\d{4}\1\d{1,4}(?:\1\d{1,3})?|\d{4}([ -])\d{6}\2\d{4,5})"
-    r"(?![\w/=-]|[.,]\d)"
+    r"(?<![\w.+/-])(?:\d{13,19}|\d{4}([ -])\d{4}\1\d{4}\1\d{1,4}(?:\1\d{1,3})?|\d{4}([ -])\d{6}\2\d{4,5})"
+    r"(?![\w/=-]|\.\d)"
 )
 _ISSUERS: tuple[tuple[str, tuple[int, ...]], ...] = (
     (r"4", (13, 16, 19)),
@@ -176,7 +200,8 @@ def is_card(digits: str) -> bool:
 
 
 _IBAN = re.compile(
-    r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}(?:[ ]?[A-Z0-9]{4}){2,7}(?:[ ]?[A-Z0-9]{1,3})?(?![A-Za-z0-9])"
+    r"(?<![A-Za-z0-9])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,3})?(?![A-Za-z0-9])"
+    r"|(?<![a-z0-9])[a-z]{2}\d{13,32}(?![A-Za-z0-9])"
 )
 _IBAN_LENGTHS: Mapping[str, int] = {
     country: length
@@ -208,10 +233,10 @@ _IBAN_LENGTHS: Mapping[str, int] = {
 def _find_ibans(text: str) -> Iterator[tuple[int, int]]:
     for match in _IBAN.finditer(text):
         # behind the number may stand words in capitals
-        length = _IBAN_LENGTHS.get(match[0][:2])
+        length = _IBAN_LENGTHS.get(match[0][:2].upper())
         end, count = match.start(), 0
         while length is not None and end < match.end() and count < length:
-            count += text[end] != " "
+            count += text[end] not in " -"
             end += 1
         if count == length and not text[end : end + 1].isalnum() and is_iban(text[match.start() : end]):
             yield match.start(), end
@@ -219,7 +244,7 @@ def _find_ibans(text: str) -> Iterator[tuple[int, int]]:
 
 def is_iban(text: str) -> bool:
     """Whether a text is the number of an account: country, length and check digits (ISO 13616)."""
-    letters = text.replace(" ", "")
+    letters = text.replace(" ", "").replace("-", "").upper()
     if _IBAN_LENGTHS.get(letters[:2]) != len(letters):
         return False
     return int("".join(str(int(letter, 36)) for letter in letters[4:] + letters[:4])) % 97 == 1
@@ -228,28 +253,40 @@ def is_iban(text: str) -> bool:
 # ── addresses and numbers of people ──
 
 _EMAIL = re.compile(
-    r"(?<![\w.+%/@:-])(?P<user>[A-Za-z0-9](?:[\w.+%'-]{0,62}[\w+%-])?)@"
+    r"(?<![\w.+%/@-])(?P<user>[A-Za-z0-9](?:[\w.+%'-]{0,62}[\w+%-])?)@"
     r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
     r"\.[A-Za-z]{2,24})(?![\w@-]|\.\w)"
 )
 _NO_MAIL_HOST = re.compile(
-    r"\d(?:\.\d+)?x\.|.*\.(?:png|jpe?g|gif|webp|svg|ico|css|jsx?|tsx?|mjs|json|ya?ml|html?|invalid|local)\Z",
+    r"\d(?:\.\d+)?x\.|.*\.(?:png|jpe?g|gif|webp|svg|ico|css|jsx?|tsx?|mjs|json|ya?ml|html?|invalid|local|service|socket|timer|target|mount)\Z",
     re.IGNORECASE,
 )
 """Names of files with a scale or a version, and hosts that no mail reaches."""
 
 
+_BEFORE_NO_MAIL = re.compile(r"(?:message-id|in-reply-to|references):[^\n]*\Z|://[^\s/]*\Z", re.IGNORECASE)
+"""Ids of messages, and the user with a password in a URL."""
+
+
 def _find_emails(text: str) -> Iterator[tuple[int, int]]:
     for match in _EMAIL.finditer(text):
-        is_remote = match["user"] == "git" and text[match.end() : match.end() + 1] in (":", "/")
-        if not is_remote and ".." not in match["user"] and not _NO_MAIL_HOST.match(match["host"]):
+        before, behind = text[max(0, match.start() - 60) : match.start()], text[match.end() : match.end() + 1]
+        is_remote = match["user"] == "git" and behind in (":", "/")
+        is_other = _BEFORE_NO_MAIL.search(before) is not None or behind == "("
+        if (
+            not is_remote
+            and not is_other
+            and ".." not in match["user"]
+            and not _NO_MAIL_HOST.match(match["host"])
+        ):
             yield match.span()
 
 
 _PHONE = re.compile(
-    r"(?<![\w.,+*/=-])(?:"
-    r"\+[1-9]\d{0,2}(?:[ .-]?\(0?\d{0,4}\))?(?:[ ./-]?\d{1,5}){2,6}"
-    r"|\(?[2-9]\d{2}\)[ .-]?[2-9]\d{2}[ .-]\d{4}|[2-9]\d{2}([.-])[2-9]\d{2}\1\d{4})"
+    r"(?<![\w.,+*/-])(?:"
+    r"\+[1-9]\d{0,2}(?:[ .-]?\(0?\d{0,4}\))?(?:(?: / |[ ./-])?\d{1,5}){2,6}"
+    r"|(?:1[ .-])?\(?[2-9]\d{2}\)[ .-]?[2-9]\d{2}[ .-]\d{4}|(?:1[.-])?[2-9]\d{2}([.-])[2-9]\d{2}\1\d{4}"
+    r"|\(0\d{2,4}\)[ ]?\d{3,5}[ -]?\d{3,5}|(?<![\dA-Z] )0\d{2,4}[ /]\d{3,6}(?:[ -]\d{2,5}){1,2})"
     r"(?![\w+*/=-]|[.,:]\d)"
 )
 

@@ -131,13 +131,20 @@ It may note its decision in the trace of the admitted call.
 
 
 class Guards(Protocol):
-    """Looks at the arguments and the results of calls; each function raises PolicyDeniedError."""
+    """Looks at the arguments and the results of calls; each function raises PolicyDeniedError.
+
+    ``clean_error`` changes the texts of an error in place, because its type says how it is handled.
+    """
+
+    def concern(self, agent: str) -> bool: ...
 
     async def before(self, call: Call, listing: Listing, skill: Skill) -> Call: ...
 
     def watch(self, channel: Channel, call: Call, listing: Listing, skill: Skill) -> Channel: ...
 
     async def after(self, call: Call, listing: Listing, skill: Skill, answer: Answer) -> Answer: ...
+
+    async def clean_error(self, call: Call, listing: Listing, skill: Skill, error: RetinueError) -> None: ...
 
 
 class AskedSkill(NamedTuple):
@@ -315,6 +322,8 @@ class Dispatcher:
                 answer = await self._attempt(listing, skill, call, admitted, channel, state.span)
             except RetinueError as error:
                 spent_s = time.perf_counter() - tried_at
+                if guards is not None:
+                    await guards.clean_error(call, listing, skill, error)
                 state.attempts.append(Attempt(listing.record.name, spent_s * 1000, error.message))
                 record_failure(stats, call.skill, spent_s, error)
                 self._report_health(stats, listing)

@@ -23,12 +23,14 @@ from retinue.core.errors import (
     AgentUnreachableError,
     LookupFailedError,
     NotAllowedError,
+    PolicyDeniedError,
     RemoteFaultError,
     RetinueError,
     StateError,
     StoppingError,
 )
 from retinue.core.record import HUB_NAME, RUN_WORKFLOW, AgentRecord, Endpoint, Listing
+from retinue.core.trust import Trust
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mcp.upstream.invoker import InteractiveInvoker
 from retinue.mesh.channel import Channel, NullChannel
@@ -161,7 +163,15 @@ class JoinedMesh:
         url = self._hub_url or find_hub_url(self._state)
         if url is None:
             await self._directory.ensure_fresh()
-            return await self._directory.open_named(name), self.peers.mcp_client
+            listing = await self._directory.open_named(name)
+            is_checked = self._direct.check_policies is not None or self._direct.guards is not None
+            if is_checked and listing.trust is not Trust.OWN_MESH:
+                # the requests would pass neither policies nor guards, and the agent checks none of ours
+                raise PolicyDeniedError(
+                    f"ctx.mcp({name!r}) is refused, because policies or guards are in force and no hub runs",
+                    remedy="start a hub, which checks the requests, or use ctx.call",
+                )
+            return listing, self.peers.mcp_client
         joined = joined_token(self._state.keys, url)
         hub = HubCalls(self._http, url, token=self._token, joined=joined, signer=self.peers.signer)
         endpoint = Endpoint("mcp", f"{url.rstrip('/')}/agents/{quote(name)}/mcp")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def policy() -> None:
-    """Check, test and explain policies: which calls are permitted, forbidden, or decided by a person."""
+    """Check, test and explain the policies of this mesh."""
 
 
 @policy.command()

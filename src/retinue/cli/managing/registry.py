@@ -37,7 +37,7 @@ def publish(
     registry: str | None,
     as_json: bool,
 ) -> None:
-    """Publish an agent card, a workflow or an agent in Markdown to a registry.
+    """Publish an agent card, a workflow or an agent in Markdown.
 
     TARGET is an agent card (.json), a workflow (.yaml), an agent in Markdown (.md), whose file becomes
     prompts/NAME, or another agent: file.py[:name], module:name or agent.json. Files are published byte for
@@ -67,7 +67,7 @@ def publish(
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @registry_option(f"{REGISTRY_HELP} REF may name one too.")
 def pull(reference: str, output: str | None, force: bool, registry: str | None) -> None:
-    """Fetch an agent card, a workflow or an agent in Markdown from a registry.
+    """Fetch an agent card, a workflow or an agent in Markdown.
 
     REF is repository:tag or repository@digest, such as agents/plan:v1; without a tag, the newest version.
     The content is verified against its digest, and that of agents against its signature, too. It is written

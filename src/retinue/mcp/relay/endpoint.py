@@ -101,7 +101,7 @@ class RelayEndpoint:
                     return
                 message = parse_message(body)
             listing = await self._requests.find(scope)
-            if listing is not None and self._is_lacking(listing, scope):
+            if listing is not None and (self._is_lacking(listing, scope) or self._is_guarded(listing)):
                 await self._fall_back(listing, scope, _receive_again(body, receive), send)
                 return
             request = await self._requests.make(scope, message, listing)
@@ -134,6 +134,11 @@ class RelayEndpoint:
             return False
         in_session = any(name == _SESSION for name, _ in scope["headers"])
         return self._client.lacks_endpoint(listing, in_session=in_session)
+
+    def _is_guarded(self, listing: Listing) -> bool:
+        """Whether guards look at calls of the agent: they see values, not the bytes that pass here."""
+        guards = self._dispatcher.guards
+        return self._fallback is not None and guards is not None and guards.concern(listing.name)
 
     async def _fall_back(self, listing: Listing, scope: Scope, receive: Receive, send: Send) -> None:
         assert self._fallback is not None
@@ -190,6 +195,9 @@ class RelayEndpoint:
         self, message: Message, request: RelayRequest, exchange: RelayExchange
     ) -> RetinueError | None:
         """Any other message; the response to a question of the agent needs no more than the session."""
+        if message.kind == "notification" and not message.method.startswith("notifications/"):
+            # a lax server would run it, and no dispatch would have looked at it
+            return InvalidRequestError(f"{message.method} is a request: send it with an id")
         try:
             if message.kind == "response":
                 if request.session is not None and message.id is not None:
