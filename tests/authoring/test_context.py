@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.authoring.local import local_dispatcher
-from retinue.core.call import LOCAL, Hop
+from retinue.core.call import LOCAL, Hop, Principal
 from retinue.core.errors import (
     BusyError,
     CallTimedOutError,
@@ -145,6 +145,18 @@ async def test_what_goes_out_carries_trace_budget_deadline_and_its_own_name() ->
     assert call.deadline is not None
     assert 0 < call.deadline - now <= 3
     assert call.trace.seconds_left == pytest.approx(3, abs=0.5)
+
+
+async def test_a_call_for_the_caller_names_the_agent_between_without_the_limits_of_an_earlier_one() -> None:
+    agent, mesh = Agent("bot"), ScriptedMesh()
+
+    @agent.skill
+    async def go(ctx: Context) -> None:
+        await ctx.ask_as_caller("orchestrate_workflow", {}, agent="retinue")
+
+    caller = Principal("token:bob", "mesh", frozenset({"mesh"}), through="other", send=("bank",))
+    await local_dispatcher(agent, mesh=mesh).dispatch(make_call("go", {}, principal=caller))
+    assert mesh.calls[0].principal == replace(caller, through="bot", send=None)
 
 
 async def test_the_time_of_a_further_call_is_cut_to_what_the_caller_has_left() -> None:

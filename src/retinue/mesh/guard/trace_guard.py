@@ -258,7 +258,8 @@ class TraceGuard:
         if trace.calls_left is not None:
             calls_left = min(calls_left, trace.calls_left)
         # the new chain gets a signature, which must not cover fields that somebody claims
-        extension = self._limit_claim(without_others(trace))
+        extension = None if trace.extension is None else without_others(trace)
+        extension = self._limit_claim(extension)
         return _resolved(trace, new_id(), trace.depth, trace.path, calls_left, began_here, extension)
 
     def _judge(self, trace: TraceContext, call: Call) -> TraceContext:
