@@ -1,7 +1,7 @@
 """The figures of the guide to guards are those of texts that took no part in the choice of the patterns.
 
 ``heldout.jsonl`` was written by somebody who had not seen the patterns, after they were chosen with
-``development.jsonl``. Each line has a text, its ``marks`` (kind and part) and whether it ``instructs`` a model.
+``development.jsonl``. Each line has a text, its ``marks`` (kind, part) and whether it ``instructs`` a model.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import pytest
 
 from retinue.guards.instructing import find_instruction
 from retinue.guards.sensitive import KINDS, find_sensitive
-from tests.docs.pages import read, table_rows
+from tests.docs.pages import table_rows
 
 FOLDER = Path(__file__).parent
+GUIDE = FOLDER.parents[1] / "docs" / "guides" / "guards.md"
 
 
 def read_set(name: str) -> list[dict[str, Any]]:
@@ -52,7 +53,7 @@ def test_the_guide_has_the_figures_of_the_held_out_set() -> None:
     counted = {**count_sensitive(rows), "instructions": count_instructing(rows)}
     published = {
         kind.strip("`"): (int(found), int(marked), int(false))
-        for kind, found, marked, false in table_rows(read("guides/guards.md"), "what")
+        for kind, found, marked, false in table_rows(GUIDE.read_text("utf-8"), "what")
     }
     assert published == counted
 
