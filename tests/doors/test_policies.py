@@ -365,6 +365,26 @@ async def test_a_rule_for_an_agent_binds_the_workflows_that_it_starts_for_its_ca
     assert bank.refunds == [1]
 
 
+CLOSED_TO_ANN = DENY.replace(");", ') when { context.origin == Retinue::Caller::"token:ann" };')
+
+
+async def test_a_watched_policy_denies_no_call_whose_origin_is_unknown(system: System, wire: Wire) -> None:
+    bank = await open_bank(system, wire, CLOSED_TO_ANN.replace("@reason", '@mode("watch") @reason'))
+    reply = await wire.call(bank.hub.url, "help_customer", {"amount": 1}, x_openstarry_trace_id="mine")
+    assert (reply.result, bank.refunds) == ("refunded 1", [1])
+
+
+async def test_in_mode_watch_nested_calls_know_who_began_them(system: System, wire: Wire) -> None:
+    system.settings = system.settings.model_copy(update={"policy": PolicyTable(mode="watch")})
+    bank = await open_bank(system, wire, CLOSED_TO_ANN)
+    for name in ("bob", "ann"):
+        token = TokenFile(system.state.keys).issue(("mesh",), name=name)[1]
+        await wire.call(bank.hub.url, "help_customer", {"amount": 2}, authorization=f"Bearer {token}")
+        rows = [row for row in bank.hub.audit.recent(10) if row["type"] == "CALL:ENDED"]
+        row = next(row for row in rows if row["skill"] == "refund")
+        assert row.get("policy", {}).get("ids") == (["no-refunds"] if name == "ann" else None)
+
+
 async def test_the_owner_compares_policies_with_the_mesh_and_others_do_not(
     system: System, wire: Wire
 ) -> None:
@@ -396,6 +416,25 @@ async def test_the_owner_compares_policies_with_the_mesh_and_others_do_not(
     explained = await wire.call(bank.hub.url, "explain_policies", {"skill": "refund", "caller": "x"}, **owner)
     assert (explained.result["verdict"], explained.result["policies"]) == ("deny", ["no-refunds"])
     assert explained.result["concerned"][0]["reason"] == "refunds are closed"
+
+
+async def test_policies_of_an_agent_are_explained_to_nobody_who_does_not_see_it(
+    system: System, wire: Wire
+) -> None:
+    bank = await open_bank(system, wire, DENY)
+    tokens = TokenFile(system.state.keys)
+    asked = {"skill": "refund", "arguments": {"amount": 1}}
+    for agents in ((), ("bank", HUB_NAME), ("clerk", HUB_NAME)):
+        token = tokens.issue(("mesh",), name="ci", agents=agents)[1]
+        for request in (asked, {**asked, "agent": "bank"}):
+            reply = await wire.call(
+                bank.hub.url, "explain_policies", request, authorization=f"Bearer {token}"
+            )
+            if "clerk" in agents:
+                assert "error" in reply.json
+                assert b"no-refunds" not in reply.body
+            else:
+                assert reply.result["policies"] == ["no-refunds"]
 
 
 async def test_lists_show_a_caller_what_policies_let_it_use(system: System, wire: Wire) -> None:

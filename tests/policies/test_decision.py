@@ -9,7 +9,7 @@ import pytest
 
 from retinue.core.call import Principal
 from retinue.core.record import Hints, Skill
-from retinue.policies.decision import CallFacts, Decision, Engine
+from retinue.policies.decision import CallFacts, Decision, Engine, _Cut
 from retinue.policies.entities import CALL, LIST, Caller, Groups, Resource, name_principal
 from retinue.policies.policy_set import load_policies
 
@@ -93,6 +93,67 @@ def test_policies_that_read_one_argument_as_two_types_deny() -> None:
     assert decision.verdict == "deny"
     assert "policies read n as integer and as text (b)" in decision.problem
     assert decide(text, facts("bank/balance", arguments={"n": 1})).verdict == "allow"
+
+
+HAS = f'@id("has") forbid({ANY}) when {{ context.args has a && context.args has b }};'
+INNER = f'@id("inner") forbid({ANY}) when {{ context.args has a.b && context.args.a.b == "x" }};'
+TEXT = f'@id("text") forbid({ANY}) when {{ context.args has a && context.args.a == "x" }};'
+
+
+@pytest.mark.parametrize("text", [HAS + INNER, INNER + HAS])
+def test_one_policy_asks_for_an_argument_and_another_reads_below_it(text: str) -> None:
+    for arguments, ids in [
+        ({"a": {"b": "x"}}, ["inner"]),
+        ({"a": {"b": "y"}}, []),
+        ({"a": {"c": "x"}, "b": 1}, ["has"]),
+        ({"a": {"b": "x"}, "b": 1}, ["has", "inner"]),
+        ({"b": 1}, []),
+        ({"a": None, "b": 1}, []),
+    ]:
+        decision = decide(text, facts(arguments=arguments))
+        assert (decision.problem, [policy.id for policy in decision.policies]) == ("", ids)
+        assert decision.verdict == ("deny" if ids else "allow")
+    assert decide(text, facts(arguments={"a": "x"})).problem == "a is a text, not an object"
+
+
+@pytest.mark.parametrize("text", [TEXT + INNER, INNER + TEXT])
+def test_policies_that_read_an_argument_as_a_value_and_as_a_record_deny(text: str) -> None:
+    decision = decide(text, facts(arguments={"a": {"b": "y"}}))
+    assert decision.verdict == "deny"
+    assert decision.problem.startswith("policies read a as text and a.b as text")
+    watched = text.replace('"text")', '"text") @mode("watch")')
+    decision = decide(watched, facts(arguments={"a": {"b": "y"}}))
+    assert (decision.verdict, decision.problem) == ("allow", "")
+    assert decision.would_be is not None
+    assert decision.would_be.verdict == "deny"
+
+
+def test_an_error_of_watched_policies_denies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = _Cut.decide
+
+    def fail(cut: _Cut, *args: Any) -> Decision:
+        if cut.arguments:
+            raise TypeError("'bool' object does not support item assignment")
+        return real(cut, *args)
+
+    monkeypatch.setattr(_Cut, "decide", fail)
+    decision = decide(HAS.replace('"has")', '"has") @mode("watch")'))
+    assert decision.verdict == "allow"
+    assert decision.would_be is not None
+    assert decision.would_be.problem == "TypeError: 'bool' object does not support item assignment"
+
+
+def test_an_unknown_origin_denies_only_where_a_policy_that_decides_reads_it() -> None:
+    reads = f'@id("o") forbid({ANY}) when {{ context.origin == Retinue::Caller::"token:bob" }};'
+    unknown = replace(facts(), origin="")
+    decision = decide(reads, unknown)
+    assert decision.verdict == "deny"
+    assert "does not tell who began it" in decision.problem
+    assert decide(reads, replace(facts(), origin="token:ann")).verdict == "allow"
+    decision = decide(reads.replace('"o")', '"o") @mode("watch")') + TEXT, unknown)
+    assert decision.verdict == "allow"
+    assert decision.would_be is not None
+    assert "does not tell who began it" in decision.would_be.problem
 
 
 def test_a_watched_policy_decides_nothing_and_what_it_would_have_decided_is_told() -> None:

@@ -15,6 +15,7 @@ from retinue.core.call import Call, Principal, new_id
 from retinue.core.errors import InsufficientScopeError, UnknownSkillError
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Lookup
+from retinue.mesh.permissions import Access
 
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
     from retinue.policies.gate import Gate
@@ -28,17 +29,22 @@ _PAGE = 200
 class PolicyBook:
     """The policies of a hub for its callers; ``find_gate`` gives None while there are none."""
 
-    def __init__(self, find_gate: Callable[[], Gate | None], lookup: Lookup, directory: Directory) -> None:
+    def __init__(
+        self, find_gate: Callable[[], Gate | None], lookup: Lookup, directory: Directory, access: Access
+    ) -> None:
         self._find_gate = find_gate
         self._lookup = lookup
         self._directory = directory
+        self._access = access
 
-    async def explain(self, call: Call) -> Json:
-        """What the policies decide about a call, and which of them concern its skill."""
+    async def explain(self, call: Call, reader: Principal) -> Json:
+        """What the policies decide about a call, and which of them concern its skill.
+
+        ``reader`` is told about skills that it could call itself. Raises LookupFailedError for the others.
+        """
         gate = self._find_gate()
-        candidates = await self._lookup.resolve_skill(
-            call.skill, call.principal.scopes | {"mesh"}, agent=call.agent
-        )
+        view = self._access.view_of(reader)
+        candidates = await self._lookup.resolve_skill(call.skill, reader.scopes, agent=call.agent, view=view)
         listing = await self._lookup.open(candidates[0])
         skill = None if listing is None else listing.record.find_skill(call.skill)
         if listing is None or skill is None:
@@ -90,7 +96,7 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
             _check_owner(principal)
             principal = Principal(caller, "mesh", principal.scopes - {SCOPE})
         call = Call(new_id(), skill, arguments or {}, principal, "execute", ctx.trace, agent=agent)
-        return await book.explain(call)
+        return await book.explain(call, ctx.principal)
 
     @agent.skill(read_only=True, listed=False)
     async def check_policies(

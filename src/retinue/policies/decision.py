@@ -65,7 +65,8 @@ ALLOWED = Decision("allow")
 class CallFacts:
     """The facts of one call; ``context`` has those facts that some policy reads, by their names.
 
-    ``origin`` is the id of the principal that began the chain of calls, None where no policy reads it.
+    ``origin`` is the id of the principal that began the chain of calls, "" where the chain does not tell,
+    None where no policy reads it.
     """
 
     caller: Caller
@@ -109,6 +110,7 @@ class _Cut:
     rules: _Rules | None
     obligations: _Rules | None
     arguments: Mapping[Path, ValueType]
+    reads_origin: bool = False
     conflict: str = ""
 
     @classmethod
@@ -122,13 +124,15 @@ class _Cut:
                     conflict = f"policies read {'.'.join(path)} as {known} and as {kind} ({policy.id})"
                 if path not in arguments or known == "present":
                     arguments[path] = kind
+        arguments, clash = _drop_records(arguments)
         rules = [policy for policy in policies if policy.effect != "approve"]
         obligations = [policy for policy in policies if policy.effect == "approve"]
         return cls(
             None if permits and not rules else _Rules.make(rules, permits=permits),
             _Rules.make(obligations, permits=True) if obligations else None,
             arguments,
-            conflict,
+            any("origin" in policy.reads.facts for policy in policies),
+            conflict or clash,
         )
 
     def decide(self, facts: CallFacts, entities: cedarpy.Entities) -> Decision:
@@ -136,9 +140,12 @@ class _Cut:
             return ALLOWED
         if self.conflict:
             return Decision("deny", problem=self.conflict)
+        if self.reads_origin and not facts.origin:
+            problem = "policies read context.origin, and the chain of this call does not tell who began it"
+            return Decision("deny", problem=problem)
         try:
             context = dict(facts.context)
-            if facts.origin is not None:
+            if facts.origin:
                 context["origin"] = entity_value(name_origin(facts.origin))
             if facts.action == CALL:
                 context["args"] = project(facts.arguments, self.arguments)
@@ -167,6 +174,23 @@ class _Cut:
             for policy in one.policies.values()
             if any(str(error).startswith(".".join(path)) for path in policy.reads.arguments)
         )
+
+
+def _drop_records(reads: Mapping[Path, ValueType]) -> tuple[dict[Path, ValueType], str]:
+    """The reads without records that some policy reads below; and a conflict, "" for none.
+
+    A policy that asks whether there is a record needs no value of its own, because the record is passed.
+    """
+    kept: dict[Path, ValueType] = {}
+    conflict = ""
+    records = {path[:length]: path for path in reads for length in range(1, len(path))}
+    for path, kind in reads.items():
+        longer = records.get(path)
+        if longer is None:
+            kept[path] = kind
+        elif kind != "present":
+            conflict = f"policies read {'.'.join(path)} as {kind} and {'.'.join(longer)} as {reads[longer]}"
+    return kept, conflict
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +230,14 @@ class Engine:
         cut = self._cut(facts.resource, facts.action)
         if cut.is_empty:
             return ALLOWED
-        entities = self._render(facts.caller, facts.resource, facts.origin)
+        entities = self._render(facts.caller, facts.resource, facts.origin or None)
         decision = cut.enforced.decide(facts, entities)
         if cut.with_watched is None:
             return decision
-        other = cut.with_watched.decide(facts, entities)
+        try:
+            other = cut.with_watched.decide(facts, entities)
+        except Exception as error:  # noqa: BLE001 - a watched policy never fails a call
+            other = Decision("deny", problem=f"{type(error).__name__}: {error}")
         if other.verdict == decision.verdict:
             return decision
         return Decision(decision.verdict, decision.policies, decision.problem, other)

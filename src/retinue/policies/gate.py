@@ -65,6 +65,7 @@ class Gate:
         resource = Resource.of(listing, skill)
         decision = self._decide(engine, call, resource)
         if mode == "watch":
+            admitted.trace = note_origin(admitted.trace, find_origin(call))
             is_allowed = decision.verdict == "allow"
             return PermittedCall(None if is_allowed else self._render(decision, watched=True))
         note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
@@ -97,9 +98,6 @@ class Gate:
         if not names:
             return engine.decide(CallFacts(caller, resource, CALL, call.arguments))
         origin = find_origin(call) if "origin" in names else None
-        if origin == "":
-            problem = "policies read context.origin, and the chain of this call does not tell who began it"
-            return Decision("deny", problem=problem)
         context = self._find_facts(call, names)
         return engine.decide(CallFacts(caller, resource, CALL, call.arguments, context, origin))
 
@@ -296,6 +294,12 @@ def mark(trace: TraceContext, digest: str, agent: str, skill: str, origin: str) 
     extension = trace.extension or TraceExtension()
     others = {**extension.others, MARK: _write_mark(trace, digest, agent, skill), ORIGIN: origin}
     return _with_extension(trace, TraceExtension(extension.allowance, others))
+
+
+def note_origin(trace: TraceContext, origin: str) -> TraceContext:
+    """The trace with the principal that began the chain; it does not say that the call is permitted."""
+    extension = trace.extension or TraceExtension()
+    return _with_extension(trace, TraceExtension(extension.allowance, {**extension.others, ORIGIN: origin}))
 
 
 def has_passed(trace: TraceContext, digest: str, agent: str, skill: str) -> bool:

@@ -169,5 +169,6 @@ def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
     from retinue.hub.policies import PolicyBook, add_policy_skills
 
     if agent.name == HUB_NAME:
-        lookup = process.dispatcher.lookup
-        add_policy_skills(agent, PolicyBook(lambda: loaded.gate, lookup, process.get(Directory)))
+        dispatcher, directory = process.dispatcher, process.get(Directory)
+        book = PolicyBook(lambda: loaded.gate, dispatcher.lookup, directory, dispatcher.access)
+        add_policy_skills(agent, book)
