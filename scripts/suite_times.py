@@ -31,7 +31,7 @@ SLOW = {
 }
 """By folder, the suites that start programs or work for long: what ``make test-all`` adds."""
 LONG = (
-    "tests/workflows/durable/test_suite_resuming.py",
+    "tests/crash/test_durable_resuming.py",
     "tests/doors/test_guard_stdio.py",
     "tests/doors/test_guard_matrix.py",
     "tests/processes/test_http_flood.py",
