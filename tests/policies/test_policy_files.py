@@ -91,6 +91,36 @@ def test_a_folder_below_a_glob_that_cannot_be_listed_is_an_error(
             files.list_files()
 
 
+def test_a_project_that_cannot_be_listed_has_its_folder_of_policies(
+    files: PolicyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "project/policies", "a.cedar")
+    scandir = os.scandir
+
+    def refuse(path: Any = ".") -> Any:
+        if Path(path) == tmp_path / "project":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert [path.name for path in files.list_files()] == ["a.cedar"]
+
+
+@pytest.mark.parametrize("glob", ["policies/*.cedar", "policies/a.cedar"])
+def test_files_of_a_folder_that_cannot_be_entered_are_listed_so_that_reading_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, glob: str
+) -> None:
+    write(tmp_path / "project/policies", "a.cedar", groups="guests: []")
+
+    def refuse(path: Path) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "lstat", refuse)
+    monkeypatch.setattr(os, "lstat", refuse)
+    listed = PolicyFiles(tmp_path / "state", tmp_path / "project", (glob,)).list_files()
+    assert [path.name for path in listed] == ["a.cedar", "groups.yaml"]
+
+
 def test_groups_that_are_a_broken_link_are_an_error(files: PolicyFiles, tmp_path: Path) -> None:
     write(tmp_path / "state/policies", "a.cedar")
     (tmp_path / "state/policies/groups.yaml").symlink_to(tmp_path / "nowhere")

@@ -53,7 +53,7 @@ class PolicyFiles:
                 paths.update(path for path in _find_files(self.project, glob) if path.suffix == ".cedar")
         groups = {path.parent / GROUPS for path in paths}
         # a broken link is an error when it is read
-        return sorted([*paths, *(path for path in groups if os.path.lexists(path))])
+        return sorted([*paths, *(path for path in groups if _is_there(path))])
 
     def look(self) -> Snapshot:
         """What changes when a file changes. A file that vanishes meanwhile is not in it."""
@@ -185,18 +185,33 @@ def _find_files(root: Path, glob: str) -> list[Path]:
     """
     paths = [root]
     for part in PurePath(glob).parts:
+        is_name = _WILDCARDS.isdisjoint(part)
         for folder in paths:
-            _check_listable(folder)
-        if _WILDCARDS.isdisjoint(part):
+            _check_folder(folder, is_listed=not is_name)
+        if is_name:
             paths = [folder / part for folder in paths]
         else:
             paths = [path for folder in paths for path in folder.glob(part)]
-    return [path for path in paths if os.path.lexists(path)]
+    return [path for path in paths if _is_there(path)]
 
 
-def _check_listable(folder: Path) -> None:
-    """Raise InvalidSettingError if there is a folder, or a link to one, that cannot be listed."""
+def _is_there(path: Path) -> bool:
+    """Whether there is a file, or a link to one; also where only reading it will tell what is wrong."""
     try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _check_folder(folder: Path, *, is_listed: bool) -> None:
+    """Raise InvalidSettingError if a folder, or a link to one, cannot be reached or listed."""
+    try:
+        if not is_listed:
+            folder.stat()
+            return
         with os.scandir(folder):
             return
     except NotADirectoryError:
