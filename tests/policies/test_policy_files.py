@@ -112,6 +112,8 @@ def test_files_of_a_folder_that_cannot_be_entered_are_listed_so_that_reading_fai
 ) -> None:
     write(tmp_path / "project/policies", "a.cedar", groups="guests: []")
 
+    (tmp_path / "state/policies").mkdir(parents=True)
+
     def refuse(path: Path) -> Any:
         raise PermissionError(13, "Permission denied", str(path))
 
