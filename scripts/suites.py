@@ -17,6 +17,9 @@ from scripts.suite_times import FAST, SLOW, SUITES, suite_of
 
 ROOT = Path(__file__).resolve().parent.parent
 END_TO_END = (
+    "tests/conformance/test_stub_types.py::test_a_right_program_passes_and_runs_and_a_wrong_one_is_refused",
+    "tests/processes/test_guard_stdio.py"
+    "::test_a_loop_that_is_entered_over_stdio_is_refused_at_hop_six[MCP over stdio]",
     "tests/processes/test_access_process.py"
     "::test_an_agent_of_another_state_joins_by_a_token_and_is_called_through_the_hub",
     "tests/processes/test_http_flood.py"

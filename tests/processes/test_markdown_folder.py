@@ -83,7 +83,9 @@ async def test_a_folder_is_one_process_that_follows_its_files(
         assert systems == ["You answer.", "You answer."], "the run keeps the text that it started with"
         assert (await wire.call(hub.url, "alpha", {"prompt": "Go", "run": "r"})).result == "done"
         assert len(model.requests) == 2, "the same call picks the old run up"
-        assert await read_digest(wire, hub, "alpha") != before
+        async with asyncio.timeout(WAIT_S):
+            while await read_digest(wire, hub, "alpha") == before:
+                await asyncio.sleep(0.05)
         assert (await system.home.pull(FILE_OF_ALPHA)).content == (folder / "a.md").read_bytes()
         await wire.call(hub.url, "alpha", {"prompt": "Again"})
         assert model.requests[2].system.startswith("You answer briefly.")

@@ -199,7 +199,7 @@ class RunFollower:
             self._now(f"{event['step']}: {event.get('skill') or '-'} at {event.get('agent') or '-'}")
         elif line := describe(event, run):
             self._echo_failure(run, whole=True)
-            if event["kind"] == "model" and (text := self._tails.pop(event["step"], "").strip()):
+            if event.get("kind") == "model" and (text := self._tails.pop(event["step"], "").strip()):
                 self._echo("\n".join(f"  {_printable(line)}" for line in text.splitlines()))
             if event.get("error"):
                 self._failed = event

@@ -26,7 +26,7 @@ from retinue.core.errors import InvalidParametersError
 from retinue.testing import connect_agents
 from tests.client.stubs.generated import check_statements
 
-TOOLS = Path(__file__).parent / "real_tools.json"
+TOOLS = Path(__file__).parents[1] / "client" / "stubs" / "real_tools.json"
 MAX_TOOLS_BYTES = 200_000
 
 CHECK = """\
