@@ -108,7 +108,7 @@ async def test_the_garbage_collection_of_a_registry_keeps_artifacts_and_removes_
         get_program("docker-registry"),
         "garbage-collect",
         "--delete-untagged",
-        folder / "registry.yml",
+        str(folder / "registry.yml"),
     ]
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
     output, errors = await process.communicate()
