@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -25,7 +27,7 @@ from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from tests.ports import reserved_port
 from tests.registry.places import Place, own_endpoint
-from tests.services import docker_registry
+from tests.services import docker_registry, get_program
 
 LARGE = bytes(range(256)) * 4096 * 9  # more than two chunks
 REPOSITORY = "files/of-the-mesh"
@@ -90,6 +92,31 @@ async def test_each_state_has_a_manifest_that_keeps_the_blob(tmp_path: Path, pla
         await ours.delete(artifact.digest, caller="ann")
         assert len(await list_tags(place)) == 1
         assert await (await theirs.find(artifact.digest)).read() == b"content"
+
+
+async def test_the_garbage_collection_of_a_registry_keeps_artifacts_and_removes_deleted_ones(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "registry"
+    folder.mkdir()
+    with docker_registry(folder) as url:
+        async with opened(tmp_path / "a", Place("plain", url, url)) as store:
+            kept = await store.save(b"kept" * 1000, caller="ann")
+            gone = await store.save(b"gone" * 1000, caller="ann")
+            await store.delete(gone.digest, caller="ann")
+    command = [
+        get_program("docker-registry"),
+        "garbage-collect",
+        "--delete-untagged",
+        str(folder / "registry.yml"),
+    ]
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    output, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    assert f"blob eligible for deletion: {gone.digest}" in output.decode()
+    with docker_registry(folder) as url:
+        async with opened(tmp_path / "a", Place("plain", url, url)) as store:
+            assert await (await store.find(kept.digest)).read() == b"kept" * 1000
 
 
 async def test_refused_content_leaves_no_manifest(tmp_path: Path, place: Place) -> None:

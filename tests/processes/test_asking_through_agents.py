@@ -23,7 +23,7 @@ from retinue import Agent
 from tests.mcp.clients import MODES, connect, texts
 from tests.processes.commands import run_command
 from tests.processes.inside import inside
-from tests.processes.running import WAIT_S, execute
+from tests.processes.running import WAIT_S, execute, wait_until
 
 TRIP = '''
 import asyncio
@@ -290,6 +290,16 @@ def test_an_interrupt_ends_a_call_that_asks(hub: str, folder: Path) -> None:
     terminal.wait_for("name: ")
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.end() == (130, "")
+    # otherwise the hub and both agents would wait for it when they stop
+    wait_until(lambda: count_calls(folder) == 0, "the call has ended at the hub")
+
+
+def count_calls(folder: Path) -> int:
+    """How many calls are in flight at the hub."""
+    top = run_command("top", "--json", cwd=folder, environment={"RETINUE_HOME": str(folder / "state")})
+    # the hub within this process logs between the lines
+    picture = top.stdout[top.stdout.index("{\n") :]
+    return int(orjson.loads(picture)["calls"]["in_flight"])
 
 
 def test_without_a_terminal_a_call_that_asks_is_one_error_with_the_remedy(hub: str, folder: Path) -> None:

@@ -68,6 +68,9 @@ class InteractiveInvoker:
         return await self._plain.invoke(listing, skill, call, admitted, channel)
 
 
+GIVE_UP_S = 2.0
+"""Seconds in which an agent is told that nobody answers its questions any more."""
+
 CALL_SKILL = Skill("call_skill", "Calls a skill of the mesh.")
 """The hub's skill that calls on with the caller's rights; its result is that of the called skill."""
 
@@ -149,7 +152,16 @@ async def _converse(
         usage = outgoing.record_reply(find_calls_used(reply.meta), usage)
         if not reply.needs_input:
             return reply
-        answers = await answer_questions(channel, reply)
+        try:
+            answers = await answer_questions(channel, reply)
+        except asyncio.CancelledError:
+            # the call waits at the agent for its answers, and no open request of it could end it
+            cancelled = {key: {"action": "cancel"} for key, _, _ in list_questions(reply)}
+            given_up = replace(tool_call, answers=cancelled, state=read_state(reply))
+            with suppress(RetinueError, NoEndpointError, TimeoutError):
+                async with asyncio.timeout(GIVE_UP_S):
+                    await _ask(client, listing, given_up, call, trace, NullChannel())
+            raise
         tool_call = replace(tool_call, answers=answers, state=read_state(reply))
     raise ExecutionFailedError(f"agent {listing.record.name} asks without end: over {MAX_ROUNDS} rounds")
 
