@@ -20,6 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequestParams, ElicitResult, LoggingMessageNotificationParams
 
 from retinue import Agent
+from retinue.storage.state import State
 from tests.mcp.clients import MODES, connect, texts
 from tests.processes.commands import run_command
 from tests.processes.inside import inside
@@ -116,7 +117,14 @@ def hub(folder: Path) -> Iterator[str]:
         url = hub.url_in("http://")
         for agent in (trip, holiday):
             agent.wait_for("published")
+        # an agent tells the hub after it has published
+        wait_until(lambda: {"trip-agent", "holiday-agent"} <= list_agents(url, folder), "the hub knows both")
         yield url
+
+
+def list_agents(url: str, folder: Path) -> set[str]:
+    reply = execute(url, "list_agents", token=State(folder / "state").local_token())
+    return {agent["name"] for agent in reply["result"]["agents"]}
 
 
 class Traveller:
@@ -295,11 +303,15 @@ def test_an_interrupt_ends_a_call_that_asks(hub: str, folder: Path) -> None:
 
 
 def count_calls(folder: Path) -> int:
-    """How many calls are in flight at the hub."""
-    top = run_command("top", "--json", cwd=folder, environment={"RETINUE_HOME": str(folder / "state")})
-    # the hub within this process logs between the lines
-    picture = top.stdout[top.stdout.index("{\n") :]
-    return int(orjson.loads(picture)["calls"]["in_flight"])
+    """How many calls are in flight at the hub; asked by a program, so that logs here stay as they are."""
+    top = subprocess.run(
+        [sys.executable, "-m", "retinue", "top", "--json"],
+        cwd=folder,
+        env={**os.environ, "RETINUE_HOME": str(folder / "state")},
+        capture_output=True,
+        check=True,
+    )
+    return int(orjson.loads(top.stdout)["calls"]["in_flight"])
 
 
 def test_without_a_terminal_a_call_that_asks_is_one_error_with_the_remedy(hub: str, folder: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from retinue import Agent
+from retinue.core.errors import ReferenceNotFoundError
 from retinue.markdown.agent import DIGEST_KEY
 from retinue.oci.codec.reference import DEFAULT_TAG, Reference
 from tests.processes.commands import retinue
@@ -36,6 +38,13 @@ async def list_names(wire: Wire, hub: Hub) -> set[str]:
     await wire.call(hub.url, "refresh_agents")
     rows = (await wire.call(hub.url, "list_agents", {})).result["agents"]
     return {row["name"] for row in rows} & {"alpha", "beta", "gamma", "delta"}
+
+
+async def read_file(system: System) -> bytes | None:
+    """The published file of the agent alpha; None while there is none."""
+    with suppress(ReferenceNotFoundError):
+        return (await system.home.pull(FILE_OF_ALPHA)).content
+    return None
 
 
 async def test_a_folder_is_one_process_that_follows_its_files(
@@ -86,7 +95,8 @@ async def test_a_folder_is_one_process_that_follows_its_files(
         async with asyncio.timeout(WAIT_S):
             while await read_digest(wire, hub, "alpha") == before:
                 await asyncio.sleep(0.05)
-        assert (await system.home.pull(FILE_OF_ALPHA)).content == (folder / "a.md").read_bytes()
+            while await read_file(system) != (folder / "a.md").read_bytes():
+                await asyncio.sleep(0.05)
         await wire.call(hub.url, "alpha", {"prompt": "Again"})
         assert model.requests[2].system.startswith("You answer briefly.")
 
