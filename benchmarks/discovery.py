@@ -27,7 +27,7 @@ from retinue.oci.client.http_registry import HttpRegistry
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.registry import Registry, publish_card
 from retinue.oci.source import RegistrySource
-from retinue.runtime.background_tasks import BackgroundTasks
+from retinue.runtime.parts.upkeep import BackgroundTasks
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from tests.services import docker_registry

@@ -11,9 +11,9 @@ import pytest
 
 from retinue.approvals.records import Approval, ApprovalRequest, ApprovalStore, MemoryApprovals
 from retinue.core.errors import InvalidParametersError, InvalidRequestError, UnknownApprovalError
-from retinue.workflows.durable.approval_table import ApprovalTable
 from retinue.workflows.durable.database import RunDatabase
-from retinue.workflows.durable.signals import SignalTable
+from retinue.workflows.durable.tables.approvals import ApprovalTable
+from retinue.workflows.durable.tables.signals import SignalTable
 from tests.workflows.implementations import make_database
 
 REQUEST = ApprovalRequest("token:ann", "files", "1.0.0", "write_file", {"path": "a"})

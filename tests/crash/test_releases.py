@@ -17,7 +17,7 @@ from retinue.core.errors import StateError
 from retinue.storage.files import make_folder
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import VERSION
-from retinue.workflows.durable.own_tables import SCRIPTS, USABLE_FROM
+from retinue.workflows.durable.tables.own_tables import SCRIPTS, USABLE_FROM
 from tests.crash.conftest import Start
 from tests.crash.processes import await_log, read_log
 from tests.crash.test_nodes import finish_all, looking_at, plan_at

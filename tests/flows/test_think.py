@@ -11,8 +11,8 @@ from retinue import Agent, LimitedError, OutputInvalidError, Run, workflow
 from retinue.core.errors import InvalidSettingError, ModelError
 from retinue.testing import ModelTurn, run_workflow
 from retinue.testing import ScriptedModel as VendorModel
+from retinue.testing.memory_runs import MemorySessions
 from retinue.thinking.completion import CompletionRequest
-from retinue.workflows.sessions import MemorySessions
 from tests.requirements import requirement
 from tests.support.thinking import ScriptedModel, say, use
 

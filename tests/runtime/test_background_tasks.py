@@ -15,7 +15,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.health.agent_stats import AgentStatsTable
-from retinue.runtime.background_tasks import BackgroundTasks
+from retinue.runtime.parts.upkeep import BackgroundTasks
 from retinue.web.http_client import HttpClient
 from tests.mesh.scripted import make_listing
 from tests.requirements import requirement

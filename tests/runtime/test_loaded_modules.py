@@ -24,7 +24,7 @@ EVERYWHERE = (
     "retinue.openapi.client",
     "retinue.openapi.codec.reader",
     "retinue.workflows.durable",
-    "retinue.workflows.interpreter.think_steps",
+    "retinue.workflows.interpreter.think.steps",
     "retinue_koi.server",
     "sqlalchemy",
     "stamina",

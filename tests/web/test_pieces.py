@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from structlog.testing import capture_logs
 
 from retinue.core.errors import StateError, UnknownArtifactError
-from retinue.web.pieces import PiecesResponse
+from retinue.web.disconnect import PiecesResponse
 from tests.serving import serve_app
 
 

@@ -41,8 +41,8 @@ from retinue.core.errors import (
 )
 from retinue.storage.artifacts.index import StoredArtifact
 from retinue.storage.artifacts.store import StoredArtifacts
+from retinue.web.disconnect import PiecesResponse
 from retinue.web.error_table import facts_of, rest_fault
-from retinue.web.pieces import PiecesResponse
 from retinue.web.rejections import Rejection
 from retinue.web.security import identity_of
 

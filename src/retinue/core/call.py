@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from retinue.core.allowance import Allowance
@@ -113,7 +113,28 @@ class TraceContext:
             extension = None if allowance is None else TraceExtension(allowance)
         else:
             extension = TraceExtension(allowance, extension.others)
-        return replace(self, extension=extension)
+        return self.with_extension(extension)
+
+    def with_extension(self, extension: TraceExtension | None) -> TraceContext:
+        """The same trace with another extension."""
+        # every field by name: dataclasses.replace takes three times as long
+        return TraceContext(
+            id=self.id,
+            depth=self.depth,
+            path=self.path,
+            via=self.via,
+            calls_left=self.calls_left,
+            seconds_left=self.seconds_left,
+            traceparent=self.traceparent,
+            tracestate=self.tracestate,
+            baggage=self.baggage,
+            kid=self.kid,
+            mac=self.mac,
+            trusted=self.trusted,
+            depth_given=self.depth_given,
+            sent_at_ms=self.sent_at_ms,
+            extension=extension,
+        )
 
 
 @quick_dataclass(frozen=True, slots=True)

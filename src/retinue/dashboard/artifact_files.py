@@ -20,7 +20,7 @@ from retinue.core.errors import RetinueError
 from retinue.dashboard.result_files import FOREIGN_HEADERS, MAX_FILES, ShownFile, sniff_media
 from retinue.dashboard.sessions import ROOT
 from retinue.mesh.artifacts import Artifact, ArtifactStore
-from retinue.web.pieces import PiecesResponse
+from retinue.web.disconnect import PiecesResponse
 
 PATH = f"{ROOT}/artifacts/{{digest}}"
 

@@ -167,8 +167,8 @@ class RunPages:
         if run["status"] != "running":
             return read_conversation(loop, first)
         # no events, and no waiting: only what the steps have reported, which is kept from this look on
-        asked = {"run": run["run"], "after": _NO_EVENTS, "wait_s": 0.0, "progress_after": 0}
-        reply = await self._hub.read(principal, "follow_run", asked)
+        arguments = {"run": run["run"], "after": _NO_EVENTS, "wait_s": 0.0, "progress_after": 0}
+        reply = await self._hub.read(principal, "follow_run", arguments)
         return read_conversation(loop, first, join_texts(reply.get("progress", ())))
 
     async def _read_approvals(self, principal: Principal, waiting: Sequence[Json]) -> dict[str, Json]:

@@ -284,15 +284,15 @@ class StepNames:
         self._taken: set[str] = set()
         self._last: dict[str, int] = {}
 
-    def take(self, wanted: str) -> str:
-        """The name of the next step that wants this one."""
-        name = self.peek(wanted)
+    def take(self, proposed: str) -> str:
+        """The name of the next step that proposes this one."""
+        name = self.peek(proposed)
         self._taken.add(name)
         return name
 
-    def peek(self, wanted: str) -> str:
+    def peek(self, proposed: str) -> str:
         """The name that `take` would give."""
-        base = _NOT_IN_NAMES.sub("_", wanted)[:_LONGEST_NAME] or "step"
+        base = _NOT_IN_NAMES.sub("_", proposed)[:_LONGEST_NAME] or "step"
         if not (base[0].isalpha() or base[0] == "_"):
             base = f"_{base}"
         number = self._last.get(base, 1)

@@ -13,7 +13,7 @@ from retinue.flows.steps import Perform
 from retinue.workflows.definitions.definition import Retry
 from retinue.workflows.definitions.think import Think
 from retinue.workflows.interpreter.frame import Frame
-from retinue.workflows.interpreter.think_steps import think
+from retinue.workflows.interpreter.think.steps import think
 from retinue.workflows.runs.records import Fault, as_json
 
 

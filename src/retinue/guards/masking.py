@@ -138,5 +138,5 @@ _HOLDS_NUMBERS = re.compile(r"pass|pwd|secret|\bpin\b", re.IGNORECASE)
 
 def _fits(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     return len(path) == len(pattern) and all(
-        wanted in ("*", name) for name, wanted in zip(path, pattern, strict=True)
+        step in ("*", name) for name, step in zip(path, pattern, strict=True)
     )

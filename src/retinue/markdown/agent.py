@@ -85,10 +85,10 @@ class ThinkingAgent(Agent):
         definition, arguments = self.definition, dict(params)
         run = arguments.pop(RUN, None) if _takes_run(definition) else None
         session = arguments.pop(SESSION, None) if _takes_session(definition) else None
-        given = {"prompt": definition.write_prompt(arguments)}
+        workflow_input = {"prompt": definition.write_prompt(arguments)}
         if session:
-            given[SESSION] = session
-        request: dict[str, Any] = {"workflow": self._workflow, "input": given}
+            workflow_input[SESSION] = session
+        request: dict[str, Any] = {"workflow": self._workflow, "input": workflow_input}
         context = current_context()
         if run is None:
             request |= {"run": self._name_run(context), "context": TIED}

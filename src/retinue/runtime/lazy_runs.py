@@ -23,13 +23,13 @@ from retinue.workflows.runs.records import RunEvent, RunRecord, RunRequest
 
 if TYPE_CHECKING:
     from retinue.storage.artifacts.state_artifacts import StateArtifacts
-    from retinue.workflows.durable.approval_table import ApprovalTable
     from retinue.workflows.durable.database_watch import RunFigures
     from retinue.workflows.durable.retention import OnDeleted
-    from retinue.workflows.durable.revised_table import ScheduleTable
     from retinue.workflows.durable.runs import DurableRuns
-    from retinue.workflows.durable.session_table import SessionTable
-    from retinue.workflows.durable.trigger_table import TriggerTable
+    from retinue.workflows.durable.tables.approvals import ApprovalTable
+    from retinue.workflows.durable.tables.revised import ScheduleTable
+    from retinue.workflows.durable.tables.sessions import SessionTable
+    from retinue.workflows.durable.tables.triggers import TriggerTable
 
 _log = structlog.get_logger("retinue.runs")
 

@@ -22,7 +22,7 @@ from retinue.core.errors import RetinueError, RunConflictError, UnknownRunError,
 from retinue.core.json_values import copy_json
 from retinue.testing.memory_context import PATCHED, EventLog, MemoryContext, Run, Services
 from retinue.workflows.runs.hosting import HostedWorkflow
-from retinue.workflows.runs.ports import Accept, Body
+from retinue.workflows.runs.ports import Accept, Body, Change
 from retinue.workflows.runs.records import (
     Extension,
     Fault,
@@ -36,7 +36,6 @@ from retinue.workflows.runs.records import (
     read_json,
 )
 from retinue.workflows.runs.replay_rules import MAX_RUN_BYTES
-from retinue.workflows.sessions import MemorySessions
 
 KEPT_RUNS = 1_000
 """How many ended runs stay readable."""
@@ -369,3 +368,16 @@ def _is_within(path: str, step: str) -> bool:
 def _list_steps(run: Run) -> tuple[str, ...]:
     paths = [entry.path for entry in run.journal if entry is not None and entry.kind != PATCHED]
     return tuple(dict.fromkeys(re.split(r"[/@.#]", path)[0] for path in paths))
+
+
+class MemorySessions:
+    """Sessions of steps ``think`` that live as long as their process; no deletion of runs reaches them."""
+
+    def __init__(self) -> None:
+        self._histories: dict[str, Mapping[str, Any]] = {}
+
+    async def find(self, key: str) -> Mapping[str, Any] | None:
+        return self._histories.get(key)
+
+    async def change(self, key: str, root: str, change: Change) -> None:
+        self._histories[key] = change(self._histories.get(key))

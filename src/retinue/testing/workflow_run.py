@@ -44,7 +44,7 @@ from retinue.mesh.artifacts import ArtifactStore
 from retinue.mesh.directory.routing import CAPABILITIES, find_role_skill
 from retinue.testing.memory_artifacts import MemoryArtifacts
 from retinue.testing.memory_caller import MemoryCaller
-from retinue.testing.memory_runs import MemoryRuns
+from retinue.testing.memory_runs import MemoryRuns, MemorySessions
 from retinue.testing.scripted_peer import InTurn, ScriptedPeer
 from retinue.thinking.toolbox import matches_any
 from retinue.workflows.definitions.definition import Definition
@@ -55,9 +55,8 @@ from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.library import Library, StoredText, bundle
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.preflight import KnownSkill, inspect_with_mesh
-from retinue.workflows.runs.ports import Runs
+from retinue.workflows.runs.ports import Runs, SessionStore
 from retinue.workflows.runs.records import MESH_SCOPES, Origin, RunEvent, RunRecord, StepRecord
-from retinue.workflows.sessions import MemorySessions, SessionStore
 
 SCRIPTED = "scripted-agent"
 """The name of the agent that offers the scripted skills."""

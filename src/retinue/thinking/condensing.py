@@ -135,11 +135,11 @@ def write_transcript(messages: Sequence[Message], max_bytes: int) -> str:
 def write_history(history: History, max_bytes: int) -> str:
     """The history of a session as such a text."""
     before = [UserMessage((Part.text(history.summary),))] if history.summary else []
-    asked: list[Message] = []
+    messages: list[Message] = []
     for exchange in history.exchanges:
-        asked.append(UserMessage((Part.text(exchange.prompt),)))
-        asked.append(UserMessage((Part.text(f"The answer was: {exchange.answer}"),)))
-    return write_transcript([*before, *asked], max_bytes)
+        messages.append(UserMessage((Part.text(exchange.prompt),)))
+        messages.append(UserMessage((Part.text(f"The answer was: {exchange.answer}"),)))
+    return write_transcript([*before, *messages], max_bytes)
 
 
 def _write_message(message: Message, text_bytes: int) -> list[str]:

@@ -1,25 +1,29 @@
 """Handles client disconnects in plain ASGI endpoints, and reads whole request bodies.
 
 `CancelOnDisconnect` cancels the handler of a request. `DisconnectCallbacks` runs callbacks for handlers that
-must not be cancelled as a whole.
+must not be cancelled as a whole. `PiecesResponse` closes the source of a body that is sent in pieces.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
-from starlette.types import Message, Receive, Scope
+import structlog
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
-from retinue.core.errors import OutOfMemoryError
+from retinue.core.errors import OutOfMemoryError, RetinueError
 from retinue.mesh.time_limit import Alarm
 
 WATCH_AFTER_S = 0.05
 """Quick calls end before this and pay for no watching task."""
 
 _CALLBACKS = "retinue.disconnect_callbacks"
+_log = structlog.get_logger("retinue.web")
 
 
 class CancelOnDisconnect(Alarm):
@@ -133,3 +137,36 @@ def watch(scope: Scope, receive: Receive) -> Receive:
         return message
 
     return receive_watched
+
+
+class PiecesResponse(StreamingResponse):
+    """A response in pieces that closes their source also when the client goes away.
+
+    An error after the head ends the connection before the announced length, and is logged.
+    """
+
+    def __init__(
+        self, first: bytes, rest: AsyncGenerator[bytes, None], status: int, headers: Mapping[str, str]
+    ):
+        super().__init__(_chain(first, rest), status, headers)
+        self._rest = rest
+
+    @classmethod
+    async def begin(
+        cls, pieces: AsyncGenerator[bytes, None], status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> Self:
+        """The response, after its first piece was read; raises what that raises."""
+        return cls(await anext(pieces, b""), pieces, status, headers or {})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._rest):
+            try:
+                await super().__call__(scope, receive, send)
+            except RetinueError as error:
+                _log.warning("response cut off", path=scope["path"], error=error.message)
+
+
+async def _chain(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    yield first
+    async for piece in rest:
+        yield piece

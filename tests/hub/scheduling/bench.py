@@ -29,8 +29,8 @@ from retinue.testing.memory_caller import MemoryCaller
 from retinue.testing.memory_runs import MemoryRuns
 from retinue.web.security import LOCAL_TOKEN
 from retinue.workflows.durable.database import RunDatabase
-from retinue.workflows.durable.revised_table import ScheduleTable
-from retinue.workflows.durable.trigger_table import TriggerTable
+from retinue.workflows.durable.tables.revised import ScheduleTable
+from retinue.workflows.durable.tables.triggers import TriggerTable
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.library import Library, StoredText
 from retinue.workflows.orchestrator import Orchestrator

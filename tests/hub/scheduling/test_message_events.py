@@ -13,7 +13,7 @@ from retinue.hub.scheduling import message_events
 from retinue.hub.scheduling.events import EventStarter
 from retinue.hub.scheduling.message_events import MessageEvents
 from retinue.web.security import LOCAL_TOKEN
-from retinue.workflows.durable.trigger_table import TriggerTable
+from retinue.workflows.durable.tables.triggers import TriggerTable
 from tests.hub.scheduling.bench import TOKEN, WORK, Node, ScheduleBench
 
 ON_MESSAGE = f"""on: {{message: {{performative: TASK_REQUEST, sender: "ci-*", topic: build}}}}

@@ -82,7 +82,7 @@ MESH = (
     Seam("retinue.mesh.search.ranking:SkillSearch.synchronize", "search index synchronised"),
     Seam("retinue.runtime.lazy_runs:LazyRuns.open", "runs opened", "runs closed"),
     Seam("retinue.runtime.lazy_runs:LazyRuns.launch", "runs launch", "runs launch no more"),
-    Seam("retinue.runtime.background_tasks:BackgroundTasks.run", "upkeep runs", "upkeep ended"),
+    Seam("retinue.runtime.parts.upkeep:BackgroundTasks.run", "upkeep runs", "upkeep ended"),
 )
 HUB = (
     Seam("retinue.storage.state:State.own", "state locked", "state unlocked"),

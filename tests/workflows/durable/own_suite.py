@@ -31,10 +31,10 @@ from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.events import EventTable, NewEvent
 from retinue.workflows.durable.executions import Executions
 from retinue.workflows.durable.executions_here import Execution
-from retinue.workflows.durable.hosted_table import HostedTable
 from retinue.workflows.durable.nodes import Lease
 from retinue.workflows.durable.retention import list_half_undone
 from retinue.workflows.durable.runs import DurableOptions, DurableRuns
+from retinue.workflows.durable.tables.hosted import HostedTable
 from retinue.workflows.interpreter.step_loop import Interpreter
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.runs.hosting import HostedWorkflow, RunCode

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from retinue.core.errors import StateError
 from retinue.workflows.durable.database import RunDatabase
-from retinue.workflows.durable.own_tables import SCRIPTS, USABLE_FROM, OwnTables
+from retinue.workflows.durable.tables.own_tables import SCRIPTS, USABLE_FROM, OwnTables
 
 ADDING = "ALTER TABLE {signals} ADD COLUMN sender TEXT; CREATE TABLE {nodes}_seen (at BIGINT)"
 CHANGING = "ALTER TABLE {events} RENAME COLUMN step TO path"

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from retinue.workflows.durable.stored_once import SHARED_BYTES, StoredValues, pack_alone, unpack
+from retinue.workflows.durable.tables.stored_once import SHARED_BYTES, StoredValues, pack_alone, unpack
 
 TEXT = "x" * SHARED_BYTES
 OTHER = "y" * SHARED_BYTES

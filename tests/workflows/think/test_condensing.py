@@ -10,10 +10,10 @@ import pytest
 from retinue import Agent
 from retinue.core.errors import ModelError
 from retinue.testing import ModelTurn, ScriptedModel, WorkflowRun, run_workflow
+from retinue.testing.memory_runs import MemorySessions
 from retinue.testing.scripted_model import NOTES, ScriptedReplies
 from retinue.thinking.completion import AssistantMessage, CompletionRequest, ToolMessage
 from retinue.thinking.condensing import CONDENSE
-from retinue.workflows.sessions import MemorySessions
 from tests.requirements import requirement
 from tests.support.thinking import think
 

@@ -14,11 +14,12 @@ from retinue import LimitedError
 from retinue.core.call import TraceContext
 from retinue.core.errors import ModelError
 from retinue.testing import run_workflow
+from retinue.testing.memory_runs import MemorySessions
 from retinue.thinking.completion import CompletionRequest
 from retinue.workflows.durable.database import RunDatabase
-from retinue.workflows.durable.session_table import SessionTable
+from retinue.workflows.durable.tables.sessions import SessionTable
+from retinue.workflows.runs.ports import Change
 from retinue.workflows.runs.records import Origin
-from retinue.workflows.sessions import Change, MemorySessions
 from tests.requirements import requirement
 from tests.support.thinking import ScriptedModel, say, think, use
 from tests.workflows.implementations import make_database

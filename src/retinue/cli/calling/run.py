@@ -110,7 +110,7 @@ def read_definition(path: Path) -> str:
 async def _run_code(
     file: str,
     name: str | None,
-    given: dict[str, Any],
+    values: dict[str, Any],
     run_id: str | None,
     overrides: dict[str, Any],
     budget: dict[str, float] | None,
@@ -124,12 +124,12 @@ async def _run_code(
     async with open_hosting_client(session.settings, session.state, file, name, hub=chosen) as hosting:
         with working("running") as echo:
             follower = RunFollower(hosting.client, echo, echo.now, shows_reports=echo.is_live)
-            return await follower.run(hosting.workflow, given, run_id, overrides, budget)
+            return await follower.run(hosting.workflow, values, run_id, overrides, budget)
 
 
 async def _run(
     workflow: str | Loaded,
-    given: dict[str, Any],
+    values: dict[str, Any],
     run_id: str | None,
     overrides: dict[str, Any],
     budget: dict[str, float] | None,
@@ -141,5 +141,5 @@ async def _run(
         with working("running") as echo:
             follower = RunFollower(client, echo, echo.now, shows_reports=echo.is_live)
             if isinstance(workflow, str):
-                return await follower.run(workflow, given, run_id, overrides, budget)
-            return await follower.run_file(workflow, given, run_id, overrides, budget)
+                return await follower.run(workflow, values, run_id, overrides, budget)
+            return await follower.run_file(workflow, values, run_id, overrides, budget)

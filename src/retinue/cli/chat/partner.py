@@ -43,9 +43,9 @@ class Partner:
     def write_arguments(self, prompt: str, run: str, session: str) -> Json:
         """The arguments of the call of one turn."""
         if self.thinks:
-            given = {"prompt": prompt, "session": session}
+            workflow_input = {"prompt": prompt, "session": session}
             overrides = {"agents": {_STEP: self.model}}
-            return {"workflow": _THINK, "input": given, "overrides": overrides, "run": run}
+            return {"workflow": _THINK, "input": workflow_input, "overrides": overrides, "run": run}
         arguments: Json = {"prompt": prompt, "run": run}
         if self.model is not None:
             arguments["preferences"] = {"workflow": "direct", "agent": self.model, "cache": False}

@@ -67,8 +67,8 @@ class Questions:
                 break
             _say("write y or n; the model reads the reason of a no")
         verdict = "yes" if word.lower() in _YES else "no"
-        asked = {"approval": approval, "verdict": verdict, "comment": reason.strip()}
-        await self._owner.change("answer_approval", asked)
+        arguments = {"approval": approval, "verdict": verdict, "comment": reason.strip()}
+        await self._owner.change("answer_approval", arguments)
 
     async def _answer_wait(self, run: RunHandle, step: str, facts: Mapping[str, Any]) -> None:
         form = facts.get("schema") or {"type": "string"}

@@ -185,8 +185,8 @@ def describe_wait(run: str, facts: Mapping[str, Any]) -> str:
     """A question of a run, and the command that answers it."""
     if "approval" in facts:
         return f"{facts.get('message')} — answer: retinue approvals approve {facts['approval']}, or deny"
-    asked = facts.get("message") or f"waits for {facts['topic']}"
-    return f"{asked} — answer: retinue signal {run} {facts['topic']} VALUE"
+    question = facts.get("message") or f"waits for {facts['topic']}"
+    return f"{question} — answer: retinue signal {run} {facts['topic']} VALUE"
 
 
 def _read_end(run: str, outcome: Outcome, partner: Partner, duration_s: float) -> TurnEnd:

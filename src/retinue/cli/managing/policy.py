@@ -61,10 +61,10 @@ def run_tests(cases: tuple[Path, ...], as_json: bool) -> None:
     from retinue.runtime.loading.policy_files import read_yaml
 
     files, policies = _load()
-    found = list(cases) or files.list_cases()
+    case_files = list(cases) or files.list_cases()
     rows = [
         {"file": str(file), "case": result.case.title, "problem": result.problem}
-        for file in found
+        for file in case_files
         for result in run_cases(policies, parse_cases(str(file), read_yaml(file)))
     ]
     failed = [row for row in rows if row["problem"]]

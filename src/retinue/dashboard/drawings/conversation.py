@@ -274,8 +274,8 @@ def _read_turn(
     is_writing = not reply and model.get("status") == "running"
     if is_writing:
         text = writing.get(model["step"], "")
-    wanted = reply.get("calls") or ()
-    shown = wanted[: max(0, room.calls)]
+    requested_calls = reply.get("calls") or ()
+    shown = requested_calls[: max(0, room.calls)]
     room.calls -= len(shown)
     error = model.get("error")
     match = _TURN.search(turn["step"])
@@ -292,7 +292,7 @@ def _read_turn(
         text=shown_text,
         is_writing=is_writing,
         calls=calls,
-        more_calls=len(wanted) - len(shown),
+        more_calls=len(requested_calls) - len(shown),
         error=None if error is None else room.show(str(error.get("message", ""))),
         attempts=len(model.get("attempts") or ()),
         duration_ms=model.get("duration_ms"),

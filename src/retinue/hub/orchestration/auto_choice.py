@@ -26,7 +26,7 @@ from retinue.mesh.permissions import Access, is_seen, may_call
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.workflows.caller import Caller
 from retinue.workflows.definitions.definition import AUTO, DEFAULT_ROLE
-from retinue.workflows.interpreter.think_plan import choose_model, find_model, read_role
+from retinue.workflows.interpreter.think.plan import choose_model, find_model, read_role
 from retinue.workflows.orchestrator import DIRECT, Selection, choose_workflow
 from retinue.workflows.runs.records import Origin
 from retinue.workflows.skill_offers import TRUSTED
@@ -120,13 +120,13 @@ class AutoChoice:
 
         await self._directory.ensure_fresh()
         try:
-            found = self._search.find_skills(prompt, principal.scopes, limit=1, accept=accept)
+            result = self._search.find_skills(prompt, principal.scopes, limit=1, accept=accept)
         except StateError as error:
             _log.warning("text index unusable", error=error.message)
             return None
-        if not found.hits or found.fit.score < SURE_FROM:
+        if not result.hits or result.fit.score < SURE_FROM:
             return None
-        skill = found.hits[0].skill
+        skill = result.hits[0].skill
         return skill.id if may_call(skill, principal.scopes) else None
 
 

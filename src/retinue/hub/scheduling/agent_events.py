@@ -27,7 +27,7 @@ from retinue.workflows.definitions.definition import OnAgent
 from retinue.workflows.triggers import Event, StoredTrigger, TriggerProgress
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
-    from retinue.workflows.durable.trigger_table import TriggerTable
+    from retinue.workflows.durable.tables.triggers import TriggerTable
 
 LOOK_S = 5.0
 """The interval at which events are taken up that could not start a run, here or at another hub."""

@@ -30,7 +30,7 @@ from retinue.workflows.definitions.definition import Definition, Schedule
 from retinue.workflows.schedules import LastFiring, Progress, StoredSchedule
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
-    from retinue.workflows.durable.revised_table import ScheduleTable
+    from retinue.workflows.durable.tables.revised import ScheduleTable
 
 Json = dict[str, Any]
 

@@ -25,7 +25,7 @@ from retinue.workflows.schedules import LastFiring
 from retinue.workflows.triggers import Event, StoredTrigger, TriggerProgress
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
-    from retinue.workflows.durable.trigger_table import TriggerTable
+    from retinue.workflows.durable.tables.triggers import TriggerTable
 
 _log = structlog.get_logger("retinue.schedules")
 

@@ -17,8 +17,8 @@ from retinue.workflows.schedules import Progress
 from retinue.workflows.triggers import TriggerProgress
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
-    from retinue.workflows.durable.revised_table import ScheduleTable
-    from retinue.workflows.durable.trigger_table import TriggerTable
+    from retinue.workflows.durable.tables.revised import ScheduleTable
+    from retinue.workflows.durable.tables.triggers import TriggerTable
 
 EVERY_S = 30.0
 """The interval between two inspections."""

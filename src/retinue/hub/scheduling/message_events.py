@@ -18,7 +18,7 @@ from retinue.workflows.definitions.definition import OnMessage
 from retinue.workflows.triggers import Event, StoredTrigger
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
-    from retinue.workflows.durable.trigger_table import TriggerTable
+    from retinue.workflows.durable.tables.triggers import TriggerTable
 
 KNOWN_S = 2.0
 """How long a list of triggers is used, so that a flood of messages reads the database rarely."""

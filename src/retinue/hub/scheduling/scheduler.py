@@ -21,7 +21,7 @@ from retinue.hub.scheduling.firing import Firing, describe, has_issued_token, ma
 from retinue.workflows.schedules import LATE_S, MAX_WAITING, LastFiring, Progress, StoredSchedule
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
-    from retinue.workflows.durable.revised_table import ScheduleTable
+    from retinue.workflows.durable.tables.revised import ScheduleTable
 
 LOOK_S = 5.0
 """The interval at which changes of other processes are noticed."""

@@ -28,7 +28,7 @@ from retinue.workflows.definitions.definition import TRIGGERS, Definition, Trigg
 from retinue.workflows.triggers import StoredTrigger, TriggerProgress
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
-    from retinue.workflows.durable.trigger_table import TriggerTable
+    from retinue.workflows.durable.tables.triggers import TriggerTable
 
 Json = dict[str, Any]
 

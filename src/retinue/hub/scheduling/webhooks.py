@@ -30,7 +30,7 @@ from retinue.hub.scheduling.signatures import verify
 from retinue.workflows.triggers import Event
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
-    from retinue.workflows.durable.trigger_table import TriggerTable
+    from retinue.workflows.durable.tables.triggers import TriggerTable
 
 HOOK = re.compile(r"[0-9a-f]{32}")
 """The id of a webhook in its address, which nobody can guess."""

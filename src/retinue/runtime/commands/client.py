@@ -212,11 +212,11 @@ class RunFollower:
         if (text := report.get("text")) is not None:
             before = self._tails.get(step, "") if report.get("at") else ""
             self._tails[step] = (before + str(text))[-_TURN_CHARACTERS:]
-            said = self._tails[step][-_TAIL:]
+            line = self._tails[step][-_TAIL:]
         else:
             fraction, message = report.get("fraction"), report.get("message") or ""
-            said = message if fraction is None else f"{fraction:.0%} {message}"
-        self._now(f"{step}: {said}")
+            line = message if fraction is None else f"{fraction:.0%} {message}"
+        self._now(f"{step}: {line}")
 
     def _echo_failure(self, run: str, *, whole: bool) -> None:
         """Print the last failure, with its message if ``whole``."""

@@ -161,10 +161,10 @@ def check_policies(table: PolicyTable, state_folder: Path) -> list[Check]:
             "set policy.mode to enforce",
         )
         return [unused] if count else []
-    found = f"{len(policies.policies)} valid; policy.default is {policies.default}"
+    summary = f"{len(policies.policies)} valid; policy.default is {policies.default}"
     if table.mode == "watch":
-        return [Check("policies", "warn", f"{found}; policy.mode is watch: nothing is denied")]
-    return [Check("policies", "ok", found)]
+        return [Check("policies", "warn", f"{summary}; policy.mode is watch: nothing is denied")]
+    return [Check("policies", "ok", summary)]
 
 
 def check_library(paths: Sequence[Path]) -> None:

@@ -102,6 +102,12 @@ class PublicationPart(Part):
         return self._registry or str(state.registry)
 
 
+async def republish_card(publication: CardPublication, process: Process, hub_url: str | None) -> None:
+    """Publish the card of the agent again, and tell the hub."""
+    await publication.renew()
+    await notify_hub(process.http, process.state, hub_url)
+
+
 class ListWatchPart(Part):
     """Applies changes of the lists in ``agent.json``; the card shows what the mesh may see, so it follows."""
 
@@ -120,8 +126,7 @@ class ListWatchPart(Part):
 
         async def republish() -> None:
             if publication is not None:
-                await publication.renew()
-                await notify_hub(process.http, process.state, self._hub_url)
+                await republish_card(publication, process, self._hub_url)
 
         on_change = None if publication is None else republish
         yield Opened(running=lambda: watch_lists(self._target, process.echo, on_change))

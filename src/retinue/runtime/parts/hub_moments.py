@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from retinue.llm.not_started import MODELS
 from retinue.mesh.directory.directory import Directory
 from retinue.parts.part import AgentsStarted, FirstReading, HubFile, Opened, Part
 from retinue.parts.process import Process
-from retinue.runtime.background_tasks import watch_folder
 from retinue.runtime.imports.connections import Imports
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.models import Models
 from retinue.runtime.observing.log_files import writes_to
 from retinue.runtime.serving import end_task
+from retinue.storage.state import State
 
 HUB = frozenset({"hub"})
 
@@ -130,3 +130,14 @@ def _describe_agents(directory: Directory) -> str:
     if skills and not exposed:
         line += "; expose one with @agent.skill(expose=True)"
     return line
+
+
+async def watch_folder(state: State, on_loss: Callable[[], None], *, every_s: float = 2.0) -> None:
+    """Call ``on_loss`` once when the state folder is deleted or replaced.
+
+    The open database would otherwise continue to accept writes to a deleted file.
+    """
+    folder = state.identity()
+    while state.identity() == folder:
+        await asyncio.sleep(every_s)
+    on_loss()

@@ -16,9 +16,10 @@ from retinue.mesh.guard.trace_guard import new_trace
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.runtime.card_publication import CardPublication
-from retinue.runtime.joined_mesh import JoinedMesh, notify_hub
+from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.loading.markdown_files import render_fault, watch_definition
 from retinue.runtime.loading.targets import Target
+from retinue.runtime.parts.agent_publication import republish_card
 from retinue.runtime.serving import end_task
 from retinue.storage.state import find_hub_url
 from retinue.workflows.runs.records import MESH_SCOPES
@@ -69,8 +70,7 @@ class MarkdownFilePart(Part):
         async def republish() -> None:
             if publication is not None:
                 await publish_file()
-                await publication.renew()
-                await notify_hub(process.http, process.state, self._hub_url)
+                await republish_card(publication, process, self._hub_url)
             await tell_missing()
 
         async def tell_missing() -> None:

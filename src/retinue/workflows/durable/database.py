@@ -29,13 +29,13 @@ from retinue.storage.run_store import check_encoding
 from retinue.storage.runs_file import TABLE as MARK_TABLE
 from retinue.storage.runs_file import Mark, RunsFile, new_mark
 from retinue.workflows.durable.dbos_engine import APPLICATION, EngineClient, migrate
-from retinue.workflows.durable.own_tables import OwnTables
 from retinue.workflows.durable.sqlite_connections import (
     is_read_only,
     read_only_url,
     set_up_connection,
     set_up_reader,
 )
+from retinue.workflows.durable.tables.own_tables import OwnTables
 
 RETRY_S = 30.0
 """How long one question waits for a database that does not answer."""

@@ -27,7 +27,6 @@ from retinue.workflows.durable.dbos_engine import (
 )
 from retinue.workflows.durable.events import EmittedEvents, EventSink, EventTable, NewEvent
 from retinue.workflows.durable.executions_here import Execution, ExecutionsHere
-from retinue.workflows.durable.held_artifacts import HeldArtifacts
 from retinue.workflows.durable.nodes import Lease
 from retinue.workflows.durable.run_context import DurableContext
 from retinue.workflows.durable.run_rows import (
@@ -40,8 +39,9 @@ from retinue.workflows.durable.run_rows import (
     stored_failure,
     stored_output,
 )
-from retinue.workflows.durable.signals import SignalTable
-from retinue.workflows.durable.stored_once import SHARED_BYTES, Reference
+from retinue.workflows.durable.tables.held_artifacts import HeldArtifacts
+from retinue.workflows.durable.tables.signals import SignalTable
+from retinue.workflows.durable.tables.stored_once import SHARED_BYTES, Reference
 from retinue.workflows.runs.hosting import RunCode
 from retinue.workflows.runs.ports import Body, Mark, WaitMode
 from retinue.workflows.runs.records import Extension, Fault, RunRecord, RunRequest, as_json

@@ -33,7 +33,7 @@ from retinue.storage.files import make_folder, refuse_gone, replace_file, storag
 from retinue.storage.runs_file import Mark
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import VERSION
-from retinue.workflows.durable.hosted_table import HostedTable, Hosts
+from retinue.workflows.durable.tables.hosted import HostedTable, Hosts
 from retinue.workflows.runs.hosting import RunCode
 
 _MAX_SLOTS = 1000

@@ -18,10 +18,10 @@ from retinue.core.errors import INCOMPLETE, RunConflictError
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.dbos_engine import EngineClient
 from retinue.workflows.durable.events import EventTable
-from retinue.workflows.durable.held_artifacts import HeldArtifacts
 from retinue.workflows.durable.run_rows import RunRows
-from retinue.workflows.durable.session_table import SessionTable
-from retinue.workflows.durable.signals import SignalTable
+from retinue.workflows.durable.tables.held_artifacts import HeldArtifacts
+from retinue.workflows.durable.tables.sessions import SessionTable
+from retinue.workflows.durable.tables.signals import SignalTable
 from retinue.workflows.runs.records import Fault, RunRequest, read_json
 
 _log = structlog.get_logger("retinue.runs")

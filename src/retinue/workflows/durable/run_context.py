@@ -33,8 +33,8 @@ from retinue.workflows.durable.dbos_engine import (
 from retinue.workflows.durable.events import EventSink
 from retinue.workflows.durable.nodes import Lease
 from retinue.workflows.durable.run_rows import CALLS, read_ended, stored_ended
-from retinue.workflows.durable.signals import SignalTable
-from retinue.workflows.durable.stored_once import is_large
+from retinue.workflows.durable.tables.signals import SignalTable
+from retinue.workflows.durable.tables.stored_once import is_large
 from retinue.workflows.runs.hosting import RunCode
 from retinue.workflows.runs.ports import Effect, Mark, StepCall, StepCount, WaitMode
 from retinue.workflows.runs.records import (

@@ -20,7 +20,7 @@ from retinue.workflows.durable.dbos_engine import (
     StoredRun,
     is_patch,
 )
-from retinue.workflows.durable.stored_once import Reference, StoredValues, pack_alone, unpack
+from retinue.workflows.durable.tables.stored_once import Reference, StoredValues, pack_alone, unpack
 from retinue.workflows.runs.ports import Accept
 from retinue.workflows.runs.records import (
     Fault,

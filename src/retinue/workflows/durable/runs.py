@@ -18,26 +18,26 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from retinue.core.errors import RunConflictError, StateError
 from retinue.core.json_values import copy_json
-from retinue.workflows.durable.approval_table import ApprovalTable
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.database_watch import DatabaseWatch, RunFigures
 from retinue.workflows.durable.dbos_engine import Engine, EngineError
 from retinue.workflows.durable.events import EventTable
 from retinue.workflows.durable.executions import EXTENSION, UNDO_REQUEST, Executions, end_of
-from retinue.workflows.durable.held_artifacts import HeldArtifacts
-from retinue.workflows.durable.hosted_table import HostedTable
 from retinue.workflows.durable.nodes import Lease, Node, take_slot
 from retinue.workflows.durable.retention import OnDeleted, Retention
-from retinue.workflows.durable.revised_table import ScheduleTable
 from retinue.workflows.durable.run_rows import (
     RunRow,
     RunRows,
     is_outermost,
     stored_args,
 )
-from retinue.workflows.durable.session_table import SessionTable
-from retinue.workflows.durable.signals import SignalTable
-from retinue.workflows.durable.trigger_table import TriggerTable
+from retinue.workflows.durable.tables.approvals import ApprovalTable
+from retinue.workflows.durable.tables.held_artifacts import HeldArtifacts
+from retinue.workflows.durable.tables.hosted import HostedTable
+from retinue.workflows.durable.tables.revised import ScheduleTable
+from retinue.workflows.durable.tables.sessions import SessionTable
+from retinue.workflows.durable.tables.signals import SignalTable
+from retinue.workflows.durable.tables.triggers import TriggerTable
 from retinue.workflows.runs.hosting import CODE, HostedWorkflow, RunCode
 from retinue.workflows.runs.ports import Accept, Body
 from retinue.workflows.runs.records import (

@@ -23,9 +23,8 @@ from retinue.workflows.definitions.run_forms import Bundled
 from retinue.workflows.expressions.scope import Scope, StepState
 from retinue.workflows.expressions.templates import holds, parse_condition, render
 from retinue.workflows.interpreter.call_budget import CallBudget
-from retinue.workflows.runs.ports import RunContext
+from retinue.workflows.runs.ports import RunContext, SessionStore
 from retinue.workflows.runs.records import Fault, Limit, Reach, RunRequest, as_json
-from retinue.workflows.sessions import SessionStore
 
 NOTE_TIMEOUT_S = 60.0
 CLOCK_TIMEOUT_S = 60.0

@@ -58,7 +58,7 @@ RunStep = Callable[[Frame, Step, str], Awaitable[StepResult | None]]
 
 async def _run_think(frame: Frame, step: Step, path: str) -> StepResult:
     # loaded with the first such step: most hubs run none
-    from retinue.workflows.interpreter.think_steps import run_think
+    from retinue.workflows.interpreter.think.steps import run_think
 
     return await run_think(frame, step, path)
 

@@ -1,4 +1,6 @@
-"""The two ports of durable runs: ``RunContext`` for the body of a run, ``Runs`` for all other code.
+"""The ports of durable runs: ``RunContext`` for the body of a run, ``Runs`` for all other code.
+
+``SessionStore`` keeps the sessions of steps ``think``, which outlive single runs.
 
 Rules for bodies. Every implementation enforces 1 and 2, because DBOS would replay wrong data silently:
 
@@ -34,7 +36,6 @@ from retinue.workflows.runs.records import (
     StepOutcome,
     StepRecord,
 )
-from retinue.workflows.sessions import SessionStore
 
 WaitMode = Literal["first", "all"]
 Effect = Callable[[], Awaitable[Any]]
@@ -306,3 +307,25 @@ class Runs(Protocol):
 
     def follow(self, run_id: str, *, after: int = 0) -> AsyncIterator[RunEvent]:
         """The events with numbers above ``after``, past and coming, until the end of the run."""
+
+
+Change = Callable[[Mapping[str, Any] | None], Mapping[str, Any]]
+"""Makes the next history of a session of the one that is stored; None for a new session."""
+
+
+class SessionStore(Protocol):
+    """Histories of sessions by their keys (`retinue.thinking.session`); all methods may raise StateError.
+
+    A session is deleted with the run that wrote it last.
+    """
+
+    async def find(self, key: str) -> Mapping[str, Any] | None:
+        """The history of a session; None for an unknown one."""
+        ...
+
+    async def change(self, key: str, root: str, change: Change) -> None:
+        """Replace the history of a session; ``root`` is the outermost run that does it.
+
+        Changes of several runs at the same time are made one after the other.
+        """
+        ...

@@ -33,7 +33,7 @@ from retinue.workflows.caller import Caller, Choice, SkillOffer
 from retinue.workflows.definitions.definition import AUTO, DEFAULT_ROLE
 from retinue.workflows.definitions.think import Think
 from retinue.workflows.interpreter.frame import Frame
-from retinue.workflows.interpreter.think_sessions import with_history
+from retinue.workflows.interpreter.think.sessions import with_history
 from retinue.workflows.runs.records import Origin, as_json, read_json
 
 PLAN_S = 60.0

@@ -28,7 +28,7 @@ from retinue.thinking.session import History
 from retinue.workflows.caller import Choice
 from retinue.workflows.definitions.definition import Retry
 from retinue.workflows.interpreter.frame import Frame
-from retinue.workflows.interpreter.think_model import ModelTurn, ask_model
+from retinue.workflows.interpreter.think.model import ModelTurn, ask_model
 
 _UNUSABLE = ("too_long", "refused", "empty", "malformed")
 """Reasons of a failed request after which the end of the transcript stands in place of a summary."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from retinue.workflows.durable.database import RunDatabase
-from retinue.workflows.durable.revised_table import RevisedTable
+from retinue.workflows.durable.tables.revised import RevisedTable
 from retinue.workflows.triggers import RATE_S, REMEMBERED_S, StoredTrigger
 
 

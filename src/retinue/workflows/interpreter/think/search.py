@@ -13,7 +13,7 @@ from retinue.thinking.results import answer
 from retinue.thinking.toolbox import MAX_FOUND, SEARCH, PinnedTool, Toolbox, digest_of, is_permitted
 from retinue.workflows.caller import SkillOffer
 from retinue.workflows.interpreter.frame import Frame
-from retinue.workflows.interpreter.think_plan import pin_offers
+from retinue.workflows.interpreter.think.plan import pin_offers
 from retinue.workflows.runs.records import as_json, read_json
 
 FIND_S = 60.0

@@ -13,7 +13,7 @@ import orjson
 import sqlalchemy as sa
 
 from retinue.workflows.durable.database import RunDatabase
-from retinue.workflows.sessions import Change
+from retinue.workflows.runs.ports import Change
 
 
 class SessionTable:

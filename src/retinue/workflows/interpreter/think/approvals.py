@@ -26,7 +26,7 @@ from retinue.thinking.plan import ThinkPlan
 from retinue.thinking.results import refuse
 from retinue.thinking.toolbox import PinnedTool, matches_any
 from retinue.workflows.interpreter.frame import Frame
-from retinue.workflows.interpreter.think_plan import read_choice
+from retinue.workflows.interpreter.think.plan import read_choice
 
 ASK_S = 60.0
 

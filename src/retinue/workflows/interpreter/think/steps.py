@@ -43,11 +43,11 @@ from retinue.thinking.toolbox import Toolbox
 from retinue.workflows.definitions.definition import Retry, Step
 from retinue.workflows.definitions.think import Think
 from retinue.workflows.interpreter.frame import Frame, StepResult, add_note, record_failure
-from retinue.workflows.interpreter.think_calls import CallTurn
-from retinue.workflows.interpreter.think_condensing import Condenser, is_unusable
-from retinue.workflows.interpreter.think_model import ModelTurn, ask_model
-from retinue.workflows.interpreter.think_plan import PLAN_S, choose_model, read_choice, record_plan
-from retinue.workflows.interpreter.think_sessions import remember
+from retinue.workflows.interpreter.think.calls import CallTurn
+from retinue.workflows.interpreter.think.condensing import Condenser, is_unusable
+from retinue.workflows.interpreter.think.model import ModelTurn, ask_model
+from retinue.workflows.interpreter.think.plan import PLAN_S, choose_model, read_choice, record_plan
+from retinue.workflows.interpreter.think.sessions import remember
 from retinue.workflows.runs.records import RUN_ID_MARK, Extension, as_json
 
 LAST_ANSWER_S = 60.0

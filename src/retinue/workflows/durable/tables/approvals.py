@@ -19,7 +19,7 @@ from retinue.approvals.records import (
 )
 from retinue.core.errors import BusyError, UnknownApprovalError
 from retinue.workflows.durable.database import RunDatabase
-from retinue.workflows.durable.signals import SignalTable
+from retinue.workflows.durable.tables.signals import SignalTable
 
 KEPT_S = 7 * 24 * 3600.0
 """How long an ended approval can be read."""

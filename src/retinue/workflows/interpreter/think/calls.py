@@ -33,10 +33,10 @@ from retinue.workflows.definitions.definition import DEFAULT_STEP_TIMEOUT_S, Ret
 from retinue.workflows.interpreter.calls import Ask, CallSteps
 from retinue.workflows.interpreter.frame import Frame, StepResult
 from retinue.workflows.interpreter.rounds import MarkedContext, Rounds
-from retinue.workflows.interpreter.think_approvals import PlannedCall, ask_person, needs_person
-from retinue.workflows.interpreter.think_plan import read_choice
-from retinue.workflows.interpreter.think_results import keep_result, read_results
-from retinue.workflows.interpreter.think_search import find_tools
+from retinue.workflows.interpreter.think.approvals import PlannedCall, ask_person, needs_person
+from retinue.workflows.interpreter.think.plan import read_choice
+from retinue.workflows.interpreter.think.results import keep_result, read_results
+from retinue.workflows.interpreter.think.search import find_tools
 from retinue.workflows.runs.records import StepOutcome
 
 LOST_RETRY = Retry(attempts=3, delay="1s")

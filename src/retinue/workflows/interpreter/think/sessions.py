@@ -15,7 +15,7 @@ from retinue.core.json_values import text_of
 from retinue.thinking.plan import ThinkPlan
 from retinue.thinking.session import History, session_key
 from retinue.workflows.interpreter.frame import Frame
-from retinue.workflows.sessions import SessionStore
+from retinue.workflows.runs.ports import SessionStore
 
 SESSION_S = 60.0
 
