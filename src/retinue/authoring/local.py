@@ -39,12 +39,13 @@ from retinue.core.uri_template import fits_template, is_template
 from retinue.mesh.artifacts import ArtifactStore
 from retinue.mesh.asking.query import QUERY_SKILL
 from retinue.mesh.channel import ASKABLE, Channel, NullChannel
+from retinue.mesh.checked_reads import item_of, read_checked
 from retinue.mesh.directory.routing import select_candidates
 from retinue.mesh.dispatch import Calls, Dispatcher, Invoker, Lookup, TimeoutSettings
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.idempotency import AFTER_TIME_OUT_S, OutcomeCache
 from retinue.mesh.permissions import AgentView, is_seen
-from retinue.mesh.reading import Read, Reader, ReadRequest, item_of, read_checked
+from retinue.mesh.reading import Read, Reader, ReadRequest
 from retinue.mesh.servers import Servers
 from retinue.mesh.time_limit import TimeLimit
 

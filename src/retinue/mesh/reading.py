@@ -2,25 +2,23 @@
 
 limits → trace guard → policies → guards → approval → read within what the caller sees → guards → record, as
 for a call. There is no agent to choose and no schema to check. The source of a read knows whose item it is,
-so it calls `read_checked`. The audit row of a read names its kind and its target. `Changes` notifies
+so it calls `mesh.checked_reads`. The audit row of a read names its kind and its target. `Changes` notifies
 observers of lists and resources that changed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import structlog
 
-from retinue.core.call import Answer, Call, Part, Principal, TraceContext
+from retinue.core.call import Call, Part, Principal, TraceContext
 from retinue.core.errors import CallTimedOutError, ExecutionFailedError, RetinueError
-from retinue.core.record import Listing, Prompt, Resource, Skill
 from retinue.mesh.admission import Admission
 from retinue.mesh.channel import Channel, NullChannel, PausingChannel
-from retinue.mesh.dispatch import Dispatcher, Guards
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import Access, is_seen
 from retinue.mesh.time_limit import TimeLimit
@@ -167,82 +165,6 @@ class Reader:
         if request.deadline is None:
             return self.timeout_s
         return min(self.timeout_s, request.deadline - asyncio.get_running_loop().time())
-
-
-async def read_checked(
-    checks: Dispatcher,
-    listing: Listing,
-    request: ReadRequest,
-    call: Call,
-    admitted: AdmittedCall,
-    channel: Channel,
-    read: Callable[[ReadRequest, Call, Channel], Awaitable[Read]],
-) -> Read:
-    """What ``read`` gives of the agent of a listing, where the policies and guards of ``checks`` let it.
-
-    Raises PolicyDeniedError, ApprovalNeededError, and what ``read`` raises.
-    """
-    guards = checks.guards
-    if guards is not None and not guards.concern(listing.name):
-        guards = None
-    if checks.check_read is None and guards is None:
-        return await read(request, call, channel)
-    item = item_of(request)
-    approve = None
-    if checks.check_read is not None:
-        permitted = await checks.check_read(call, listing, item, admitted)
-        admitted.policy, approve = permitted.note, permitted.approve
-        call = replace(call, trace=admitted.trace)
-    skill = _as_skill(item)
-    if guards is not None:
-        call = await guards.before(call, listing, skill)
-        request = _with_arguments(request, call.arguments)
-        channel = guards.watch(channel, call, listing, skill)
-    if approve is not None:
-        admitted.policy = await approve()
-    try:
-        value = await read(request, call, channel)
-    except RetinueError as error:
-        if guards is not None:
-            await guards.clean_error(call, listing, skill, error)
-        raise
-    return value if guards is None else await _guard(guards, call, listing, skill, value)
-
-
-def item_of(request: ReadRequest) -> Resource | Prompt:
-    """The resource or the prompt that is read, or whose argument is completed, by its name alone."""
-    is_uri = request.kind == "completion" and (":" in request.name or "/" in request.name)
-    if request.kind == "resource" or is_uri:
-        return Resource(request.name, request.name)
-    return Prompt(request.name)
-
-
-def _as_skill(item: Resource | Prompt) -> Skill:
-    """The item as guards see it: they look at skills."""
-    return Skill(f"prompt {item.name}" if isinstance(item, Prompt) else f"resource {item.uri}")
-
-
-def _with_arguments(request: ReadRequest, arguments: Mapping[str, Any]) -> ReadRequest:
-    """The request with the arguments that guards have left; the value to complete is one of them."""
-    if not request.argument:
-        return replace(request, arguments=arguments)
-    others = {name: value for name, value in arguments.items() if name != request.argument}
-    return replace(request, arguments=others, value=str(arguments.get(request.argument, "")))
-
-
-async def _guard(guards: Guards, call: Call, listing: Listing, skill: Skill, value: Read) -> Read:
-    """What guards leave of a read; raises PolicyDeniedError."""
-    if isinstance(value, Completion):
-        answer = await guards.after(call, listing, skill, Answer(list(value.values)))
-        return replace(value, values=tuple(map(str, answer.value)))
-    if isinstance(value, PromptText):
-        parts = tuple(message.part for message in value.messages)
-        answer = await guards.after(call, listing, skill, Answer(value.description, parts))
-        messages = (
-            replace(message, part=part) for message, part in zip(value.messages, answer.parts, strict=True)
-        )
-        return PromptText(tuple(messages), str(answer.value))
-    return (await guards.after(call, listing, skill, Answer(parts=value))).parts
 
 
 def _as_call(request: ReadRequest, agent: str) -> Call:

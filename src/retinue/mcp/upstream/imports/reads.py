@@ -26,6 +26,7 @@ from retinue.mcp.codec.tools import list_spellings, safe_names, tool_id
 from retinue.mcp.upstream.imports.server import IMPORTS, ImportedServer
 from retinue.mcp.upstream.imports.servers import ImportedServers
 from retinue.mesh.channel import Channel
+from retinue.mesh.checked_reads import read_checked
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import AdmittedCall
@@ -37,7 +38,6 @@ from retinue.mesh.reading import (
     Read,
     ReadRequest,
     ReadSource,
-    read_checked,
 )
 
 AGENT_URI = "agent:"
