@@ -170,6 +170,9 @@ class CallGuards:
         if text is not None:
             value = await self.look(call, listing, skill, text)
             value = part.value if value is text else b64encode(str(value).encode()).decode()
+        elif part.kind == "resource" and isinstance(part.value, Mapping) and "text" in part.value:
+            text = await self.look(call, listing, skill, part.value["text"])
+            value = await self.look(call, listing, skill, {**part.value, "text": text})
         elif part.kind in ("text", "data", "resource"):
             value = await self.look(call, listing, skill, part.value)
         else:

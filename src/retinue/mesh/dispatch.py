@@ -32,6 +32,8 @@ from retinue.core.record import (
     Candidate,
     Listing,
     ListingKey,
+    Prompt,
+    Resource,
     Skill,
     render_deprecation,
 )
@@ -113,13 +115,13 @@ class TimeoutSettings:
 class PermittedCall(NamedTuple):
     """What policies say of a call that no rule denies.
 
-    ``note`` is for the call's audit row. ``admit`` counts the call in its limits and uses the yes of a
+    ``note`` is for the call's audit row. ``approve`` counts the call in its limits and uses the yes of a
     person, where the call needs that, and returns the note with it; it raises BusyError, ApprovalNeededError
     and PolicyDeniedError. ``add_guards`` gives the guards of the process with those that the call needs.
     """
 
     note: Mapping[str, Any] | None = None
-    admit: Callable[[], Awaitable[Mapping[str, Any] | None]] | None = None
+    approve: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
     add_guards: Callable[[Guards | None], Guards] | None = None
 
 
@@ -130,6 +132,10 @@ CheckPolicies = Callable[[Call, Listing, Skill, AdmittedCall], Awaitable[Permitt
 
 It may note its decision in the trace of the admitted call.
 """
+
+
+CheckRead = Callable[[Call, Listing, Resource | Prompt, AdmittedCall], Awaitable[PermittedCall]]
+"""The same for a read of a resource or a prompt (`mesh.reading`)."""
 
 
 class Guards(Protocol):
@@ -180,9 +186,9 @@ class Dispatcher:
 
     ``agent`` is the guard's target of a call that names no agent; ``invoker_of`` gives the invoker of a
     listing, ``queries`` that of the reserved skill where it is another one. ``relayed_by``, of a hub, tells
-    which skill a call asks for that only hands on its arguments, None for others. ``check_policies`` is None
-    in a process without policies, ``guards`` in one without guards. ``redacts`` tells of which agents
-    policies may mask values.
+    which skill a call asks for that only hands on its arguments, None for others. ``check_policies`` and
+    ``check_read`` are None in a process without policies, ``guards`` in one without guards. ``redacts`` tells
+    of which agents policies may mask values.
     """
 
     agent: str
@@ -198,6 +204,7 @@ class Dispatcher:
     queries: Invoker | None = None
     relayed_by: Callable[[Call], AskedSkill | None] | None = None
     check_policies: CheckPolicies | None = None
+    check_read: CheckRead | None = None
     guards: Guards | None = None
     redacts: Callable[[str], bool] | None = None
 
@@ -321,9 +328,9 @@ class Dispatcher:
             except GuardError as error:
                 last_error = last_error or error
                 continue
-            if permitted.admit is not None:
+            if permitted.approve is not None:
                 try:
-                    state.policy = await permitted.admit()  # last, so that nothing refuses after a used yes
+                    state.policy = await permitted.approve()  # last, so that nothing refuses after a used yes
                 except BaseException:
                     stats.breaker.abandoned()
                     raise
