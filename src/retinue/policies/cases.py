@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
@@ -26,6 +26,9 @@ from retinue.policies.entities import (
     Resource,
     entity_value,
     name_principal,
+    read_zone,
+    render_budgets,
+    render_time,
 )
 from retinue.policies.policy_set import PolicySet
 
@@ -39,6 +42,11 @@ def _split(call: Any) -> Any:
     if not isinstance(call, str) or "/" not in call:
         raise ValueError("write AGENT/SKILL")
     return call
+
+
+def _check_zone(name: str) -> str:
+    read_zone(name)
+    return name
 
 
 class CaseSkill(BaseModel):
@@ -79,6 +87,12 @@ class Case(BaseModel):
     chain: tuple[str, ...] = ()
     trusted: bool = True
     run: bool = False
+    sources: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    timezone: Annotated[str, AfterValidator(_check_zone)] = "UTC"
+    calls_left: int | None = None
+    tokens_left: int | None = None
+    dollars_left: float | None = None
     expect: Verdict
     policies: tuple[str, ...] | None = None
 
@@ -153,6 +167,10 @@ def _read_facts(case: Case) -> CallFacts:
         "chain": [entity_value(name_principal(name)) for name in case.chain],
         "trusted": case.trusted,
         "run": case.run,
+        "sources": [entity_value(name_principal(name)) for name in (*case.sources, *case.foreign)],
+        "foreign": [entity_value(name_principal(name)) for name in case.foreign],
+        **render_time(now, read_zone(case.timezone)),
+        **render_budgets(case.calls_left, case.tokens_left, case.dollars_left),
     }
     if action == LIST:
         return CallFacts(caller, resource, action)

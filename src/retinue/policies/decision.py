@@ -132,7 +132,7 @@ class _Cut:
     rules: _Rules | None
     obligations: _Rules | None
     arguments: Mapping[Path, ValueType]
-    reads_origin: bool = False
+    facts: frozenset[str] = frozenset()
     conflict: str = ""
 
     @classmethod
@@ -153,7 +153,7 @@ class _Cut:
             None if permits and not rules else _Rules.make(rules, permits=permits),
             _Rules.make(obligations, permits=True) if obligations else None,
             arguments,
-            any("origin" in policy.facts for policy in policies),
+            frozenset(name for policy in policies for name in policy.facts),
             conflict or clash,
         )
 
@@ -162,7 +162,10 @@ class _Cut:
             return ALLOWED
         if self.conflict:
             return Decision("deny", problem=self.conflict)
-        if self.reads_origin and not facts.origin:
+        if "sources" in self.facts and "sources" not in facts.context:
+            problem = "policies read context.sources, and the chain of this call does not tell all of them"
+            return Decision("deny", problem=problem)
+        if "origin" in self.facts and not facts.origin:
             problem = "policies read context.origin, and the chain of this call does not tell who began it"
             return Decision("deny", problem=problem)
         try:
@@ -241,6 +244,11 @@ class Engine:
     _shared: dict[tuple[str, ...], _SkillPolicies] = field(default_factory=dict)
     _callers: dict[tuple[Caller, str | None], cedarpy.Entities] = field(default_factory=dict)
     _entities: dict[tuple[Caller, Resource, str | None], cedarpy.Entities] = field(default_factory=dict)
+
+    @property
+    def reads_sources(self) -> bool:
+        """Whether some policy reads what chains of calls have taken in, so that it is recorded."""
+        return any(not policy.facts.isdisjoint(("sources", "foreign")) for policy in self.policies.policies)
 
     @property
     def narrows_lists(self) -> bool:

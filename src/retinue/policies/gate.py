@@ -8,22 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import partial
 from hashlib import sha256
 from typing import Any, Literal
 
 from retinue.approvals.records import SCOPE, ApprovalRequest, ApprovalStore
+from retinue.core.allowance import Allowance
 from retinue.core.call import Call, Principal, TraceContext, TraceExtension
 from retinue.core.errors import ApprovalNeededError, BusyError, PolicyDeniedError
 from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
 from retinue.core.record import Resource as ReadableResource
+from retinue.core.usage import NO_SOURCES, UNKNOWN_SOURCE, Sources
 from retinue.mesh.dispatch import Guards, PermittedCall
+from retinue.mesh.guard.sources import read_trace, with_sources
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
 from retinue.policies.counts import CallCounts, MemoryCounts, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.entities import (
+    AGENT,
     CALL,
     GET_PROMPT,
     LIST,
@@ -32,6 +36,9 @@ from retinue.policies.entities import (
     Resource,
     entity_value,
     name_principal,
+    normalize,
+    render_budgets,
+    render_time,
 )
 from retinue.policies.obligations import CountedBy
 from retinue.policies.policy_set import Policy
@@ -68,6 +75,7 @@ class Gate:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     counts: CallCounts = field(default_factory=MemoryCounts)
     open_counts: Callable[[], Awaitable[CallCounts]] | None = None
+    zone: tzinfo = UTC
 
     async def check(
         self, call: Call, listing: Listing, skill: Skill, admitted: AdmittedCall
@@ -95,14 +103,19 @@ class Gate:
             return PermittedCall()
         decision = self._decide(engine, call, Resource.of(listing, item), action)
         if mode == "watch":
-            admitted.trace = note_origin(admitted.trace, find_origin(call))
+            admitted.trace = self._note(note_origin(admitted.trace, find_origin(call)), call)
             is_allowed = decision.verdict == "allow"
             return PermittedCall(None if is_allowed else self._render(decision, watched=True))
         if decision.verdict == "deny":
             raise deny(decision, listing.name, name)
         permitted = self._oblige(decision, call, listing, name)
-        admitted.trace = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
+        marked = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
+        admitted.trace = self._note(marked, call)
         return permitted
+
+    def _note(self, trace: TraceContext, call: Call) -> TraceContext:
+        """The trace with the sources of the chain, where policies read them."""
+        return with_sources(trace, find_sources(call)) if self.engine.reads_sources else trace
 
     def _oblige(self, decision: Decision, call: Call, listing: Listing, name: str) -> PermittedCall:
         """What the obligations of a permitted call ask for."""
@@ -218,6 +231,13 @@ class Gate:
             facts["trusted"] = trace.trusted
         if "run" in names:
             facts["run"] = call.principal.kind == "run"
+        if not names.isdisjoint(("sources", "foreign")):
+            facts |= _render_sources(find_sources(call))
+        if not names.isdisjoint(("hour", "weekday")):
+            facts |= render_time(self.clock(), self.zone)
+        if not names.isdisjoint(("calls_left", "tokens_left", "dollars_left")):
+            left = trace.allowance or Allowance()
+            facts |= render_budgets(trace.calls_left, left.tokens, left.dollars)
         return facts
 
     def _render(self, decision: Decision, *, watched: bool) -> dict[str, Any]:
@@ -383,6 +403,23 @@ def find_origin(call: Call) -> str:
         if isinstance(origin, str):
             return origin
     return ""
+
+
+def find_sources(call: Call) -> Sources:
+    """What the chain of a call has read; nothing at its begin, and unknown where it does not tell."""
+    trace = call.trace
+    known = read_trace(trace)
+    if known is not None:
+        return known
+    is_begin = trace.depth == 0 or (call.principal.kind == "run" and trace.depth == 1)
+    return NO_SOURCES if is_begin else Sources((UNKNOWN_SOURCE,), (UNKNOWN_SOURCE,))
+
+
+def _render_sources(sources: Sources) -> dict[str, Any]:
+    foreign = [entity_value(EntityId(AGENT, normalize(name))) for name in sources.foreign]
+    own = [entity_value(EntityId(AGENT, normalize(name))) for name in sources.own]
+    known = UNKNOWN_SOURCE not in (*sources.own, *sources.foreign)
+    return {"foreign": foreign, "sources": [*own, *foreign]} if known else {"foreign": foreign}
 
 
 def mark(trace: TraceContext, digest: str, agent: str, skill: str, origin: str) -> TraceContext:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from retinue.authoring.agent import Agent
-from retinue.core.errors import RetinueError
+from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.core.record import HUB_NAME
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import CheckPolicies, Guards
@@ -67,6 +67,7 @@ class LoadedPolicies:
         # imported here, because most processes have no policies
         from retinue.policies.counts import MemoryCounts
         from retinue.policies.decision import Engine
+        from retinue.policies.entities import read_zone
         from retinue.policies.gate import Gate
 
         runs = self._process.find(_lazy_runs()) if self._process.kind in KEEP_APPROVALS else None
@@ -75,7 +76,18 @@ class LoadedPolicies:
         # what was counted stays counted when files change
         self._counts = self._counts or MemoryCounts()
         engine = Engine(policies)
-        self._gate = Gate(engine, self._table.mode, opening, counts=self._counts, open_counts=counting)
+        try:
+            zone = read_zone(self._table.timezone)
+        except ValueError as error:
+            raise InvalidSettingError("policy.timezone", str(error), remedy="correct it") from None
+        self._gate = Gate(
+            engine,
+            self._table.mode,
+            opening,
+            counts=self._counts,
+            open_counts=counting,
+            zone=zone,
+        )
         self._give(self._gate.check)
 
     @property
