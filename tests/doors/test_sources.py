@@ -142,9 +142,8 @@ async def test_a_source_that_was_read_on_a_detour_binds_what_follows(
         assert b"after-web" in reply.body, (name, reply.body)
         assert wiped == [], name
     assert (await office.ask("wipe_after_measure", {})).result == "wiped"
-    assert "web" not in str((await office.ask("measure", {})).headers)
     # another chain has read nothing
-    assert (await run(flow("measure", "wipe"))(office)).error is None
+    assert (await run(flow("measure", "wipe"))(office)).result
     assert wiped == ["y", "x"]
 
 
