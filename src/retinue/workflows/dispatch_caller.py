@@ -30,6 +30,7 @@ from retinue.core.record import (
     render_deprecation,
 )
 from retinue.core.text import suggest
+from retinue.core.usage import NO_SOURCES
 from retinue.mesh.admission import Admission
 from retinue.mesh.asking.fanout import Answers, ask_agents
 from retinue.mesh.asking.query import Query, make_query
@@ -358,7 +359,7 @@ class DispatchCaller:
         )
         if origin.allowance is not None or outgoing.extension is not None:
             outgoing = outgoing.with_allowance(origin.allowance)
-        if origin.sources:
+        if origin.sources != NO_SOURCES:
             # imported here, because only policies read sources
             from retinue.mesh.guard.sources import with_sources
 

@@ -61,13 +61,15 @@ class CallBudget:
     @property
     def sources(self) -> Sources:
         """The agents whose results the body has taken in, where policies read that."""
-        own = None if self._usage is None else read_sources(self._usage.get(SOURCES))
-        return add_sources(own or NO_SOURCES, NO_SOURCES if self._within is None else self._within.sources)
+        around = NO_SOURCES if self._within is None else self._within.sources
+        if self._usage is None or SOURCES not in self._usage:
+            return around
+        return add_sources(read_sources(self._usage[SOURCES]) or NO_SOURCES, around)
 
     @property
     def is_tracked(self) -> bool:
         """Whether policies read what the body takes in."""
-        return self._origin.is_tracked or bool(self.sources)
+        return self._origin.is_tracked or self.sources != NO_SOURCES
 
     def narrow(self, *, tokens: int | None = None, dollars: float | None = None) -> CallBudget:
         """The budget of a part of the body that may spend at most this; what it spends counts here too."""

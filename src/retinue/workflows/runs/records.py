@@ -274,11 +274,13 @@ class Origin:
     def is_tracked(self) -> bool:
         """Whether policies read what the run takes in, so that it must not use what others have cached."""
         extension = None if self.trace is None else self.trace.extension
-        return bool(self.sources) or (extension is not None and SOURCES in extension.others)
+        return self.sources != NO_SOURCES or (extension is not None and SOURCES in extension.others)
 
     def with_sources(self, sources: Sources) -> Origin:
         """The same origin after further results were taken in."""
-        return replace(self, sources=add_sources(self.sources, sources)) if sources else self
+        if sources == NO_SOURCES:
+            return self
+        return replace(self, sources=add_sources(self.sources, sources))
 
     def as_mesh(self) -> Origin:
         """The same origin with the scopes and the reach of the mesh (``runs_as: mesh``, and models)."""
@@ -310,7 +312,7 @@ class Origin:
             fields_stored["allowance"] = list(self.allowance)
         if self.reach != WHOLE_REACH:
             fields_stored["reach"] = self.reach.to_json()
-        if self.sources:
+        if self.sources != NO_SOURCES:
             fields_stored["sources"] = self.sources.to_json()
         return fields_stored
 
@@ -339,7 +341,7 @@ class Origin:
             limits=tuple(Limit(**limit) for limit in value.get("limits", ())),
             allowance=Allowance(*value["allowance"]) if value.get("allowance") else None,
             reach=Reach.from_json(value.get("reach") or {}),
-            sources=read_sources(value.get("sources")) or NO_SOURCES,
+            sources=(read_sources(value["sources"]) or NO_SOURCES) if "sources" in value else NO_SOURCES,
         )
 
 
