@@ -28,7 +28,7 @@ from retinue.cli.session import accept_join, open_session, run_command
 from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
-    from retinue.cli.session import Session
+    from retinue.cli.session import CommandSession
     from retinue.runtime.hub_process import HubOptions
     from retinue.storage.state import HubAddress
 
@@ -255,7 +255,7 @@ def hub(
 
 
 def _run_hub_processes(
-    wanted: int | str, arguments: Sequence[str], options: HubOptions, session: Session
+    wanted: int | str, arguments: Sequence[str], options: HubOptions, session: CommandSession
 ) -> int:
     """Run the parent of a hub with several processes, or one of them."""
     from retinue.runtime.hub_process import run_hub

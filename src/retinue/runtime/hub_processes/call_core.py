@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst
@@ -26,7 +25,7 @@ from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.follower import DirectoryFollower, Leader, list_followed
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.front import Reach, own_trace_ids
-from retinue.runtime.hub_processes.leader import FIGURES_PATH, render_figures, send_json
+from retinue.runtime.hub_processes.leader import render_figures, send_json
 from retinue.runtime.hub_processes.place import LEADER, HubPlace
 from retinue.runtime.launch import Start
 from retinue.runtime.mesh import Chains, make_dispatcher
@@ -135,15 +134,14 @@ class FollowPart(Part):
         await leader.flush()
 
 
-def figures_route(process: Process) -> Route:
+def figures_app(process: Process) -> ASGIApp:
     """The exchange by which the leader reads the figures of this process."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         figures = Figures()
         state = process.get(ProcessState)
         process.dispatcher.admission.events.flush()
-        figures.put("retinue_calls_in_flight", state.admission.limits.in_flight)
         state.calls.read(figures)
-        await send_json(send, render_figures(figures))
+        await send_json(send, render_figures(figures, state.admission.limits.in_flight))
 
-    return Route(FIGURES_PATH, answer)
+    return answer

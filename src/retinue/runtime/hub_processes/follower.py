@@ -193,6 +193,3 @@ def _is_same(stored: Entry, known: Entry | None) -> bool:
 def list_followed(sources: Iterable[Source], leader: Leader, store: SqliteListings) -> list[FollowedSource]:
     """The sources of the leader, as a follower has them."""
     return [FollowedSource(source.name, source.trust, leader, store) for source in sources]
-
-
-__all__ = ["DirectoryFollower", "FollowedSource", "Leader", "entry_of", "list_followed"]

@@ -217,6 +217,9 @@ async def request_inside(
         try:
             data = None if value is None else orjson.dumps(value)
             async with session.request(method, f"http://hub{path}", data=data) as reply:
-                return orjson.loads(await reply.read())
+                body = await reply.read()
+                if reply.status != 200:
+                    raise OSError(f"it answers with status {reply.status}")
+                return orjson.loads(body)
         except aiohttp.ClientError as error:
             raise OSError(str(error)) from error

@@ -6,7 +6,7 @@ The exchanges are HTTP over the socket of the leader, below `PREFIX`, which no c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -37,9 +37,9 @@ FIGURES_PATH = PREFIX + "figures"
 
 _FIGURES_WITHIN_S = 2.0
 _ALL = orjson.dumps({"ok": True})
+_IN_FLIGHT = "retinue_calls_in_flight"
 _PROCESS_UP = "retinue_hub_process_up"
 _METRICS = {_PROCESS_UP: Metric("gauge", "Whether a process of the hub serves", ("number",))}
-_SUMMED = frozenset({"retinue_calls_in_flight"})
 
 _log = structlog.get_logger("retinue.processes")
 
@@ -134,7 +134,7 @@ class LeaderExchange:
 
 
 class LeaderPart(Part):
-    """Leads the processes of a hub: their figures are summed, and ``/ready`` names one that does not serve."""
+    """Leads the processes of a hub: sums their figures, and names in ``/ready`` one that does not serve."""
 
     name = "hub-processes"
     kinds = frozenset({"hub"})
@@ -150,16 +150,15 @@ class LeaderPart(Part):
         exchange = LeaderExchange(process)
         forwarder = Forwarder(self._place)
         others = range(1, self._place.count)
+        readings = OtherFigures(self._board)
 
         async def figures(figures: Figures) -> None:
             figures.put(_PROCESS_UP, 1, "0")
             serving = [index for index in others if self._board.find_pid(index) is not None]
-            readings = await asyncio.gather(*(_read_figures(forwarder, index) for index in serving))
+            await asyncio.gather(*(readings.read(forwarder, index) for index in serving))
             for index in others:
                 figures.put(_PROCESS_UP, float(index in serving), str(index))
-            for reading in readings:
-                if reading is not None:
-                    add_figures(figures, reading)
+            readings.add_to(figures, serving)
 
         async def problems() -> Sequence[ReadinessProblem]:
             return [
@@ -176,29 +175,51 @@ class LeaderPart(Part):
             await forwarder.aclose()
 
 
-async def _read_figures(forwarder: Forwarder, index: int) -> Mapping[str, Any] | None:
-    try:
-        reading: Mapping[str, Any] = await request_inside(
-            forwarder.session(index), "GET", FIGURES_PATH, timeout_s=_FIGURES_WITHIN_S
-        )
-    except (OSError, TimeoutError) as error:
-        _log.warning("figures of a process are missing", number=index, problem=str(error))
-        return None
-    return reading
+class OtherFigures:
+    """The figures of the other processes, with the last ones of those that have ended.
+
+    Without the latter a sum would fall when a process is started again, and a counter never falls.
+    """
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._readings: dict[int, Mapping[str, Any]] = {}
+
+    async def read(self, forwarder: Forwarder, index: int) -> None:
+        """Read the figures of a process; the last ones stay where it does not answer."""
+        pid = self._board.find_pid(index)
+        try:
+            reading: Mapping[str, Any] = await request_inside(
+                forwarder.session(index), "GET", FIGURES_PATH, timeout_s=_FIGURES_WITHIN_S
+            )
+        except (OSError, TimeoutError) as error:
+            _log.warning("figures of a process are missing", number=index, problem=str(error))
+            return
+        if pid is not None:
+            self._readings[pid] = reading
+
+    def add_to(self, figures: Figures, serving: Collection[int]) -> None:
+        """Add what was read to the figures of this process; only those ``serving`` have calls in flight."""
+        pids = {self._board.find_pid(index) for index in serving}
+        for pid, reading in self._readings.items():
+            add_figures(figures, reading)
+            if pid in pids:
+                in_flight = figures.values.setdefault(_IN_FLIGHT, {})
+                in_flight[()] = in_flight.get((), 0) + reading["in_flight"]
 
 
-def render_figures(figures: Figures) -> bytes:
+def render_figures(figures: Figures, in_flight: int) -> bytes:
     """The counters and histograms of a process as JSON; `add_figures` adds them to those of another."""
     values = {
         name: [[*labels, value] for labels, value in rows.items()]
         for name, rows in figures.values.items()
-        if figures.metrics[name].kind == "counter" or name in _SUMMED
+        if figures.metrics[name].kind == "counter"
     }
     histograms = {
         name: [[*labels, histogram.counts, histogram.total] for labels, histogram in rows.items()]
         for name, rows in figures.histograms.items()
     }
-    return orjson.dumps({"values": values, "histograms": histograms})
+    return orjson.dumps({"values": values, "histograms": histograms, "in_flight": in_flight})
 
 
 def add_figures(figures: Figures, reading: Mapping[str, Any]) -> None:

@@ -44,7 +44,12 @@ def count_processes(configured: int | str) -> int:
     if configured == "auto":
         usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
         return min(len(usable), MAX_PROCESSES)
-    count = int(configured)
+    try:
+        count = int(configured)
+    except ValueError:
+        raise InvalidSettingError(
+            "hub.processes", f"{configured!r} is not a number", remedy='write a number, or "auto"'
+        ) from None
     if not 1 <= count <= MAX_PROCESSES:
         raise InvalidSettingError(
             "hub.processes", f"{count} is not 1 to {MAX_PROCESSES}", remedy='write a number, or "auto"'

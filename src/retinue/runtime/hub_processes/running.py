@@ -21,7 +21,7 @@ from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.call_core import (
     FollowPart,
     HealthPart,
-    figures_route,
+    figures_app,
     open_call_process,
 )
 from retinue.runtime.hub_processes.forwarding import Forwarder, restored
@@ -109,7 +109,7 @@ async def _serve(
             exchange: ASGIApp = process.get(LeaderExchange)
         else:
             front = Front(app, process.get(Reach), process.get(Forwarder), place, board, prefix)
-            exchange = figures_route(process).app
+            exchange = figures_app(process)
         inner = HttpServer(inner_app(exchange, restored(front.answer)), limits)
         await stack.enter_async_context(inner.running((place.take_inner(),), stop))
         await stack.enter_async_context(serving_shared(front, listener, stop, limits, board, place.count))
