@@ -90,7 +90,7 @@ def _find_processes(parent: int) -> set[int]:
 
 def _find_leader(home: Path, processes: set[int]) -> int:
     """The process that holds the lock of the leader."""
-    lock = os.stat(home / "hub-leader.lock").st_ino
+    lock = (home / "hub-leader.lock").stat().st_ino
     lines = Path("/proc/locks").read_text().splitlines()
     (leader,) = {int(line.split()[4]) for line in lines if f":{lock} " in line} & processes
     return leader
