@@ -15,11 +15,12 @@ from tests.processes.running import descendants, execute, is_running, program, w
 
 _AGENT_CALLS = re.compile(r'^retinue_calls_total\{agent="one-agent".*\} (\d+)', re.MULTILINE)
 _UP = re.compile(r'^retinue_hub_process_up\{number="(\d)"\} 1\.0$', re.MULTILINE)
+_ONCE = {"connection": "close"}
+"""Each request has a connection of its own, because a process that is killed takes its connections along."""
 
 
 def _metrics(url: str) -> str:
-    # a connection of its own, because a process that is killed takes its connections along
-    return urllib3.request("GET", f"{url}/metrics", retries=False).data.decode()
+    return urllib3.request("GET", f"{url}/metrics", headers=_ONCE, retries=False).data.decode()
 
 
 def _calls(url: str, count: int) -> list[float]:
@@ -31,6 +32,7 @@ def _calls(url: str, count: int) -> list[float]:
             "POST",
             f"{url}/agents/one-agent/execute",
             json={"jsonrpc": "2.0", "method": "who", "id": 1},
+            headers=_ONCE,
             retries=False,
         )
         assert reply.json()["result"] == "one"

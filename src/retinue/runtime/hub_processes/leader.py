@@ -19,7 +19,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.health.agent_stats import report_health
 from retinue.mesh.observing.call_figures import CallFigures, CallSummary
-from retinue.mesh.observing.metrics import Figures, Histogram, Metric
+from retinue.mesh.observing.metrics import Figures, Histogram
 from retinue.parts.part import Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
 from retinue.runtime.hub_processes.board import Board
@@ -39,7 +39,6 @@ _FIGURES_WITHIN_S = 2.0
 _ALL = orjson.dumps({"ok": True})
 _IN_FLIGHT = "retinue_calls_in_flight"
 _PROCESS_UP = "retinue_hub_process_up"
-_METRICS = {_PROCESS_UP: Metric("gauge", "Whether a process of the hub serves", ("number",))}
 
 _log = structlog.get_logger("retinue.processes")
 
@@ -168,9 +167,7 @@ class LeaderPart(Part):
             ]
 
         try:
-            yield Opened(
-                product=exchange, figures=figures, problems=problems, metrics=_METRICS, drain=exchange.end
-            )
+            yield Opened(product=exchange, figures=figures, problems=problems, drain=exchange.end)
         finally:
             await forwarder.aclose()
 
