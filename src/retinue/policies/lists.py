@@ -21,6 +21,7 @@ from retinue.policies.reads import EntityId
 _KEPT = 20_000
 """Decisions that are kept for the next lists."""
 
+_DECIDING = ("permit", "deny")
 _ITEM_TYPES = frozenset({SKILL, RESOURCE, PROMPT})
 _AGENT_ATTRIBUTES = ("agent", "version", "source", "trust")
 
@@ -72,8 +73,11 @@ class ListDecisions:
 
     def __post_init__(self) -> None:
         policies = self.engine.policies.policies
+        # obligations bind what is listed when it is used
         self._policies = tuple(
-            policy for policy in policies if policy.concerns_action(LIST.id) and not policy.is_watched
+            policy
+            for policy in policies
+            if policy.concerns_action(LIST.id) and policy.effect in _DECIDING and not policy.is_watched
         )
         everywhere: set[int] = set()
         for number, policy in enumerate(self._policies):
