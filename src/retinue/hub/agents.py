@@ -95,7 +95,7 @@ def add_agent_skills(
         version: Annotated[str | None, Field(description="Such as >=1.2,<2")] = None,
         search: str = "",
     ) -> Any:
-        """Calls a skill of the mesh with the caller's own rights."""
+        """Calls a skill with the caller's own rights."""
         history.expect(ctx.trace.id, skill, search)
         return _answer_of(await ctx.relay(skill, arguments or {}, agent=agent, version=version))
 

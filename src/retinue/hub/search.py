@@ -59,8 +59,8 @@ def add_search_skills(
         skill: Annotated[str | None, Field(description="Its id")] = None,
         agent: Annotated[str | None, Field(description="Only this agent")] = None,
         version: Annotated[str | None, Field(description="Such as >=1.2,<2")] = None,
-        labels: Annotated[dict[str, str] | None, Field(description="All of these; * = any value")] = None,
-        why: Annotated[str | None, Field(description="Explain this agent's place")] = None,
+        labels: Annotated[dict[str, str] | None, Field(description="* = any value")] = None,
+        why: Annotated[str | None, Field(description="Why this agent's place")] = None,
         limit: Annotated[int, Field(ge=1, le=1000)] = 5,
         detailed: Annotated[bool, Field(description="With schemas")] = False,
     ) -> Json:

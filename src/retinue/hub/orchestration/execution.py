@@ -428,7 +428,8 @@ class Orchestration:
             choice=plan.choice,
             watches=ctx.has_progress_listener,
         )
-        self._history.note_run(ctx.principal, plan.request.prompt, started.record.id)
+        if plan.choice is not None:  # words have chosen the workflow, and so the skills
+            self._history.note_run(ctx.principal, plan.request.prompt, started.record.id)
         return started
 
     async def _finish(

@@ -20,7 +20,7 @@ from retinue.core.call import Call, Outcome, Principal
 from retinue.core.errors import StateError
 from retinue.core.record import HUB_NAME, Skill
 from retinue.mesh.entry import Entry
-from retinue.mesh.history.learned_ranking import ExperienceBook, LearnedRanking
+from retinue.mesh.history.learned_ranking import EXPLORED, ExperienceBook, LearnedRanking
 from retinue.mesh.history.records import (
     Experience,
     Hashes,
@@ -90,11 +90,13 @@ class SearchHistory:
         find_skill: FindSkill,
         find_named: FindNamed,
         *,
+        explored: float = EXPLORED,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._find_skill = find_skill
         self._find_named = find_named
+        self._explored = explored
         self._clock = clock
         self._monotonic = monotonic
         self._book = ExperienceBook()
@@ -143,6 +145,7 @@ class SearchHistory:
             self._find_digest,
             self._hash_caller(principal.id),
             only_own="mesh" not in principal.scopes,
+            explored=self._explored,
             clock=self._clock,
         )
 
