@@ -30,21 +30,28 @@ _log = structlog.get_logger("retinue.history")
 
 
 class HistoryPart(Part):
-    """Keeps the history of the calls of a hub; off, it stores nothing and changes no ranking."""
+    """Keeps the history of the calls of a hub; off, it stores nothing and changes no ranking.
+
+    A command without a hub uses the file of the state, but does not connect to a server for it.
+    """
 
     name = "history"
-    kinds = frozenset({"hub"})
+    kinds = frozenset({"hub", "command"})
     needs = (SearchHistory,)
 
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         history, table = process.get(SearchHistory), process.tables.get(HistoryTable)
         shares = process.tables.get(Settings).database is not None
-        if table.keep:
+        is_server = shares and process.kind == "command"
+        if table.keep and not is_server:
             await asyncio.to_thread(self._open, process, history, table)
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
+            if process.kind == "command":
+                yield
+                return
             writing = asyncio.create_task(_write(history, shares), name="history")
             try:
                 yield
