@@ -11,7 +11,7 @@ from retinue.parts.process import Process
 from retinue.runtime.launch import Start
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.mesh import open_mesh
-from retinue.runtime.parts.history import HistoryPart
+from retinue.runtime.parts.finding.history import HistoryPart
 from retinue.runtime.parts.messages import MessagesPart
 from retinue.runtime.parts.policies import PoliciesPart
 from retinue.runtime.parts.runs import ApprovalsPart
