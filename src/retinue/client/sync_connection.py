@@ -141,7 +141,7 @@ class _Step:
 def _wait_for(future: futures.Future[R]) -> R:
     """The result of a future.
 
-    A signal that arrives just before the thread begins to wait does not wake it. The thread therefore wakes by
+    A signal that arrives just before the thread begins to wait does not wake it. So the thread wakes by
     itself, and Ctrl-C takes effect after ``_NOTICE_S`` at the latest.
     """
     while not futures.wait((future,), _NOTICE_S).done:
