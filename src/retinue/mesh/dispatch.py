@@ -110,15 +110,21 @@ class TimeoutSettings:
     agent_call_s: float = 30.0
 
 
+class ApprovedCall(NamedTuple):
+    """The yes of a person for a call; ``note`` is for the call's audit row."""
+
+    note: Mapping[str, Any]
+
+
 class PermittedCall(NamedTuple):
     """What policies say of a call that no rule denies.
 
-    ``note`` is for the call's audit row. ``approve`` uses the yes of a person, where the call needs one, and
-    returns the note with it; it raises ApprovalNeededError and PolicyDeniedError.
+    ``note`` is for the call's audit row. ``approve`` uses the yes of a person, where the call needs one, who
+    may be asked through the channel; it raises ApprovalNeededError and PolicyDeniedError.
     """
 
     note: Mapping[str, Any] | None = None
-    approve: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+    approve: Callable[[Channel], Awaitable[ApprovedCall]] | None = None
 
 
 _UNCHECKED = PermittedCall()
@@ -312,7 +318,8 @@ class Dispatcher:
                 continue
             if permitted.approve is not None:
                 try:
-                    state.policy = await permitted.approve()  # last, so that nothing refuses after a used yes
+                    # last, so that nothing refuses after a used yes
+                    state.policy = (await permitted.approve(channel)).note
                 except BaseException:
                     stats.breaker.abandoned()
                     raise

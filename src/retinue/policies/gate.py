@@ -6,20 +6,22 @@ process does not decide again: there an approval would be used twice, and the ca
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from typing import Any, Literal
 
-from retinue.approvals.records import SCOPE, ApprovalRequest, ApprovalStore
+from retinue.approvals.records import SCOPE, ApprovalStore
 from retinue.core.call import Call, Principal, TraceContext, TraceExtension
-from retinue.core.errors import ApprovalNeededError, PolicyDeniedError
+from retinue.core.errors import PolicyDeniedError
 from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Listing, Skill
-from retinue.mesh.dispatch import PermittedCall
+from retinue.mesh.channel import Channel
+from retinue.mesh.dispatch import ApprovedCall, PermittedCall
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import SkillFilter
+from retinue.policies.approving import CallQuestion, describe
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.entities import CALL, LIST, Caller, Resource, entity_value, name_principal
 from retinue.policies.policy_set import Policy
@@ -155,7 +157,7 @@ class Gate:
 
     def _bind_approval(
         self, decision: Decision, call: Call, listing: Listing, skill: Skill
-    ) -> Callable[[], Awaitable[Mapping[str, Any]]]:
+    ) -> Callable[[Channel], Awaitable[ApprovedCall]]:
         """What uses the yes of a person for this call; raises PolicyDeniedError where nobody can be asked."""
         if self.open_approvals is None:
             raise PolicyDeniedError(
@@ -163,55 +165,9 @@ class Gate:
                 policies=[policy.id for policy in decision.policies],
                 remedy="call it through the hub, which keeps approvals",
             )
-        request = ApprovalRequest(
-            caller=call.principal.id,
-            scopes=call.principal.scopes,
-            agent=listing.name,
-            version=listing.version or "",
-            skill=skill.id,
-            arguments=call.arguments if isinstance(call.arguments, Mapping) else {"": call.arguments},
-            reason=describe(decision.policies),
-            approvers=tuple(policy.approvers for policy in decision.policies if policy.approvers),
-            terms=f"policies {self.engine.policies.digest}, listing {listing.digest or ''}",
-        )
         note = self._render(decision, watched=False)
-        return partial(_use_approval, self.open_approvals, request, decision, note)
-
-
-async def _use_approval(
-    open_approvals: Callable[[], Awaitable[ApprovalStore]],
-    request: ApprovalRequest,
-    decision: Decision,
-    note: Mapping[str, Any],
-) -> Mapping[str, Any]:
-    """Use the yes of a person for one call; the note with its id.
-
-    Raises ApprovalNeededError without an answer, and PolicyDeniedError after a no.
-    """
-    names = [policy.id for policy in decision.policies]
-    what = f"{request.agent}/{request.skill}"
-    store = await open_approvals()
-    expires_s = min(policy.expires_s for policy in decision.policies)
-    approval = await store.ask(request, expires_s=expires_s)
-    if approval.state == "approved":
-        # not by the id of the call: a repetition has the same id, and would use the yes twice
-        if await store.use(approval.id, approval.digest):
-            return {**note, "approval": approval.id}
-        approval = await store.ask(request, expires_s=expires_s)  # another call has used it
-    if approval.state == "denied":
-        comment = f": {approval.comment}" if approval.comment else ""
-        until = datetime.fromtimestamp(approval.expires_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        raise PolicyDeniedError(
-            f"{what} is denied by a person{comment} (approval {approval.id})",
-            policies=names,
-            remedy=f"the answer counts until {until}; after that the same call asks anew",
-        )
-    raise ApprovalNeededError(
-        f"{what} needs the approval of a person: {request.reason} (approval {approval.id})",
-        approval=approval.id,
-        policies=names,
-        remedy=f"let a person run: retinue approvals approve {approval.id}; then send the call again",
-    )
+        question = CallQuestion.of(call, listing, skill, decision.policies, self.engine.policies.digest, note)
+        return partial(question.use_answer, self.open_approvals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,11 +198,6 @@ def deny(decision: Decision, agent: str, skill: str) -> PolicyDeniedError:
     return PolicyDeniedError(
         f"{what} is denied: {describe(decision.policies)}", policies=names, remedy=_REMEDY
     )
-
-
-def describe(policies: tuple[Policy, ...]) -> str:
-    """The reasons of policies with their ids, for a caller."""
-    return "; ".join(f"{policy.reason} ({policy.id})" if policy.reason else policy.id for policy in policies)
 
 
 def _describe_policy(policy: Policy) -> dict[str, Any]:

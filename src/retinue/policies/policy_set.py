@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import cedarpy
 
-from retinue.approvals.records import CALL_EXPIRES_S
 from retinue.core.errors import InvalidSettingError
 from retinue.policies.entities import ACTION, NAMESPACE, Groups, normalize
 from retinue.policies.reads import EntityId, ReadError, Reads, find_reads
@@ -44,8 +43,8 @@ class Policy:
     """One policy. ``body`` is its JSON form without annotations.
 
     ``reason`` is told to callers. ``approvers`` are globs of the principals that may answer, () = anybody
-    with the scope. An approval counts for ``expires_s``. A policy that ``is_watched`` decides nothing: what
-    it would have decided is recorded.
+    with the scope. An approval counts for ``expires_s``, None for the default. A policy that ``is_watched``
+    decides nothing: what it would have decided is recorded.
     """
 
     id: str
@@ -55,7 +54,7 @@ class Policy:
     reads: Reads
     reason: str = ""
     approvers: tuple[str, ...] = ()
-    expires_s: float = CALL_EXPIRES_S
+    expires_s: float | None = None
     is_watched: bool = False
 
     def concerns_action(self, action: str) -> bool:
@@ -178,9 +177,9 @@ def _read_effect(where: str, annotations: Mapping[str, str], cedar_effect: str) 
     return "approve"
 
 
-def _read_expiry(where: str, annotations: Mapping[str, str]) -> float:
+def _read_expiry(where: str, annotations: Mapping[str, str]) -> float | None:
     if "expires" not in annotations:
-        return CALL_EXPIRES_S
+        return None
     match = _DURATION.fullmatch(annotations["expires"])
     seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if seconds <= 0:

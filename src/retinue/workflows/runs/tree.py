@@ -21,7 +21,7 @@ _SHOWN_CALLS = (*_CALLS, "model")
 
 _WAITS = ("wait", "timer")
 _UNDOING = ("undo", "settle")
-_TRY = re.compile(r"(?:@\d+|/again)+$")
+_TRY = re.compile(r"(?:@\d+|/again|/answered-\d+)+$")
 _OF_THE_RUN = re.compile(r"(?:^|/)(?:cache/(?:find|keep)|settings/max_duration)$")
 _RUN_EVENTS = ("run_started", "run_finished", "run_resumed")
 _SERVING = ("choose", "clock", "random", "fail", "settle")
@@ -221,6 +221,8 @@ class _Tree:
         elif kind != "refused_signal":
             self._calls[event.step] = step
             _take_other(node, event, kind)
+            if kind == "wait" and "call" in facts and event.kind == "step_started":
+                _suspend(self._node(str(facts["call"])))
 
     def complete(self, record: StepRecord) -> None:
         """Add the output of a step; for a call without events, which a fork kept, also its status."""
@@ -292,6 +294,13 @@ def _take_call(node: StepNode, event: RunEvent, kind: str) -> None:
         node.attempts[-1] |= ended
     if error is not None:
         node.facts["error"] = error
+
+
+def _suspend(node: StepNode) -> None:
+    """A call that was refused until a person has decided about it waits."""
+    if node.status == "failed":
+        node.status = "waiting"
+        node.facts.pop("error", None)
 
 
 def _take_other(node: StepNode, event: RunEvent, kind: str) -> None:
