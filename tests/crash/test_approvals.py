@@ -32,7 +32,7 @@ async def write_file(path: str) -> str:
 async def remove_file(path: str) -> str:
     """Removes a file."""
     with (HERE / "log").open("a") as log:
-        log.write(f"remove {path}\n")
+        log.write(f"remove {path}\\n")
     return "removed"
 '''
 POLICY = """

@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from retinue.core.call import ANONYMOUS, Call, Principal
 from retinue.core.errors import InsufficientScopeError, NotAuthenticatedError
-from retinue.core.record import HUB_NAME, AgentRecord, Candidate, Prompt, Resource, Skill, Visibility
+from retinue.core.record import HUB_NAME, AgentRecord, Candidate, Item, Prompt, Resource, Skill, Visibility
 from retinue.core.text import suggest
 
 DIALECT = "hub"
@@ -115,8 +115,8 @@ class AccessRule:
     send: tuple[str, ...] | None = None
 
 
-SkillFilter = Callable[[Candidate, Skill], bool]
-"""Whether a skill of an agent is in the lists of a principal; equal filters decide alike."""
+ListFilter = Callable[[Candidate, Item], bool]
+"""Whether an item of an agent is in the lists of a principal; equal filters decide alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +124,12 @@ class AgentView:
     """The agents that a principal sees; equal views show the same agents.
 
     ``closed`` agents do not receive its calls. ``globs`` limit it to agents of these names; () = no limit.
-    ``lists`` decides which of their skills are in lists; None = all.
+    ``lists`` decides which of their items are in lists; None = all.
     """
 
     closed: frozenset[str]
     globs: tuple[str, ...]
-    lists: SkillFilter | None = None
+    lists: ListFilter | None = None
 
     def __call__(self, agent: str) -> bool:
         """Whether the agent of this name is seen."""
@@ -143,13 +143,13 @@ class Access:
         self._receive = {
             agent: rule.receive for agent, rule in (rules or {}).items() if rule.receive is not None
         }
-        self._filter_of: Callable[[Principal], SkillFilter | None] | None = None
+        self._filter_of: Callable[[Principal], ListFilter | None] | None = None
 
     def replace(self, other: Access) -> None:
         """Take over the lists of another one; for the next calls."""
         self._receive = other._receive
 
-    def filter_lists(self, filter_of: Callable[[Principal], SkillFilter | None] | None) -> None:
+    def filter_lists(self, filter_of: Callable[[Principal], ListFilter | None] | None) -> None:
         """Leave out of lists what the filter of a principal does not show; None = nothing."""
         self._filter_of = filter_of
 
@@ -188,9 +188,9 @@ def is_seen(view: AgentView | None, agent: str) -> bool:
     return view is None or view(agent)
 
 
-def is_listed(view: AgentView | None, agent: Candidate, skill: Skill) -> bool:
-    """Whether a skill of an agent is in the lists of a principal with this view."""
-    return view is None or view.lists is None or view.lists(agent, skill)
+def is_listed(view: AgentView | None, agent: Candidate, item: Item) -> bool:
+    """Whether an item of an agent is in the lists of a principal with this view."""
+    return view is None or view.lists is None or view.lists(agent, item)
 
 
 def matches(name: str, globs: Sequence[str]) -> bool:
