@@ -16,7 +16,7 @@ from typing import Any
 from retinue.approvals.records import CALL_EXPIRES_S, RUN_EXPIRES_S, Approval, ApprovalRequest, ApprovalStore
 from retinue.core.call import Call
 from retinue.core.errors import ApprovalNeededError, PolicyDeniedError
-from retinue.core.record import Listing, Skill
+from retinue.core.record import Listing
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import ApprovedCall
 from retinue.policies.policy_set import Policy
@@ -43,12 +43,12 @@ class CallQuestion:
         cls,
         call: Call,
         listing: Listing,
-        skill: Skill,
+        skill: str,
         policies: tuple[Policy, ...],
         digest: str,
         note: Mapping[str, Any],
     ) -> CallQuestion:
-        """The question about a call; ``digest`` is that of the set of policies."""
+        """The question about a call of ``skill``, or about a read; ``digest`` is that of the policies."""
         run_step = (call.run_step or "") if call.principal.kind == "run" and call.idempotency_key else ""
         run, _, step = run_step.partition("/")
         request = ApprovalRequest(
@@ -56,7 +56,7 @@ class CallQuestion:
             scopes=call.principal.scopes,
             agent=listing.name,
             version=listing.version or "",
-            skill=skill.id,
+            skill=skill,
             arguments=call.arguments if isinstance(call.arguments, Mapping) else {"": call.arguments},
             reason=describe(policies),
             run=run,

@@ -15,22 +15,14 @@ from typing import Any, Literal
 
 from retinue.approvals.records import SCOPE, ApprovalStore
 from retinue.core.call import Call, Principal, TraceContext, TraceExtension
-<<<<<<< HEAD
 from retinue.core.errors import PolicyDeniedError
-from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Listing, Skill
+from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
+from retinue.core.record import Resource as ReadableResource
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import ApprovedCall, PermittedCall
 from retinue.mesh.guard.trace_guard import AdmittedCall
-from retinue.mesh.permissions import SkillFilter
-from retinue.policies.approving import CallQuestion, describe
-=======
-from retinue.core.errors import ApprovalNeededError, PolicyDeniedError
-from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
-from retinue.core.record import Resource as ReadableResource
-from retinue.mesh.dispatch import PermittedCall
-from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
->>>>>>> main
+from retinue.policies.approving import CallQuestion, describe
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.entities import (
     CALL,
@@ -189,13 +181,8 @@ class Gate:
         return {**row, "problem": decision.problem} if decision.problem else row
 
     def _bind_approval(
-<<<<<<< HEAD
-        self, decision: Decision, call: Call, listing: Listing, skill: Skill
-    ) -> Callable[[Channel], Awaitable[ApprovedCall]]:
-=======
         self, decision: Decision, call: Call, listing: Listing, name: str
-    ) -> Callable[[], Awaitable[Mapping[str, Any]]]:
->>>>>>> main
+    ) -> Callable[[Channel], Awaitable[ApprovedCall]]:
         """What uses the yes of a person for this call; raises PolicyDeniedError where nobody can be asked."""
         if self.open_approvals is None:
             raise PolicyDeniedError(
@@ -203,22 +190,8 @@ class Gate:
                 policies=[policy.id for policy in decision.policies],
                 remedy="call it through the hub, which keeps approvals",
             )
-<<<<<<< HEAD
-=======
-        request = ApprovalRequest(
-            caller=call.principal.id,
-            scopes=call.principal.scopes,
-            agent=listing.name,
-            version=listing.version or "",
-            skill=name,
-            arguments=call.arguments if isinstance(call.arguments, Mapping) else {"": call.arguments},
-            reason=describe(decision.policies),
-            approvers=tuple(policy.approvers for policy in decision.policies if policy.approvers),
-            terms=f"policies {self.engine.policies.digest}, listing {listing.digest or ''}",
-        )
->>>>>>> main
         note = self._render(decision, watched=False)
-        question = CallQuestion.of(call, listing, skill, decision.policies, self.engine.policies.digest, note)
+        question = CallQuestion.of(call, listing, name, decision.policies, self.engine.policies.digest, note)
         return partial(question.use_answer, self.open_approvals)
 
 
