@@ -44,8 +44,9 @@ async def test_a_step_that_policies_ask_about_waits_and_goes_on_after_a_yes(
     (question,) = await wait_for_question(bank)
     assert (question["run"].partition("~")[0], question["step"]) == ("r1", "pay")
     assert question["arguments"] == {"amount": 900}
-    shown = await get(bank, "show_run", run="r1")
-    (step,) = shown["steps"]
+    async with asyncio.timeout(WAIT_S):
+        while "steps" not in (step := (await get(bank, "show_run", run="r1"))["steps"][0]):
+            await asyncio.sleep(0.02)
     assert (step["step"], step["status"]) == ("pay", "waiting")
     assert "error" not in step
     (wait,) = step["steps"]

@@ -57,9 +57,9 @@ class Policy:
     """One policy. ``body`` is its JSON form without annotations.
 
     ``reason`` is told to callers. ``approvers`` are globs of the principals that may answer, () = anybody
-    with the scope. An approval counts for ``expires_s``, None for the default. ``limit`` and ``redaction`` are
-    those of the effects of these names, None for others. A policy that ``is_watched`` decides nothing: what
-    it would have decided is recorded.
+    with the scope. An approval counts for ``expires_s``, None for the default. ``limit`` and ``redaction``
+    are those of the effects of these names, None for others. A policy that ``is_watched`` decides nothing:
+    what it would have decided is recorded.
     """
 
     id: str
