@@ -27,7 +27,16 @@ from typing import Any, Literal, get_args
 import cedarpy
 import orjson
 
-from retinue.policies.entities import ACTIONS, CALL, LIST, Caller, Resource, entity_value, name_origin
+from retinue.policies.entities import (
+    ACTIONS,
+    CALL,
+    GROUP,
+    LIST,
+    Caller,
+    Resource,
+    entity_value,
+    name_origin,
+)
 from retinue.policies.policy_set import OBLIGATIONS, Effect, Policy, PolicySet
 from retinue.policies.reads import EntityId, Path, ValueType
 from retinue.policies.values import UnmappableError, project
@@ -88,7 +97,7 @@ class CallFacts:
     """The facts of one call; ``context`` has those facts that some policy reads, by their names.
 
     ``origin`` is the id of the principal that began the chain of calls, "" where the chain does not tell,
-    None where no policy reads it.
+    None where no policy reads it. ``origin_groups`` are the groups of its tokens, None if they are unknown.
     """
 
     caller: Caller
@@ -97,6 +106,7 @@ class CallFacts:
     arguments: Any = None
     context: Mapping[str, Any] = field(default_factory=dict)
     origin: str | None = None
+    origin_groups: tuple[str, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +143,7 @@ class _Cut:
     obligations: _Rules | None
     arguments: Mapping[Path, ValueType]
     facts: frozenset[str] = frozenset()
+    names_groups: bool = False
     conflict: str = ""
 
     @classmethod
@@ -154,6 +165,7 @@ class _Cut:
             _Rules.make(obligations, permits=True) if obligations else None,
             arguments,
             frozenset(name for policy in policies for name in policy.facts),
+            any(entity.type == GROUP for policy in policies for entity in policy.reads.entities),
             conflict or clash,
         )
 
@@ -167,6 +179,10 @@ class _Cut:
             return Decision("deny", problem=problem)
         if "origin" in self.facts and not facts.origin:
             problem = "policies read context.origin, and the chain of this call does not tell who began it"
+            return Decision("deny", problem=problem)
+        if self.names_groups and None in (facts.caller.groups, facts.origin_groups):
+            who = facts.caller.id.id if facts.caller.groups is None else facts.origin
+            problem = f"policies name groups, and the groups of {who} are not known to this process"
             return Decision("deny", problem=problem)
         try:
             context = dict(facts.context)
@@ -242,13 +258,18 @@ class Engine:
     policies: PolicySet
     _cuts: dict[tuple[Resource, EntityId], _SkillPolicies] = field(default_factory=dict)
     _shared: dict[tuple[str, ...], _SkillPolicies] = field(default_factory=dict)
-    _callers: dict[tuple[Caller, str | None], cedarpy.Entities] = field(default_factory=dict)
-    _entities: dict[tuple[Caller, Resource, str | None], cedarpy.Entities] = field(default_factory=dict)
+    _parts: dict[tuple[object, ...], _Cut] = field(default_factory=dict)
+    _callers: dict[tuple[Caller, Caller | None], cedarpy.Entities] = field(default_factory=dict)
+    _entities: dict[tuple[Caller, Resource, Caller | None], cedarpy.Entities] = field(default_factory=dict)
+    reads_sources: bool = field(init=False)
+    """Whether some policy reads what chains of calls have taken in, so that it is recorded."""
+    masks: bool = field(init=False)
+    """Whether some policy masks values of calls."""
 
-    @property
-    def reads_sources(self) -> bool:
-        """Whether some policy reads what chains of calls have taken in, so that it is recorded."""
-        return any(not policy.facts.isdisjoint(("sources", "foreign")) for policy in self.policies.policies)
+    def __post_init__(self) -> None:
+        policies = self.policies.policies
+        self.reads_sources = any(not policy.facts.isdisjoint(("sources", "foreign")) for policy in policies)
+        self.masks = any(policy.effect == "redact" and not policy.is_watched for policy in policies)
 
     @property
     def narrows_lists(self) -> bool:
@@ -262,7 +283,7 @@ class Engine:
         cut = self._cut(facts.resource, facts.action)
         if cut.is_empty:
             return ALLOWED
-        entities = self._render(facts.caller, facts.resource, facts.origin or None)
+        entities = self._render(facts)
         decision = cut.enforced.decide(facts, entities)
         if cut.with_watched is None:
             return decision
@@ -273,6 +294,16 @@ class Engine:
         if other.verdict == decision.verdict:
             return decision
         return Decision(decision.verdict, decision.policies, decision.problem, other)
+
+    def decide_by(self, policies: Sequence[Policy], facts: CallFacts, *, permits: bool) -> Decision:
+        """The decision by these policies alone, which concern the call; ``permits`` = the default permits."""
+        key = (permits, *(policy.id for policy in policies))
+        cut = self._parts.get(key)
+        if cut is None:
+            if len(self._parts) >= _KEPT:
+                self._parts.clear()
+            cut = self._parts[key] = _Cut.make(policies, permits=permits)
+        return cut.decide(facts, self._render(facts))
 
     def reads_of(self, resource: Resource, action: EntityId) -> frozenset[str]:
         """The facts of the context, besides arguments, that policies about this skill read."""
@@ -311,7 +342,9 @@ class Engine:
             self._shared[names] = cut
         return cut
 
-    def _render(self, caller: Caller, resource: Resource, origin: str | None) -> cedarpy.Entities:
+    def _render(self, facts: CallFacts) -> cedarpy.Entities:
+        caller, resource = facts.caller, facts.resource
+        origin = Caller(name_origin(facts.origin), (), facts.origin_groups) if facts.origin else None
         entities = self._entities.get((caller, resource, origin))
         if entities is None:
             if len(self._entities) >= _KEPT:
@@ -324,13 +357,13 @@ class Engine:
             entities = self._entities[caller, resource, origin] = callers.with_added_json_str(text)
         return entities
 
-    def _render_callers(self, caller: Caller, origin: str | None) -> cedarpy.Entities:
+    def _render_callers(self, caller: Caller, origin: Caller | None) -> cedarpy.Entities:
         """The entities of a caller and the actions, to which those of a skill are added for each call."""
         entities = self._callers.get((caller, origin))
         if entities is None:
             if len(self._callers) >= _KEPT:
                 self._callers.clear()
-            callers = [caller] if origin is None else [caller, Caller(name_origin(origin), ())]
+            callers = [caller] if origin is None else [caller, origin]
             rendered = [one.render(self.policies.groups) for one in callers]
             # a caller that begins the chain is one entity
             by_id = {tuple(entity["uid"].values()): entity for entity in reversed(rendered)}

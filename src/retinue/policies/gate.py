@@ -13,24 +13,26 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Literal
 
-from retinue.approvals.records import SCOPE, ApprovalRequest, ApprovalStore
+from retinue.approvals.records import SCOPE, ApprovalStore
 from retinue.core.allowance import Allowance
 from retinue.core.call import Call, Principal, TraceContext, TraceExtension
-from retinue.core.errors import ApprovalNeededError, BusyError, PolicyDeniedError
+from retinue.core.errors import BusyError, PolicyDeniedError
 from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
 from retinue.core.record import Resource as ReadableResource
 from retinue.core.usage import NO_SOURCES, UNKNOWN_SOURCE, Sources
-from retinue.mesh.dispatch import Guards, PermittedCall
+from retinue.mesh.channel import Channel
+from retinue.mesh.dispatch import ApprovedCall, Guards, PermittedCall
 from retinue.mesh.guard.sources import read_trace, with_sources
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
+from retinue.policies.approving import CallQuestion, describe
+from retinue.policies.caller_groups import CallerGroups
 from retinue.policies.counts import CallCounts, MemoryCounts, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.entities import (
     AGENT,
     CALL,
     GET_PROMPT,
-    LIST,
     READ,
     Caller,
     Resource,
@@ -40,6 +42,7 @@ from retinue.policies.entities import (
     render_budgets,
     render_time,
 )
+from retinue.policies.lists import ListDecisions
 from retinue.policies.obligations import CountedBy
 from retinue.policies.policy_set import Policy
 from retinue.policies.reads import EntityId
@@ -76,6 +79,8 @@ class Gate:
     counts: CallCounts = field(default_factory=MemoryCounts)
     open_counts: Callable[[], Awaitable[CallCounts]] | None = None
     zone: tzinfo = UTC
+    groups: CallerGroups = field(default_factory=CallerGroups)
+    _lists: ListDecisions | None = None
 
     async def check(
         self, call: Call, listing: Listing, skill: Skill, admitted: AdmittedCall
@@ -123,7 +128,7 @@ class Gate:
         if decision.verdict == "allow":
             return PermittedCall(note)
         note = self._render(decision, watched=False)
-        approve: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+        approve: Callable[[Channel], Awaitable[ApprovedCall]] | None = None
         if decision.verdict == "approve":
             approve = self._bind_approval(decision, call, listing, name)
         if limits := decision.select("limit"):
@@ -137,8 +142,9 @@ class Gate:
         call: Call,
         what: str,
         note: Mapping[str, Any],
-        approve: Callable[[], Awaitable[Mapping[str, Any]]] | None,
-    ) -> Mapping[str, Any]:
+        approve: Callable[[Channel], Awaitable[ApprovedCall]] | None,
+        channel: Channel,
+    ) -> ApprovedCall:
         """Count the call in its limits, and then use a yes; raises BusyError where a limit is reached.
 
         A call that waits for a person is not counted, because it does not run.
@@ -158,26 +164,24 @@ class Gate:
         if self.open_counts is None:
             note = {**note, "counted_by": "this process"}
         if approve is None:
-            return note
+            return ApprovedCall(note)
         try:
-            return await approve()
+            return await approve(channel)
         except BaseException:
             await kept.give_back(list(counts))
             raise
 
     def redacts(self, agent: str) -> bool:
         """Whether the values of calls of an agent may be masked, so that they must be read."""
-        return any(
-            policy.effect == "redact" and not policy.is_watched for policy in self.engine.policies.policies
-        )
+        return self.mode == "enforce" and self.engine.masks
 
     def _decide(self, engine: Engine, call: Call, resource: Resource, action: EntityId = CALL) -> Decision:
         """The decision; a call that an agent makes for its caller must be permitted to both."""
         principal = call.principal
-        decision = self._decide_for(engine, call, resource, Caller.of(principal), action)
+        decision = self._decide_for(engine, call, resource, self._name(principal), action)
         if decision.verdict == "deny" or not principal.through:
             return decision
-        agent = Caller.of(replace(principal, id=principal.through))
+        agent = self._name(replace(principal, id=principal.through))
         return decision.combine(self._decide_for(engine, call, resource, agent, action))
 
     def _decide_for(
@@ -188,13 +192,19 @@ class Gate:
             return engine.decide(CallFacts(caller, resource, action, call.arguments))
         origin = find_origin(call) if "origin" in names else None
         context = self._find_facts(call, names)
-        return engine.decide(CallFacts(caller, resource, action, call.arguments, context, origin))
+        groups = self.groups.find_named(origin) if origin else ()
+        return engine.decide(CallFacts(caller, resource, action, call.arguments, context, origin, groups))
+
+    def _name(self, principal: Principal) -> Caller:
+        return Caller.of(principal, self.groups.find(principal))
 
     def filter_lists(self, principal: Principal) -> ListFilter | None:
         """What the policies leave out of the lists of a principal; None where they leave out nothing."""
         if self.mode != "enforce" or not self.engine.narrows_lists:
             return None
-        return ListedSkills(Caller.of(principal), self.engine)
+        if self._lists is None or self._lists.engine is not self.engine:
+            self._lists = ListDecisions(self.engine)
+        return ListedItems(self._name(principal), self._lists)
 
     def explain(self, call: Call, listing: Listing, skill: Skill) -> dict[str, Any]:
         """What the policies decide about a call that is not made, and the policies that concern its skill."""
@@ -251,7 +261,7 @@ class Gate:
 
     def _bind_approval(
         self, decision: Decision, call: Call, listing: Listing, name: str
-    ) -> Callable[[], Awaitable[Mapping[str, Any]]]:
+    ) -> Callable[[Channel], Awaitable[ApprovedCall]]:
         """What uses the yes of a person for this call; raises PolicyDeniedError where nobody can be asked."""
         asking = decision.select("approve")
         if self.open_approvals is None:
@@ -260,55 +270,9 @@ class Gate:
                 policies=[policy.id for policy in asking],
                 remedy="call it through the hub, which keeps approvals",
             )
-        request = ApprovalRequest(
-            caller=call.principal.id,
-            scopes=call.principal.scopes,
-            agent=listing.name,
-            version=listing.version or "",
-            skill=name,
-            arguments=call.arguments if isinstance(call.arguments, Mapping) else {"": call.arguments},
-            reason=describe(asking),
-            approvers=tuple(policy.approvers for policy in asking if policy.approvers),
-            terms=f"policies {self.engine.policies.digest}, listing {listing.digest or ''}",
-        )
         note = self._render(decision, watched=False)
-        return partial(_use_approval, self.open_approvals, request, asking, note)
-
-
-async def _use_approval(
-    open_approvals: Callable[[], Awaitable[ApprovalStore]],
-    request: ApprovalRequest,
-    asking: tuple[Policy, ...],
-    note: Mapping[str, Any],
-) -> Mapping[str, Any]:
-    """Use the yes of a person for one call; the note with its id.
-
-    Raises ApprovalNeededError without an answer, and PolicyDeniedError after a no.
-    """
-    names = [policy.id for policy in asking]
-    what = f"{request.agent}/{request.skill}"
-    store = await open_approvals()
-    expires_s = min(policy.expires_s for policy in asking)
-    approval = await store.ask(request, expires_s=expires_s)
-    if approval.state == "approved":
-        # not by the id of the call: a repetition has the same id, and would use the yes twice
-        if await store.use(approval.id, approval.digest):
-            return {**note, "approval": approval.id}
-        approval = await store.ask(request, expires_s=expires_s)  # another call has used it
-    if approval.state == "denied":
-        comment = f": {approval.comment}" if approval.comment else ""
-        until = datetime.fromtimestamp(approval.expires_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        raise PolicyDeniedError(
-            f"{what} is denied by a person{comment} (approval {approval.id})",
-            policies=names,
-            remedy=f"the answer counts until {until}; after that the same call asks anew",
-        )
-    raise ApprovalNeededError(
-        f"{what} needs the approval of a person: {request.reason} (approval {approval.id})",
-        approval=approval.id,
-        policies=names,
-        remedy=f"let a person run: retinue approvals approve {approval.id}; then send the call again",
-    )
+        question = CallQuestion.of(call, listing, name, asking, self.engine.policies.digest, note)
+        return partial(question.use_answer, self.open_approvals)
 
 
 def _mask(policies: tuple[Policy, ...], guards: Guards | None) -> Guards:
@@ -326,15 +290,14 @@ def _mask(policies: tuple[Policy, ...], guards: Guards | None) -> Guards:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedSkills:
+class ListedItems:
     """What policies leave in the lists of one caller; equal for one caller and set of policies."""
 
     caller: Caller
-    engine: Engine
+    decisions: ListDecisions
 
     def __call__(self, agent: Candidate, item: Item) -> bool:
-        resource = Resource.of(agent, item)
-        return self.engine.decide(CallFacts(self.caller, resource, LIST)).verdict != "deny"
+        return self.decisions.decide(self.caller, agent, item)
 
 
 def name_item(item: ReadableResource | Prompt) -> str:
@@ -358,11 +321,6 @@ def deny(decision: Decision, agent: str, skill: str) -> PolicyDeniedError:
     return PolicyDeniedError(
         f"{what} is denied: {describe(decision.policies)}", policies=names, remedy=_REMEDY
     )
-
-
-def describe(policies: tuple[Policy, ...]) -> str:
-    """The reasons of policies with their ids, for a caller."""
-    return "; ".join(f"{policy.reason} ({policy.id})" if policy.reason else policy.id for policy in policies)
 
 
 def _describe_policy(policy: Policy) -> dict[str, Any]:
