@@ -51,6 +51,7 @@ _OWN = (
     "agents",
     "imported-tools.json",
     "moved-servers",
+    "teams",
 )
 """The entries of a state folder, as patterns."""
 
