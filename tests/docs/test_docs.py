@@ -37,6 +37,7 @@ from retinue.web.codec import jsonrpc
 from retinue.web.connection_gate import MIN_PROGRESS_BYTES
 from retinue.web.error_table import execute_fault, list_error_classes
 from retinue.web.transport import MAX_RESPONSE_BYTES
+from retinue.team.definition import read_definition
 from retinue.workflows.definitions import step_checks
 from retinue.workflows.definitions.loading import load_definition
 from scripts import error_tables, python_reference
@@ -56,7 +57,11 @@ def _parse_commented_json(example: Example) -> None:
 
 
 def _parse_toml(example: Example) -> None:
-    Settings.model_validate(tomllib.loads(example.parsed))
+    document = tomllib.loads(example.parsed)
+    if "version" in document:
+        read_definition(document, where="team.toml")
+    else:
+        Settings.model_validate(document)
 
 
 def _load_yaml(example: Example) -> None:

@@ -37,7 +37,7 @@ def test_pack_up_call_and_down_and_a_team_that_fails_its_check_leaves_the_old_on
         refused = run_command("up", "editorial", cwd=tmp_path)
         assert (refused.returncode, "nobody can be asked" in refused.stderr) == (2, True)
         assert "editorial-greeter (Python agent agents/greeter/agent.py)" in refused.stderr
-        assert retinue("team", "--json", cwd=tmp_path) == '{\n  "teams": []\n}\n'
+        assert orjson.loads(retinue("team", "--json", cwd=tmp_path)) == {"teams": []}
 
         assert "editorial 0.1.0 serves" in retinue("up", first, "--yes", cwd=tmp_path)
         assert greet() == "Hello, Ada!"
@@ -54,7 +54,7 @@ def test_pack_up_call_and_down_and_a_team_that_fails_its_check_leaves_the_old_on
         row = orjson.loads(retinue("team", "--json", cwd=tmp_path))["teams"][0]
         assert (row["active"], row["failed"]["digest"]) == (first, second)
 
-        assert retinue("down", "editorial", cwd=tmp_path) == "editorial 0.1.0 is down\n"
+        assert retinue("down", "editorial", cwd=tmp_path) == "editorial 0.1.0 is down"
         wait_until(lambda: not list_agents(), "no agent")
         assert "editorial 0.1.0 serves" in retinue("up", "--back", "editorial", cwd=tmp_path)
         assert greet() == "Hello, Ada!"
