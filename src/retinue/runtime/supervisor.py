@@ -37,7 +37,8 @@ _LAST_BACK_OFF_S = 30.0
 class ChildSpec:
     """A child to run: arguments of the ``retinue`` command, and its whole environment.
 
-    ``listener`` is a listening socket that the child takes over by `serving.take_listener`.
+    ``listener`` is a listening socket that the child takes over by `serving.take_listener`; ``descriptors``
+    are others that it inherits. With ``shares_output`` it prints where this process does.
     """
 
     name: str
@@ -50,6 +51,8 @@ class ChildSpec:
     """The Python that runs it; None = that of this process."""
     folder: Path | None = None
     """Its working directory; None = that of this process."""
+    descriptors: tuple[int, ...] = ()
+    shares_output: bool = False
 
 
 Ready = Mapping[str, Any]
@@ -111,10 +114,10 @@ class ChildProcess:
                 "retinue",
                 *self.spec.arguments,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
+                stdout=None if self.spec.shares_output else asyncio.subprocess.PIPE,
+                stderr=None if self.spec.shares_output else asyncio.subprocess.STDOUT,
                 env={**self.spec.environment, **descriptors},
-                pass_fds=tuple(passed.values()),
+                pass_fds=(*passed.values(), *self.spec.descriptors),
                 start_new_session=True,
                 cwd=self.spec.folder,
             )
@@ -127,7 +130,8 @@ class ChildProcess:
         finally:
             theirs.close()
         self._line = ours
-        self._readers = [asyncio.create_task(self._keep_output(self._process))]
+        if not self.spec.shares_output:
+            self._readers = [asyncio.create_task(self._keep_output(self._process))]
         try:
             async with asyncio.timeout(self.spec.ready_within_s):
                 ready = await self._become_ready(ours)
