@@ -55,6 +55,7 @@ _OWN = (
     "agents",
     "imported-tools.json",
     "moved-servers",
+    "teams",
 )
 """The entries of a state folder, as patterns."""
 
