@@ -40,6 +40,7 @@ class HubTable(_Table):
     host: str = "127.0.0.1"
     port: int = Field(9000, ge=0, le=65535)
     advertise: PublicUrl | None = None
+    processes: Annotated[int, Field(ge=1, le=64)] | Literal["auto"] = 1
     bare: bool = False
     listing: Literal["all", "search", "auto"] = "auto"
     expose: tuple[str, ...] = ()
@@ -235,6 +236,17 @@ class AuditTable(_Table):
     export_files: int = Field(10, ge=1, le=1000)
 
 
+class HistoryTable(_Table):
+    """``[history]``: whether a hub keeps what came of calls that were found by words.
+
+    ``wishes`` is what is kept of requests that nobody serves: their words (``text``), only their number
+    (``count``), or nothing (``off``).
+    """
+
+    keep: bool = True
+    wishes: Literal["text", "count", "off"] = "count"
+
+
 class EndpointTable(_Table):
     """``[doors]``: host names and web origins accepted in addition to this machine's own."""
 
@@ -252,6 +264,7 @@ class AuthTable(_Table):
     issuer: str | None = None
     audience: tuple[str, ...] = ()
     scopes_claim: str = "scope"
+    groups_claim: str | None = None
     scopes: Mapping[str, Literal["exposed", "mesh", "runs_code"]] = {}
     authorization_servers: tuple[str, ...] = ()
     resource: str | None = None

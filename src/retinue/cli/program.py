@@ -45,6 +45,13 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "forget": ("managing.registry:forget", "Remove an agent or a workflow from a registry."),
         "mirror": ("managing.registry:mirror", "Copy agents and workflows to another registry."),
     },
+    "Teams": {
+        "lock": ("teams.packing:lock", "Write the hashes of everything that a team runs into team.lock."),
+        "pack": ("teams.packing:pack", "Pack a team into one digest and sign it."),
+        "up": ("teams.running:up", "Verify a team, show what it does, and run it."),
+        "down": ("teams.running:down", "Stop the programs of a team."),
+        "team": ("teams.running:team", "List the teams of this state, or show one."),
+    },
     "The mesh": {
         "hub": ("serving.serve:hub", "Run the hub of this mesh."),
         "status": ("managing.control:status", "Show whether the hub of this state runs."),
@@ -62,6 +69,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "agents": ("calling.agents:agents", "List the agents."),
         "show": ("calling.agents:show", "Show one agent and its skills."),
         "find": ("calling.skills:find", "Find skills by words or by id."),
+        "history": ("calling.history:history", "Show what came of calls that were found by words."),
+        "wishes": ("calling.history:wishes", "List what was asked for and not found."),
         "call": ("calling.skills:call", "Call a skill on any agent that offers it."),
         "stubs": ("calling.stubs:stubs", "Make a Python module with a typed function for each skill."),
         "ask": ("calling.ask:ask", "Ask agents what they can do now."),
@@ -138,7 +147,7 @@ OF_THIS_MACHINE = frozenset(
         "token",
         "keys",
     )
-) | {"backup", "restore"}
+) | {"backup", "restore", "lock", "pack", "up", "down", "team"}
 """The commands that could be taken for commands of the hub that the context in use names."""
 
 NO_WINDOWS = "error: Retinue runs on Linux and macOS — on Windows, run it in WSL: wsl --install"

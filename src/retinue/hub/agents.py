@@ -13,11 +13,12 @@ from retinue.cards.rows import render_version, status_of
 from retinue.core.call import Answer, Call, Outcome
 from retinue.core.errors import InvalidParametersError, NotAllowedError, Problem
 from retinue.core.record import Listing, Stats
-from retinue.hub.resources import render_agent
+from retinue.hub.resources import keep_listed, open_listed, render_agent
 from retinue.hub.search import list_missing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import AskedSkill
 from retinue.mesh.entry import Entry
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import Access, is_mesh_itself, is_seen
 
 Json = dict[str, Any]
@@ -77,7 +78,11 @@ def _check_read_only(directory: Directory, skill: str, candidates: Sequence[Entr
 
 
 def add_agent_skills(
-    agent: Agent, directory: Directory, access: Access, stats_of: Callable[[Listing], Stats]
+    agent: Agent,
+    directory: Directory,
+    access: Access,
+    stats_of: Callable[[Listing], Stats],
+    history: SearchHistory,
 ) -> None:
     """Add ``call_skill``, ``call_read_only_skill``, ``show_agent``, ``map_agents`` and ``refresh_agents``."""
 
@@ -88,8 +93,10 @@ def add_agent_skills(
         arguments: Annotated[Json | None, Field(description="As its schema says")] = None,
         agent: Annotated[str | None, Field(description="Only this agent")] = None,
         version: Annotated[str | None, Field(description="Such as >=1.2,<2")] = None,
+        search: str = "",
     ) -> Any:
-        """Calls a skill of the mesh with the caller's own rights."""
+        """Calls a skill with the caller's own rights."""
+        history.expect(ctx.trace.id, skill, search)
         return _answer_of(await ctx.relay(skill, arguments or {}, agent=agent, version=version))
 
     @agent.skill(expose=True, read_only=True, timeout_s=_RELAYED_S)
@@ -116,7 +123,7 @@ def add_agent_skills(
         """Shows one agent: its card, its status and its statistics, and the versions of its name."""
         await directory.ensure_fresh()
         view = access.view_of(ctx.principal)
-        listing = await directory.open_named(name, view=view)
+        listing = await open_listed(directory, name, view, ctx.principal.scopes)
         versions = map(render_version, directory.list_named(listing.name, view=view))
         return render_agent(listing, ctx.principal.scopes, stats_of) | {"versions": list(versions)}
 
@@ -126,8 +133,9 @@ def add_agent_skills(
         await directory.ensure_fresh()
         view = access.view_of(ctx.principal)
         rows: list[Json] = []
-        for entry in directory.list_entries():
-            if is_seen(view, entry.name) and directory.represents_agent(entry):
+        seen = [one for one in directory.list_entries() if is_seen(view, one.name)]
+        for entry in keep_listed(directory, seen, view, ctx.principal.scopes):
+            if directory.represents_agent(entry):
                 row = {"name": entry.name, "status": status_of(entry), "source": entry.source}
                 rows.append({**row, "reason": entry.last_error} if entry.last_error else row)
         return {"agents": rows}

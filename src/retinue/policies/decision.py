@@ -9,22 +9,35 @@ answers as if it were not there.
 | an error | | deny |
 | deny | | deny |
 | allow | an error | deny |
-| allow | approve | approve |
+| allow | approve, and any other | approve |
+| allow | limit, and redact or none | limit |
+| allow | redact | redact |
 | allow | none | allow |
+
+The decision has the name of the strictest obligation; all that apply are met.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 import cedarpy
 import orjson
 
-from retinue.policies.entities import ACTIONS, CALL, LIST, Caller, Resource, entity_value, name_origin
-from retinue.policies.policy_set import Policy, PolicySet
+from retinue.policies.entities import (
+    ACTIONS,
+    CALL,
+    GROUP,
+    LIST,
+    Caller,
+    Resource,
+    entity_value,
+    name_origin,
+)
+from retinue.policies.policy_set import OBLIGATIONS, Effect, Policy, PolicySet
 from retinue.policies.reads import EntityId, Path, ValueType
 from retinue.policies.values import UnmappableError, project
 
@@ -41,7 +54,13 @@ _BUILT_IN_ID = "retinue:default"
 _KEPT = 2_000
 """Cut sets, and entities of calls, that are kept for the next call."""
 
-Verdict = Literal["allow", "deny", "approve"]
+Verdict = Literal["allow", "redact", "limit", "approve", "deny"]
+"""From the mildest to the strictest."""
+
+_STRICTEST_FIRST: tuple[Verdict, ...] = ("approve", "limit", "redact")
+"""The verdicts of obligations."""
+
+_STRICTNESS: Mapping[Verdict, int] = {verdict: place for place, verdict in enumerate(get_args(Verdict))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +76,18 @@ class Decision:
     problem: str = ""
     would_be: Decision | None = None
 
+    def select(self, effect: Effect) -> tuple[Policy, ...]:
+        """The policies with an effect among those that decided."""
+        return tuple(policy for policy in self.policies if policy.effect == effect)
+
+    def combine(self, other: Decision) -> Decision:
+        """The decision about a call that both must permit: the stricter one, with all obligations."""
+        first, second = sorted((self, other), key=lambda each: _STRICTNESS[each.verdict], reverse=True)
+        if first.verdict == "deny" or second.verdict == "allow":
+            return replace(first, would_be=first.would_be or second.would_be)
+        policies = {policy.id: policy for policy in (*first.policies, *second.policies)}
+        return replace(first, policies=tuple(policies.values()), would_be=first.would_be or second.would_be)
+
 
 ALLOWED = Decision("allow")
 
@@ -66,7 +97,7 @@ class CallFacts:
     """The facts of one call; ``context`` has those facts that some policy reads, by their names.
 
     ``origin`` is the id of the principal that began the chain of calls, "" where the chain does not tell,
-    None where no policy reads it.
+    None where no policy reads it. ``origin_groups`` are the groups of its tokens, None if they are unknown.
     """
 
     caller: Caller
@@ -75,6 +106,7 @@ class CallFacts:
     arguments: Any = None
     context: Mapping[str, Any] = field(default_factory=dict)
     origin: str | None = None
+    origin_groups: tuple[str, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +143,7 @@ class _Cut:
     obligations: _Rules | None
     arguments: Mapping[Path, ValueType]
     reads_origin: bool = False
+    names_groups: bool = False
     conflict: str = ""
 
     @classmethod
@@ -125,13 +158,14 @@ class _Cut:
                 if path not in arguments or known == "present":
                     arguments[path] = kind
         arguments, clash = _drop_records(arguments)
-        rules = [policy for policy in policies if policy.effect != "approve"]
-        obligations = [policy for policy in policies if policy.effect == "approve"]
+        rules = [policy for policy in policies if policy.effect not in OBLIGATIONS]
+        obligations = [policy for policy in policies if policy.effect in OBLIGATIONS]
         return cls(
             None if permits and not rules else _Rules.make(rules, permits=permits),
             _Rules.make(obligations, permits=True) if obligations else None,
             arguments,
-            any("origin" in policy.reads.facts for policy in policies),
+            any("origin" in policy.facts for policy in policies),
+            any(entity.type == GROUP for policy in policies for entity in policy.reads.entities),
             conflict or clash,
         )
 
@@ -143,11 +177,15 @@ class _Cut:
         if self.reads_origin and not facts.origin:
             problem = "policies read context.origin, and the chain of this call does not tell who began it"
             return Decision("deny", problem=problem)
+        if self.names_groups and None in (facts.caller.groups, facts.origin_groups):
+            who = facts.caller.id.id if facts.caller.groups is None else facts.origin
+            problem = f"policies name groups, and the groups of {who} are not known to this process"
+            return Decision("deny", problem=problem)
         try:
             context = dict(facts.context)
             if facts.origin:
                 context["origin"] = entity_value(name_origin(facts.origin))
-            if facts.action == CALL:
+            if facts.action != LIST:
                 context["args"] = project(facts.arguments, self.arguments)
         except UnmappableError as error:
             return Decision("deny", self._find_readers(error), problem=str(error))
@@ -163,7 +201,9 @@ class _Cut:
         obliged = self.obligations.evaluate(request, entities)
         if obliged.verdict == "allow" or obliged.problem:
             return obliged if obliged.problem else decision
-        return Decision("approve", obliged.policies)
+        effects = {policy.effect for policy in obliged.policies}
+        strictest = next(verdict for verdict in _STRICTEST_FIRST if verdict in effects)
+        return Decision(strictest, obliged.policies)
 
     def _find_readers(self, error: UnmappableError) -> tuple[Policy, ...]:
         """The policies that read arguments of the skill, one of which has the problem."""
@@ -215,8 +255,9 @@ class Engine:
     policies: PolicySet
     _cuts: dict[tuple[Resource, EntityId], _SkillPolicies] = field(default_factory=dict)
     _shared: dict[tuple[str, ...], _SkillPolicies] = field(default_factory=dict)
-    _callers: dict[tuple[Caller, str | None], cedarpy.Entities] = field(default_factory=dict)
-    _entities: dict[tuple[Caller, Resource, str | None], cedarpy.Entities] = field(default_factory=dict)
+    _parts: dict[tuple[object, ...], _Cut] = field(default_factory=dict)
+    _callers: dict[tuple[Caller, Caller | None], cedarpy.Entities] = field(default_factory=dict)
+    _entities: dict[tuple[Caller, Resource, Caller | None], cedarpy.Entities] = field(default_factory=dict)
 
     @property
     def narrows_lists(self) -> bool:
@@ -230,7 +271,7 @@ class Engine:
         cut = self._cut(facts.resource, facts.action)
         if cut.is_empty:
             return ALLOWED
-        entities = self._render(facts.caller, facts.resource, facts.origin or None)
+        entities = self._render(facts)
         decision = cut.enforced.decide(facts, entities)
         if cut.with_watched is None:
             return decision
@@ -241,6 +282,16 @@ class Engine:
         if other.verdict == decision.verdict:
             return decision
         return Decision(decision.verdict, decision.policies, decision.problem, other)
+
+    def decide_by(self, policies: Sequence[Policy], facts: CallFacts, *, permits: bool) -> Decision:
+        """The decision by these policies alone, which concern the call; ``permits`` = the default permits."""
+        key = (permits, *(policy.id for policy in policies))
+        cut = self._parts.get(key)
+        if cut is None:
+            if len(self._parts) >= _KEPT:
+                self._parts.clear()
+            cut = self._parts[key] = _Cut.make(policies, permits=permits)
+        return cut.decide(facts, self._render(facts))
 
     def reads_of(self, resource: Resource, action: EntityId) -> frozenset[str]:
         """The facts of the context, besides arguments, that policies about this skill read."""
@@ -272,14 +323,16 @@ class Engine:
             permits = self.policies.default == "allow"
             enforced = [policy for policy in selected if not policy.is_watched]
             watched = None if len(enforced) == len(selected) else _Cut.make(selected, permits=permits)
-            facts = frozenset(name for policy in selected for name in policy.reads.facts)
+            facts = frozenset(name for policy in selected for name in policy.facts)
             cut = _SkillPolicies(_Cut.make(enforced, permits=permits), watched, facts)
             if len(self._shared) >= _KEPT:
                 self._shared.clear()
             self._shared[names] = cut
         return cut
 
-    def _render(self, caller: Caller, resource: Resource, origin: str | None) -> cedarpy.Entities:
+    def _render(self, facts: CallFacts) -> cedarpy.Entities:
+        caller, resource = facts.caller, facts.resource
+        origin = Caller(name_origin(facts.origin), (), facts.origin_groups) if facts.origin else None
         entities = self._entities.get((caller, resource, origin))
         if entities is None:
             if len(self._entities) >= _KEPT:
@@ -292,13 +345,13 @@ class Engine:
             entities = self._entities[caller, resource, origin] = callers.with_added_json_str(text)
         return entities
 
-    def _render_callers(self, caller: Caller, origin: str | None) -> cedarpy.Entities:
+    def _render_callers(self, caller: Caller, origin: Caller | None) -> cedarpy.Entities:
         """The entities of a caller and the actions, to which those of a skill are added for each call."""
         entities = self._callers.get((caller, origin))
         if entities is None:
             if len(self._callers) >= _KEPT:
                 self._callers.clear()
-            callers = [caller] if origin is None else [caller, Caller(name_origin(origin), ())]
+            callers = [caller] if origin is None else [caller, origin]
             rendered = [one.render(self.policies.groups) for one in callers]
             # a caller that begins the chain is one entity
             by_id = {tuple(entity["uid"].values()): entity for entity in reversed(rendered)}

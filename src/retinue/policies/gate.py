@@ -1,4 +1,4 @@
-"""Checks each call of a process against its policies, on the dispatch path before the skill is invoked.
+"""Checks each call and read of a process against its policies, before the skill or the source runs.
 
 A process of the mesh that has checked a call notes it in the signed trace of the call, so that the next
 process does not decide again: there an approval would be used twice, and the caller has another kind.
@@ -7,22 +7,38 @@ process does not decide again: there an approval would be used twice, and the ca
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from typing import Any, Literal
 
-from retinue.approvals.records import SCOPE, ApprovalRequest, ApprovalStore
+from retinue.approvals.records import SCOPE, ApprovalStore
 from retinue.core.call import Call, Principal, TraceContext, TraceExtension
-from retinue.core.errors import ApprovalNeededError, PolicyDeniedError
-from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Listing, Skill
-from retinue.mesh.dispatch import PermittedCall
+from retinue.core.errors import BusyError, PolicyDeniedError
+from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
+from retinue.core.record import Resource as ReadableResource
+from retinue.mesh.channel import Channel
+from retinue.mesh.dispatch import ApprovedCall, Guards, PermittedCall
 from retinue.mesh.guard.trace_guard import AdmittedCall
-from retinue.mesh.permissions import SkillFilter
+from retinue.mesh.permissions import ListFilter
+from retinue.policies.approving import CallQuestion, describe
+from retinue.policies.caller_groups import CallerGroups
+from retinue.policies.counts import CallCounts, MemoryCounts, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
-from retinue.policies.entities import CALL, LIST, Caller, Resource, entity_value, name_principal
+from retinue.policies.entities import (
+    CALL,
+    GET_PROMPT,
+    READ,
+    Caller,
+    Resource,
+    entity_value,
+    name_principal,
+)
+from retinue.policies.lists import ListDecisions
+from retinue.policies.obligations import CountedBy
 from retinue.policies.policy_set import Policy
+from retinue.policies.reads import EntityId
 
 Mode = Literal["off", "watch", "enforce"]
 
@@ -45,67 +61,139 @@ _REMEDY = "ask the owner of this mesh; retinue policy explain shows which polici
 class Gate:
     """The policies of one process; ``engine`` is replaced as a whole when files have changed.
 
-    ``open_approvals`` opens the store of approvals, None in a process that keeps none.
+    ``open_approvals`` opens the store of approvals, None in a process that keeps none. ``open_counts`` opens
+    the counts of calls that all processes share; where it is None, calls are counted in ``counts``.
     """
 
     engine: Engine
     mode: Mode = "enforce"
     open_approvals: Callable[[], Awaitable[ApprovalStore]] | None = None
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    counts: CallCounts = field(default_factory=MemoryCounts)
+    open_counts: Callable[[], Awaitable[CallCounts]] | None = None
+    groups: CallerGroups = field(default_factory=CallerGroups)
+    _lists: ListDecisions | None = None
 
     async def check(
         self, call: Call, listing: Listing, skill: Skill, admitted: AdmittedCall
     ) -> PermittedCall:
         """Let a call pass that no rule denies; raises PolicyDeniedError."""
+        if _is_owners(call, listing):
+            return PermittedCall()
+        return self._check(call, listing, skill, skill.id, CALL, admitted)
+
+    async def check_read(
+        self, call: Call, listing: Listing, item: ReadableResource | Prompt, admitted: AdmittedCall
+    ) -> PermittedCall:
+        """The same for a read of a resource or a prompt, or of a completion of its arguments."""
+        action = GET_PROMPT if isinstance(item, Prompt) else READ
+        return self._check(call, listing, item, name_item(item), action, admitted)
+
+    def _check(
+        self, call: Call, listing: Listing, item: Item, name: str, action: EntityId, admitted: AdmittedCall
+    ) -> PermittedCall:
+        """Decide once; ``name`` is that of the item in marks and approvals."""
         engine, mode = self.engine, self.mode
-        if mode == "off" or not engine.policies.decides or _is_owners(call, listing):
+        if mode == "off" or not engine.policies.decides:
             return PermittedCall()
-        if has_passed(call.trace, engine.policies.digest, listing.name, skill.id):
+        if has_passed(call.trace, engine.policies.digest, listing.name, name):
             return PermittedCall()
-        resource = Resource.of(listing, skill)
-        decision = self._decide(engine, call, resource)
+        decision = self._decide(engine, call, Resource.of(listing, item), action)
         if mode == "watch":
             admitted.trace = note_origin(admitted.trace, find_origin(call))
             is_allowed = decision.verdict == "allow"
             return PermittedCall(None if is_allowed else self._render(decision, watched=True))
-        note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
         if decision.verdict == "deny":
-            raise deny(decision, listing.name, skill.id)
-        approve = None
-        if decision.verdict == "approve":
-            approve = self._bind_approval(decision, call, listing, skill)
-        admitted.trace = mark(
-            admitted.trace, engine.policies.digest, listing.name, skill.id, find_origin(call)
-        )
-        return PermittedCall(note, approve)
+            raise deny(decision, listing.name, name)
+        permitted = self._oblige(decision, call, listing, name)
+        admitted.trace = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
+        return permitted
 
-    def _decide(self, engine: Engine, call: Call, resource: Resource) -> Decision:
+    def _oblige(self, decision: Decision, call: Call, listing: Listing, name: str) -> PermittedCall:
+        """What the obligations of a permitted call ask for."""
+        note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
+        if decision.verdict == "allow":
+            return PermittedCall(note)
+        note = self._render(decision, watched=False)
+        approve: Callable[[Channel], Awaitable[ApprovedCall]] | None = None
+        if decision.verdict == "approve":
+            approve = self._bind_approval(decision, call, listing, name)
+        if limits := decision.select("limit"):
+            approve = partial(self._count, limits, call, f"{listing.name}/{name}", note, approve)
+        masking = tuple(policy for policy in decision.select("redact") if policy.redaction is not None)
+        return PermittedCall(note, approve, partial(_mask, masking) if masking else None)
+
+    async def _count(
+        self,
+        limits: tuple[Policy, ...],
+        call: Call,
+        what: str,
+        note: Mapping[str, Any],
+        approve: Callable[[Channel], Awaitable[ApprovedCall]] | None,
+        channel: Channel,
+    ) -> ApprovedCall:
+        """Count the call in its limits, and then use a yes; raises BusyError where a limit is reached.
+
+        A call that waits for a person is not counted, because it does not run.
+        """
+        facts: dict[CountedBy, str] = {
+            "principal": call.principal.id,
+            "origin": find_origin(call),
+            "skill": what,
+        }
+        counts = {make_count(policy, facts): policy for policy in limits}
+        kept = self.counts if self.open_counts is None else await self.open_counts()
+        refusal = await kept.take(list(counts))
+        if refusal is not None:
+            policy = counts[refusal.count]
+            limit = "" if policy.limit is None else policy.limit.text
+            raise BusyError(f"{what} is limited to {limit}: {describe((policy,))}", refusal.wait_s)
+        if self.open_counts is None:
+            note = {**note, "counted_by": "this process"}
+        if approve is None:
+            return ApprovedCall(note)
+        try:
+            return await approve(channel)
+        except BaseException:
+            await kept.give_back(list(counts))
+            raise
+
+    def redacts(self, agent: str) -> bool:
+        """Whether the values of calls of an agent may be masked, so that they must be read."""
+        return any(
+            policy.effect == "redact" and not policy.is_watched for policy in self.engine.policies.policies
+        )
+
+    def _decide(self, engine: Engine, call: Call, resource: Resource, action: EntityId = CALL) -> Decision:
         """The decision; a call that an agent makes for its caller must be permitted to both."""
         principal = call.principal
-        decision = self._decide_for(engine, call, resource, Caller.of(principal))
+        decision = self._decide_for(engine, call, resource, self._name(principal), action)
         if decision.verdict == "deny" or not principal.through:
             return decision
-        agent = Caller.of(replace(principal, id=principal.through))
-        other = self._decide_for(engine, call, resource, agent)
-        if decision.verdict == other.verdict == "approve":
-            # who answers must be an approver of all policies that ask
-            both = {policy.id: policy for policy in (*decision.policies, *other.policies)}
-            return replace(other, policies=tuple(both.values()))
-        return decision if other.verdict == "allow" else other
+        agent = self._name(replace(principal, id=principal.through))
+        return decision.combine(self._decide_for(engine, call, resource, agent, action))
 
-    def _decide_for(self, engine: Engine, call: Call, resource: Resource, caller: Caller) -> Decision:
-        names = engine.reads_of(resource, CALL)
+    def _decide_for(
+        self, engine: Engine, call: Call, resource: Resource, caller: Caller, action: EntityId
+    ) -> Decision:
+        names = engine.reads_of(resource, action)
         if not names:
-            return engine.decide(CallFacts(caller, resource, CALL, call.arguments))
+            return engine.decide(CallFacts(caller, resource, action, call.arguments))
         origin = find_origin(call) if "origin" in names else None
         context = self._find_facts(call, names)
-        return engine.decide(CallFacts(caller, resource, CALL, call.arguments, context, origin))
+        groups = self.groups.find_named(origin) if origin else ()
+        return engine.decide(CallFacts(caller, resource, action, call.arguments, context, origin, groups))
 
-    def filter_lists(self, principal: Principal) -> SkillFilter | None:
+    def _name(self, principal: Principal) -> Caller:
+        return Caller.of(principal, self.groups.find(principal))
+
+    def filter_lists(self, principal: Principal) -> ListFilter | None:
         """What the policies leave out of the lists of a principal; None where they leave out nothing."""
         if self.mode != "enforce" or not self.engine.narrows_lists:
             return None
-        return ListedSkills(Caller.of(principal), self.engine)
+        if self._lists is None or self._lists.engine is not self.engine:
+            self._lists = ListDecisions(self.engine)
+        return ListedItems(self._name(principal), self._lists)
 
     def explain(self, call: Call, listing: Listing, skill: Skill) -> dict[str, Any]:
         """What the policies decide about a call that is not made, and the policies that concern its skill."""
@@ -154,76 +242,49 @@ class Gate:
         return {**row, "problem": decision.problem} if decision.problem else row
 
     def _bind_approval(
-        self, decision: Decision, call: Call, listing: Listing, skill: Skill
-    ) -> Callable[[], Awaitable[Mapping[str, Any]]]:
+        self, decision: Decision, call: Call, listing: Listing, name: str
+    ) -> Callable[[Channel], Awaitable[ApprovedCall]]:
         """What uses the yes of a person for this call; raises PolicyDeniedError where nobody can be asked."""
+        asking = decision.select("approve")
         if self.open_approvals is None:
             raise PolicyDeniedError(
-                f"{listing.name}/{skill.id} needs the approval of a person, and this process cannot ask",
-                policies=[policy.id for policy in decision.policies],
+                f"{listing.name}/{name} needs the approval of a person, and this process cannot ask",
+                policies=[policy.id for policy in asking],
                 remedy="call it through the hub, which keeps approvals",
             )
-        request = ApprovalRequest(
-            caller=call.principal.id,
-            scopes=call.principal.scopes,
-            agent=listing.name,
-            version=listing.version or "",
-            skill=skill.id,
-            arguments=call.arguments if isinstance(call.arguments, Mapping) else {"": call.arguments},
-            reason=describe(decision.policies),
-            approvers=tuple(policy.approvers for policy in decision.policies if policy.approvers),
-            terms=f"policies {self.engine.policies.digest}, listing {listing.digest or ''}",
-        )
         note = self._render(decision, watched=False)
-        return partial(_use_approval, self.open_approvals, request, decision, note)
+        question = CallQuestion.of(call, listing, name, asking, self.engine.policies.digest, note)
+        return partial(question.use_answer, self.open_approvals)
 
 
-async def _use_approval(
-    open_approvals: Callable[[], Awaitable[ApprovalStore]],
-    request: ApprovalRequest,
-    decision: Decision,
-    note: Mapping[str, Any],
-) -> Mapping[str, Any]:
-    """Use the yes of a person for one call; the note with its id.
+def _mask(policies: tuple[Policy, ...], guards: Guards | None) -> Guards:
+    """The guards of a process with those that mask what the policies say."""
+    # imported here, because most calls are not masked
+    from retinue.guards.call_guards import CallGuards, GuardRule
+    from retinue.guards.guard import MaskGuard
 
-    Raises ApprovalNeededError without an answer, and PolicyDeniedError after a no.
-    """
-    names = [policy.id for policy in decision.policies]
-    what = f"{request.agent}/{request.skill}"
-    store = await open_approvals()
-    expires_s = min(policy.expires_s for policy in decision.policies)
-    approval = await store.ask(request, expires_s=expires_s)
-    if approval.state == "approved":
-        # not by the id of the call: a repetition has the same id, and would use the yes twice
-        if await store.use(approval.id, approval.digest):
-            return {**note, "approval": approval.id}
-        approval = await store.ask(request, expires_s=expires_s)  # another call has used it
-    if approval.state == "denied":
-        comment = f": {approval.comment}" if approval.comment else ""
-        until = datetime.fromtimestamp(approval.expires_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        raise PolicyDeniedError(
-            f"{what} is denied by a person{comment} (approval {approval.id})",
-            policies=names,
-            remedy=f"the answer counts until {until}; after that the same call asks anew",
-        )
-    raise ApprovalNeededError(
-        f"{what} needs the approval of a person: {request.reason} (approval {approval.id})",
-        approval=approval.id,
-        policies=names,
-        remedy=f"let a person run: retinue approvals approve {approval.id}; then send the call again",
-    )
+    rules = [
+        GuardRule(policy.id, MaskGuard(policy.redaction.arguments, policy.redaction.results))
+        for policy in policies
+        if policy.redaction is not None
+    ]
+    return guards.and_then(rules) if isinstance(guards, CallGuards) else CallGuards(rules)
 
 
 @dataclass(frozen=True, slots=True)
-class ListedSkills:
-    """The skills that policies leave in the lists of one caller; equal for one caller and set of policies."""
+class ListedItems:
+    """What policies leave in the lists of one caller; equal for one caller and set of policies."""
 
     caller: Caller
-    engine: Engine
+    decisions: ListDecisions
 
-    def __call__(self, agent: Candidate, skill: Skill) -> bool:
-        resource = Resource.make(agent.name, agent.version, agent.source, agent.trust.name.lower(), skill)
-        return self.engine.decide(CallFacts(self.caller, resource, LIST)).verdict != "deny"
+    def __call__(self, agent: Candidate, item: Item) -> bool:
+        return self.decisions.decide(self.caller, agent, item)
+
+
+def name_item(item: ReadableResource | Prompt) -> str:
+    """The name of what is read in audit rows, marks and approvals, where skills have their ids."""
+    return f"prompt {item.name}" if isinstance(item, Prompt) else f"resource {item.uri}"
 
 
 def deny(decision: Decision, agent: str, skill: str) -> PolicyDeniedError:
@@ -242,11 +303,6 @@ def deny(decision: Decision, agent: str, skill: str) -> PolicyDeniedError:
     return PolicyDeniedError(
         f"{what} is denied: {describe(decision.policies)}", policies=names, remedy=_REMEDY
     )
-
-
-def describe(policies: tuple[Policy, ...]) -> str:
-    """The reasons of policies with their ids, for a caller."""
-    return "; ".join(f"{policy.reason} ({policy.id})" if policy.reason else policy.id for policy in policies)
 
 
 def _describe_policy(policy: Policy) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -36,7 +37,8 @@ _LAST_BACK_OFF_S = 30.0
 class ChildSpec:
     """A child to run: arguments of the ``retinue`` command, and its whole environment.
 
-    ``listener`` is a listening socket that the child takes over by `serving.take_listener`.
+    ``listener`` is a listening socket that the child takes over by `serving.take_listener`; ``descriptors``
+    are others that it inherits. With ``shares_output`` it prints where this process does.
     """
 
     name: str
@@ -45,6 +47,12 @@ class ChildSpec:
     listener: socket.socket | None = None
     ready_within_s: float = 20.0
     stop_within_s: float = field(default=6.0, compare=False)
+    program: str | None = None
+    """The Python that runs it; None = that of this process."""
+    folder: Path | None = None
+    """Its working directory; None = that of this process."""
+    descriptors: tuple[int, ...] = ()
+    shares_output: bool = False
 
 
 Ready = Mapping[str, Any]
@@ -101,24 +109,29 @@ class ChildProcess:
         descriptors = {name: str(number) for name, number in passed.items()}
         try:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
+                self.spec.program or sys.executable,
                 "-m",
                 "retinue",
                 *self.spec.arguments,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
+                stdout=None if self.spec.shares_output else asyncio.subprocess.PIPE,
+                stderr=None if self.spec.shares_output else asyncio.subprocess.STDOUT,
                 env={**self.spec.environment, **descriptors},
-                pass_fds=tuple(passed.values()),
+                pass_fds=(*passed.values(), *self.spec.descriptors),
                 start_new_session=True,
+                cwd=self.spec.folder,
             )
+        except OSError as error:
+            ours.close()
+            raise ChildFailedError(self.spec.name, f"it cannot be started: {error.strerror}") from error
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
         self._line = ours
-        self._readers = [asyncio.create_task(self._keep_output(self._process))]
+        if not self.spec.shares_output:
+            self._readers = [asyncio.create_task(self._keep_output(self._process))]
         try:
             async with asyncio.timeout(self.spec.ready_within_s):
                 ready = await self._become_ready(ours)

@@ -20,7 +20,9 @@ from retinue.storage.runs_file import TABLE as MARK_TABLE
 from retinue.storage.runs_file import new_mark
 from retinue.storage.state import OUTCOMES, State
 
-_LEFT_OUT = frozenset({"browser-sessions.json", "home", "hub.json", "hub.lock", "nodes", OUTCOMES})
+_LEFT_OUT = frozenset(
+    {"browser-sessions.json", "home", "hub-leader.lock", "hub.json", "hub.lock", "nodes", OUTCOMES}
+)
 """Files of the running processes of this state, sessions of browsers, and caches.
 
 A copy is a state with processes of its own.
@@ -50,7 +52,7 @@ def back_up(state: State, target: Path, settings_file: Path | None = None) -> li
         names = sorted(path.name for path in state.root.iterdir() if _belongs(path))
         for name in names:
             source, place = state.root / name, target / name
-            if source in (state.database, state.runs, state.artifacts):
+            if source in (state.database, state.runs, state.artifacts, state.history):
                 _copy_database(source, place)
             elif source == state.tasks:
                 _make_folder(place)

@@ -13,10 +13,10 @@ spends on models, where the trace limits that (``spending``).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from retinue.core.allowance import Allowance, Amount
 from retinue.core.call import Answer, Call, Hop, TraceContext, TraceExtension, new_id
@@ -110,7 +110,10 @@ class _InFlight:
 
 
 class TraceGuard:
-    """Decides for each inbound call whether its chain may continue, and traces the calls that follow."""
+    """Decides for each inbound call whether its chain may continue, and traces the calls that follow.
+
+    ``make_id`` makes the id of a new chain.
+    """
 
     def __init__(
         self,
@@ -119,7 +122,9 @@ class TraceGuard:
         hub_id: str | None = None,
         signer: TraceSigner | None = None,
         clock: Callable[[], float] = time.monotonic,
+        make_id: Callable[[], str] = new_id,
     ) -> None:
+        self._make_id = make_id
         self._settings = settings or GuardSettings()
         self._hub_id = hub_id
         self._signer = signer
@@ -260,7 +265,7 @@ class TraceGuard:
         # the new chain gets a signature, which must not cover fields that somebody claims
         extension = None if trace.extension is None else without_others(trace)
         extension = self._limit_claim(extension)
-        return _resolved(trace, new_id(), trace.depth, trace.path, calls_left, began_here, extension)
+        return _resolved(trace, self._make_id(), trace.depth, trace.path, calls_left, began_here, extension)
 
     def _judge(self, trace: TraceContext, call: Call) -> TraceContext:
         """The trace of a received message: as it is where it is signed, else bounded."""
@@ -327,6 +332,7 @@ class AdmittedCall:
     With ``may_repeat`` a part of the budget is kept back when the call is handed on. ``charged`` are the
     calls of this process whose budget the call uses, where its trace is a claim. ``usage`` is what its
     further calls have spent on models. ``request_mac`` = the signature of a request that limits that.
+    ``policy`` is what policies said of a message, for its audit row.
     """
 
     __slots__ = (
@@ -336,6 +342,7 @@ class AdmittedCall:
         "_spending",
         "charged",
         "may_repeat",
+        "policy",
         "request_mac",
         "trace",
         "usage",
@@ -353,6 +360,7 @@ class AdmittedCall:
         self.trace = trace
         self.charged = charged
         self.may_repeat = False
+        self.policy: Mapping[str, Any] | None = None
 
     @property
     def budget(self) -> TraceBudget:

@@ -8,12 +8,19 @@ from dataclasses import dataclass
 
 from retinue.core.record import Listing, ListingKey
 from retinue.mesh.entry import Entry
-from retinue.mesh.search.ranking import Accept, Scopes, SkillSearch, visible_to
+from retinue.mesh.search.ranking import Accept, Learn, Scopes, SkillSearch, visible_to
 from retinue.mesh.search.scoring import match_asked, score_fields, score_skill
 from retinue.mesh.search.skill_texts import SkillText
 
 CANDIDATES = 50
 """How many agents are scored as a whole: those with the best skills."""
+
+NEXT_SKILLS = 2
+NEXT_WEIGHT = 0.1
+"""How many skills after the best one count for an agent, and the share of their scores."""
+
+DOCUMENT_WEIGHT = 0.25
+"""The share of the score of all text of an agent; with more of it, an agent of many skills comes too early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +53,8 @@ class AgentSearch:
         """Find the agents with visible skills that match a word of ``text``, best first.
 
         ``within`` limits the search to some listings, ``accept`` to those for which it returns True.
-        The score of an agent is that of its best skill plus that of all its visible text, taken as one
-        document.
+        The score of an agent is that of its best skill, plus a share of the next two, plus a share of that
+        of all its visible text as one document.
         """
         query, candidates = self._search.find_candidates(text, scopes, within)
         best: dict[ListingKey, float] = {}
@@ -60,8 +67,9 @@ class AgentSearch:
         mean_length = query.corpus.mean_length * sum(map(len, agents.values())) / max(1, len(agents))
         hits = []
         for listing_id, skills in agents.items():
-            score = max(score_skill(skill, query) for skill in skills)
-            score += score_fields([skill.fields for skill in skills], query, mean_length)
+            scores = heapq.nlargest(1 + NEXT_SKILLS, (score_skill(skill, query) for skill in skills))
+            score = scores[0] + NEXT_WEIGHT * sum(scores[1:])
+            score += DOCUMENT_WEIGHT * score_fields([skill.fields for skill in skills], query, mean_length)
             entry = self._search.find_entry(listing_id) if score > 0.0 else None
             if entry is not None and (accept is None or accept(entry)):
                 hits.append(AgentHit(entry, score))
@@ -97,12 +105,15 @@ def explain_place(
     *,
     within: Collection[ListingKey] | None = None,
     accept: Accept | None = None,
+    learn: Learn | None = None,
 ) -> Explanation:
     """Explain the place of ``listing`` in the result of `SkillSearch.find_skills`.
 
     Skills that these scopes do not see are not mentioned.
     """
-    query, ranked = search.rank_skills(text, scopes, limit=_EXPLAINED, within=within, accept=accept)
+    query, ranked = search.rank_skills(
+        text, scopes, limit=_EXPLAINED, within=within, accept=accept, learn=learn
+    )
     ids = [agent.entry.id for agent in ranked[:_EXPLAINED]]
     place = ids.index(listing.id) + 1 if listing.id in ids else None
     skills = search.index.list_skills([listing.id], visible_to(scopes))
