@@ -20,7 +20,7 @@ NEXT_WEIGHT = 0.1
 """How many skills after the best one count for an agent, and the share of their scores."""
 
 DOCUMENT_WEIGHT = 0.25
-"""The share of the score of all text of an agent; with more of it, an agent of many skills comes too early."""
+"""The share of the score of all text of an agent; more of it favours agents of many skills."""
 
 
 @dataclass(frozen=True, slots=True)
