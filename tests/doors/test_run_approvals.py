@@ -11,7 +11,7 @@ from retinue.runtime.parts.policies import LoadedPolicies
 from tests.doors.test_policies import ASK, Bank, answer, list_loaded, open_bank, write_policies
 from tests.system import WAIT_S, System, Wire
 
-PAY = {"name": "pay", "steps": [{"id": "pay", "skill": "refund", "with": {"amount": 900}}]}
+PAY: dict[str, Any] = {"name": "pay", "steps": [{"id": "pay", "skill": "refund", "with": {"amount": 900}}]}
 
 
 async def get(bank: Bank, skill: str, /, **arguments: Any) -> Any:
@@ -44,8 +44,9 @@ async def test_a_step_that_policies_ask_about_waits_and_goes_on_after_a_yes(
     (question,) = await wait_for_question(bank)
     assert (question["run"].partition("~")[0], question["step"]) == ("r1", "pay")
     assert question["arguments"] == {"amount": 900}
-    shown = await get(bank, "show_run", run="r1")
-    (step,) = shown["steps"]
+    async with asyncio.timeout(WAIT_S):
+        while "steps" not in (step := (await get(bank, "show_run", run="r1"))["steps"][0]):
+            await asyncio.sleep(0.02)
     assert (step["step"], step["status"]) == ("pay", "waiting")
     assert "error" not in step
     (wait,) = step["steps"]
@@ -64,7 +65,7 @@ async def test_a_step_that_policies_ask_about_waits_and_goes_on_after_a_yes(
 
 async def test_a_no_denies_the_step_with_its_comment(system: System, wire: Wire) -> None:
     bank = await open_bank(system, wire, ASK, durable=True)
-    handled = {"name": "pay", "steps": [{**PAY["steps"][0], "on_error": "continue"}]}  # type: ignore[index]
+    handled = {"name": "pay", "steps": [{**PAY["steps"][0], "on_error": "continue"}]}
     for run, workflow in (("failed", PAY), ("handled", handled)):
         await get(bank, "start_run", workflow=workflow, input={}, run=run)
         (question,) = await wait_for_question(bank)

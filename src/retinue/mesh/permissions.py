@@ -15,14 +15,25 @@ states the name of an agent; all processes of one mesh trust each other.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import lru_cache
 
 from retinue.core.call import ANONYMOUS, Call, Principal
 from retinue.core.errors import InsufficientScopeError, NotAuthenticatedError
-from retinue.core.record import HUB_NAME, AgentRecord, Candidate, Item, Prompt, Resource, Skill, Visibility
+from retinue.core.record import (
+    HUB_NAME,
+    AgentRecord,
+    Candidate,
+    Item,
+    Listing,
+    Prompt,
+    Resource,
+    Skill,
+    Visibility,
+    is_visible,
+)
 from retinue.core.text import suggest
 
 DIALECT = "hub"
@@ -191,6 +202,42 @@ def is_seen(view: AgentView | None, agent: str) -> bool:
 def is_listed(view: AgentView | None, agent: Candidate, item: Item) -> bool:
     """Whether an item of an agent is in the lists of a principal with this view."""
     return view is None or view.lists is None or view.lists(agent, item)
+
+
+def narrow_record(view: AgentView | None, agent: Candidate, record: AgentRecord) -> AgentRecord:
+    """The record of an agent without the items that are not in the lists of a principal with this view."""
+    if view is None or view.lists is None:
+        return record
+    skills = tuple(skill for skill in record.skills if is_listed(view, agent, skill))
+    ids = {skill.id for skill in skills}
+    return replace(
+        record,
+        skills=skills,
+        resources=tuple(one for one in record.resources if is_listed(view, agent, one)),
+        prompts=tuple(one for one in record.prompts if is_listed(view, agent, one)),
+        traits=tuple(one for one in record.traits if one.skill_id is None or one.skill_id in ids),
+    )
+
+
+def is_agent_listed(view: AgentView | None, listing: Listing, scopes: frozenset[str]) -> bool:
+    """Whether an agent is in the lists of a principal: some item of it is, or it has none that is visible."""
+    if view is None or view.lists is None:
+        return True
+    items = [item for item in _list_items(listing.record) if is_visible(item.visibility, scopes)]
+    return not items or any(is_listed(view, listing, item) for item in items)
+
+
+def is_whole(view: AgentView | None, listing: Listing) -> bool:
+    """Whether all items of an agent are in the lists of a principal, so that it may see a published card."""
+    if view is None or view.lists is None:
+        return True
+    return all(is_listed(view, listing, item) for item in _list_items(listing.record))
+
+
+def _list_items(record: AgentRecord) -> Iterator[Item]:
+    yield from record.skills
+    yield from record.resources
+    yield from record.prompts
 
 
 def matches(name: str, globs: Sequence[str]) -> bool:

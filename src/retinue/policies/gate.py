@@ -6,8 +6,8 @@ process does not decide again: there an approval would be used twice, and the ca
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
@@ -15,14 +15,15 @@ from typing import Any, Literal
 
 from retinue.approvals.records import SCOPE, ApprovalStore
 from retinue.core.call import Call, Principal, TraceContext, TraceExtension
-from retinue.core.errors import PolicyDeniedError
+from retinue.core.errors import BusyError, PolicyDeniedError
 from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
 from retinue.core.record import Resource as ReadableResource
 from retinue.mesh.channel import Channel
-from retinue.mesh.dispatch import ApprovedCall, PermittedCall
+from retinue.mesh.dispatch import ApprovedCall, Guards, PermittedCall
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
 from retinue.policies.approving import CallQuestion, describe
+from retinue.policies.counts import CallCounts, MemoryCounts, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.entities import (
     CALL,
@@ -34,6 +35,7 @@ from retinue.policies.entities import (
     entity_value,
     name_principal,
 )
+from retinue.policies.obligations import CountedBy
 from retinue.policies.policy_set import Policy
 from retinue.policies.reads import EntityId
 
@@ -58,13 +60,16 @@ _REMEDY = "ask the owner of this mesh; retinue policy explain shows which polici
 class Gate:
     """The policies of one process; ``engine`` is replaced as a whole when files have changed.
 
-    ``open_approvals`` opens the store of approvals, None in a process that keeps none.
+    ``open_approvals`` opens the store of approvals, None in a process that keeps none. ``open_counts`` opens
+    the counts of calls that all processes share; where it is None, calls are counted in ``counts``.
     """
 
     engine: Engine
     mode: Mode = "enforce"
     open_approvals: Callable[[], Awaitable[ApprovalStore]] | None = None
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    counts: CallCounts = field(default_factory=MemoryCounts)
+    open_counts: Callable[[], Awaitable[CallCounts]] | None = None
 
     async def check(
         self, call: Call, listing: Listing, skill: Skill, admitted: AdmittedCall
@@ -95,14 +100,66 @@ class Gate:
             admitted.trace = note_origin(admitted.trace, find_origin(call))
             is_allowed = decision.verdict == "allow"
             return PermittedCall(None if is_allowed else self._render(decision, watched=True))
-        note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
         if decision.verdict == "deny":
             raise deny(decision, listing.name, name)
-        approve = None
+        permitted = self._oblige(decision, call, listing, name)
+        admitted.trace = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
+        return permitted
+
+    def _oblige(self, decision: Decision, call: Call, listing: Listing, name: str) -> PermittedCall:
+        """What the obligations of a permitted call ask for."""
+        note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
+        if decision.verdict == "allow":
+            return PermittedCall(note)
+        note = self._render(decision, watched=False)
+        approve: Callable[[Channel], Awaitable[ApprovedCall]] | None = None
         if decision.verdict == "approve":
             approve = self._bind_approval(decision, call, listing, name)
-        admitted.trace = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
-        return PermittedCall(note, approve)
+        if limits := decision.select("limit"):
+            approve = partial(self._count, limits, call, f"{listing.name}/{name}", note, approve)
+        masking = tuple(policy for policy in decision.select("redact") if policy.redaction is not None)
+        return PermittedCall(note, approve, partial(_mask, masking) if masking else None)
+
+    async def _count(
+        self,
+        limits: tuple[Policy, ...],
+        call: Call,
+        what: str,
+        note: Mapping[str, Any],
+        approve: Callable[[Channel], Awaitable[ApprovedCall]] | None,
+        channel: Channel,
+    ) -> ApprovedCall:
+        """Count the call in its limits, and then use a yes; raises BusyError where a limit is reached.
+
+        A call that waits for a person is not counted, because it does not run.
+        """
+        facts: dict[CountedBy, str] = {
+            "principal": call.principal.id,
+            "origin": find_origin(call),
+            "skill": what,
+        }
+        counts = {make_count(policy, facts): policy for policy in limits}
+        kept = self.counts if self.open_counts is None else await self.open_counts()
+        refusal = await kept.take(list(counts))
+        if refusal is not None:
+            policy = counts[refusal.count]
+            limit = "" if policy.limit is None else policy.limit.text
+            raise BusyError(f"{what} is limited to {limit}: {describe((policy,))}", refusal.wait_s)
+        if self.open_counts is None:
+            note = {**note, "counted_by": "this process"}
+        if approve is None:
+            return ApprovedCall(note)
+        try:
+            return await approve(channel)
+        except BaseException:
+            await kept.give_back(list(counts))
+            raise
+
+    def redacts(self, agent: str) -> bool:
+        """Whether the values of calls of an agent may be masked, so that they must be read."""
+        return any(
+            policy.effect == "redact" and not policy.is_watched for policy in self.engine.policies.policies
+        )
 
     def _decide(self, engine: Engine, call: Call, resource: Resource, action: EntityId = CALL) -> Decision:
         """The decision; a call that an agent makes for its caller must be permitted to both."""
@@ -111,12 +168,7 @@ class Gate:
         if decision.verdict == "deny" or not principal.through:
             return decision
         agent = Caller.of(replace(principal, id=principal.through))
-        other = self._decide_for(engine, call, resource, agent, action)
-        if decision.verdict == other.verdict == "approve":
-            # who answers must be an approver of all policies that ask
-            both = {policy.id: policy for policy in (*decision.policies, *other.policies)}
-            return replace(other, policies=tuple(both.values()))
-        return decision if other.verdict == "allow" else other
+        return decision.combine(self._decide_for(engine, call, resource, agent, action))
 
     def _decide_for(
         self, engine: Engine, call: Call, resource: Resource, caller: Caller, action: EntityId
@@ -184,15 +236,30 @@ class Gate:
         self, decision: Decision, call: Call, listing: Listing, name: str
     ) -> Callable[[Channel], Awaitable[ApprovedCall]]:
         """What uses the yes of a person for this call; raises PolicyDeniedError where nobody can be asked."""
+        asking = decision.select("approve")
         if self.open_approvals is None:
             raise PolicyDeniedError(
                 f"{listing.name}/{name} needs the approval of a person, and this process cannot ask",
-                policies=[policy.id for policy in decision.policies],
+                policies=[policy.id for policy in asking],
                 remedy="call it through the hub, which keeps approvals",
             )
         note = self._render(decision, watched=False)
-        question = CallQuestion.of(call, listing, name, decision.policies, self.engine.policies.digest, note)
+        question = CallQuestion.of(call, listing, name, asking, self.engine.policies.digest, note)
         return partial(question.use_answer, self.open_approvals)
+
+
+def _mask(policies: tuple[Policy, ...], guards: Guards | None) -> Guards:
+    """The guards of a process with those that mask what the policies say."""
+    # imported here, because most calls are not masked
+    from retinue.guards.call_guards import CallGuards, GuardRule
+    from retinue.guards.guard import MaskGuard
+
+    rules = [
+        GuardRule(policy.id, MaskGuard(policy.redaction.arguments, policy.redaction.results))
+        for policy in policies
+        if policy.redaction is not None
+    ]
+    return guards.and_then(rules) if isinstance(guards, CallGuards) else CallGuards(rules)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from retinue.mcp.upstream.imports.server import ImportedServer
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, AgentView, is_listed, is_seen
+from retinue.mesh.permissions import Access, AgentView, is_agent_listed, is_listed, is_seen
 from retinue.mesh.reading import Change, ChangeObserver, Changes
 
 ListingMode = Literal["all", "search", "auto"]
@@ -159,6 +159,10 @@ class HubOffer:
         view = self._view(key)
         if view.resources is None:
             agents = self._survey(key).entries[:MANY]
+            if key.view is not None and key.view.lists is not None:
+                listings = self._directory.open_all(agents)
+                shown = {one.id for one in listings if is_agent_listed(key.view, one, key.scopes)}
+                agents = [entry for entry in agents if entry.id in shown]
             cards = [_resource_of(self._directory.name_of(entry)) for entry in agents]
             own = [
                 resource

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from retinue.core.errors import ApprovalNeededError
 from retinue.core.parts import PARTS_FIELD
 from retinue.workflows.runs.records import RunEvent, StepRecord
 
@@ -221,8 +222,6 @@ class _Tree:
         elif kind != "refused_signal":
             self._calls[event.step] = step
             _take_other(node, event, kind)
-            if kind == "wait" and "call" in facts and event.kind == "step_started":
-                _suspend(self._node(str(facts["call"])))
 
     def complete(self, record: StepRecord) -> None:
         """Add the output of a step; for a call without events, which a fork kept, also its status."""
@@ -292,15 +291,10 @@ def _take_call(node: StepNode, event: RunEvent, kind: str) -> None:
     ended = {"duration_ms": facts.get("duration_ms")} | ({} if error is None else {"error": error})
     if node.attempts:
         node.attempts[-1] |= ended
-    if error is not None:
+    if error is not None and error.get("type") == ApprovalNeededError.type and "step" in error["data"]:
+        node.status = "waiting"  # until a person has decided about it
+    elif error is not None:
         node.facts["error"] = error
-
-
-def _suspend(node: StepNode) -> None:
-    """A call that was refused until a person has decided about it waits."""
-    if node.status == "failed":
-        node.status = "waiting"
-        node.facts.pop("error", None)
 
 
 def _take_other(node: StepNode, event: RunEvent, kind: str) -> None:
