@@ -40,6 +40,7 @@ class HubTable(_Table):
     host: str = "127.0.0.1"
     port: int = Field(9000, ge=0, le=65535)
     advertise: PublicUrl | None = None
+    processes: Annotated[int, Field(ge=1, le=64)] | Literal["auto"] = 1
     bare: bool = False
     listing: Literal["all", "search", "auto"] = "auto"
     expose: tuple[str, ...] = ()
@@ -233,6 +234,17 @@ class AuditTable(_Table):
     export: Path | None = None
     export_file_bytes: int = Field(100 * 1024 * 1024, ge=1024)
     export_files: int = Field(10, ge=1, le=1000)
+
+
+class HistoryTable(_Table):
+    """``[history]``: whether a hub keeps what came of calls that were found by words.
+
+    ``wishes`` is what is kept of requests that nobody serves: their words (``text``), only their number
+    (``count``), or nothing (``off``).
+    """
+
+    keep: bool = True
+    wishes: Literal["text", "count", "off"] = "count"
 
 
 class EndpointTable(_Table):

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
+from retinue.core.call import new_id
 from retinue.core.record import HUB_NAME
 from retinue.flows.body import CodeBody, HostedWorkflows
 from retinue.flows.modules import load_hosted
@@ -20,7 +21,7 @@ from retinue.hub.agents import find_relayed
 from retinue.hub.hub_agent import HubAgent, MeshView, Workflows, hub_agent
 from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.skills import SpendingOf
-from retinue.mesh.admission import Admission, ProcessLimits
+from retinue.mesh.admission import Admission, ProcessLimits, TakeRate
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ExposeOverride
 from retinue.mesh.directory.listings import Listings
@@ -28,6 +29,7 @@ from retinue.mesh.directory.routing import make_strategy
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.idempotency import OutcomeCache
 from retinue.mesh.observing.call_figures import CallFigures, TrackRecord
 from retinue.mesh.observing.events import EventBus
@@ -71,6 +73,18 @@ from retinue.workflows.runs.hosting import HostedWorkflow
 from retinue.workflows.runs.ports import Body, Runs
 
 
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """What several processes of one hub count together: chains of calls by their id, and rates of callers."""
+
+    make_id: Callable[[], str] = new_id
+    take_rate: TakeRate | None = None
+
+
+ALONE = Chains()
+"""The counts of a process that shares none."""
+
+
 @dataclass(slots=True)
 class Mesh:
     """The core of a process that has a directory: what parts of it share; made by `open_mesh`."""
@@ -80,6 +94,7 @@ class Mesh:
     lookup: LocalFirst
     directory: Directory
     search: SkillSearch
+    history: SearchHistory
     registries: Registries
     figures: CallFigures
     peers: Peers
@@ -110,6 +125,7 @@ class Mesh:
         for product in (
             self.directory,
             self.search,
+            self.history,
             self.registries,
             self.hub.prompts,
             self.hub.tools,
@@ -144,6 +160,7 @@ async def open_mesh(
     url: str | None = None,
     texts: TextIndex | None = None,
     spending_of: SpendingOf = lambda agent: None,
+    chains: Chains = ALONE,
 ) -> AsyncIterator[Mesh]:
     """Compose the mesh of ``state`` and the configured registries; closed on leaving.
 
@@ -165,15 +182,16 @@ async def open_mesh(
         notifications = Notifications(directory, named)
         stack.push_async_callback(notifications.aclose)
         search = _make_search(directory, texts)
+        history = SearchHistory(directory.find_skill, directory.find_named)
         peers = make_peers(settings, state, http, named)
         lookup = LocalFirst(directory, peers.remote)
-        dispatcher = _make_dispatcher(settings, directory, lookup, peers, hub_id)
+        dispatcher = make_dispatcher(settings, directory, lookup, peers, hub_id, chains)
         events = dispatcher.admission.events
         figures = CallFigures(catch_up=events.flush)
         events.subscribe_later(figures.observe)
         track = TrackRecord(figures, dispatcher.agent_stats)
         progress = RunProgress()
-        caller = _make_caller(dispatcher, lookup, directory, search, track, progress)
+        caller = _make_caller(dispatcher, lookup, directory, search, history, track, progress)
         step_cache = MemoryCache()
         artifacts = state_artifacts(settings, state, http)
         stack.callback(artifacts.close)
@@ -201,6 +219,7 @@ async def open_mesh(
                 directory=directory,
                 lookup=lookup,
                 search=search,
+                history=history,
                 caller=caller,
                 track=track,
                 access=dispatcher.access,
@@ -227,7 +246,9 @@ async def open_mesh(
         )
         lookup.add(LocalLookup({agent.name: agent}, url), local)
         registries = Registries(home, named, notifications)
-        yield Mesh(hub, dispatcher, lookup, directory, search, registries, figures, peers, hosted, artifacts)
+        yield Mesh(
+            hub, dispatcher, lookup, directory, search, history, registries, figures, peers, hosted, artifacts
+        )
 
 
 def _make_search(directory: Directory, texts: TextIndex | None) -> SkillSearch:
@@ -248,6 +269,7 @@ def _make_caller(
     lookup: LocalFirst,
     directory: Directory,
     search: SkillSearch,
+    history: SearchHistory,
     track: TrackRecord,
     progress: RunProgress,
 ) -> DispatchCaller:
@@ -263,19 +285,29 @@ def _make_caller(
         track=track,
         progress=progress,
         search=search,
+        history=history,
     )
 
 
-def _make_dispatcher(
-    settings: Settings, directory: Directory, lookup: LocalFirst, peers: Peers, hub_id: str | None
+def make_dispatcher(
+    settings: Settings,
+    directory: Directory,
+    lookup: LocalFirst,
+    peers: Peers,
+    hub_id: str | None,
+    chains: Chains = ALONE,
 ) -> Dispatcher:
-    guard = TraceGuard(guard_settings(settings.trace), hub_id=hub_id, signer=peers.signer)
+    """The dispatcher of a process that has a directory."""
+    guard = TraceGuard(
+        guard_settings(settings.trace), hub_id=hub_id, signer=peers.signer, make_id=chains.make_id
+    )
+    limits = ProcessLimits(limit_settings(settings.limits), take_rate=chains.take_rate)
     agent_stats = AgentStatsTable()
     return Dispatcher(
         agent=HUB_NAME,
         lookup=lookup,
         invoker_of=lookup.invoker_of,
-        admission=Admission(guard, ProcessLimits(limit_settings(settings.limits)), EventBus()),
+        admission=Admission(guard, limits, EventBus()),
         agent_stats=agent_stats,
         health_sink=directory.record_health,
         timeouts=timeout_settings(settings.timeouts),
