@@ -62,8 +62,9 @@ async def test_a_client_is_asked_where_its_person_may_approve_the_own_calls(
     # the scope is missing, or an agent calls for its caller
     for token, tool in ((member, "bank__refund"), (approver, "clerk__help_customer")):
         silent = Person()
-        assert "approval_needed" in (text := await refund(bank, mode, silent, token, tool)), text
-        assert "retinue approvals approve " in text
+        text = await refund(bank, mode, silent, token, tool)
+        assert "needs the approval of a person: a person pays (ask-first) (approval " in text
+        assert ("retinue approvals approve " in text) is (tool == "bank__refund")
         assert silent.messages == []
     assert bank.refunds == [900]
 
@@ -73,10 +74,10 @@ async def test_a_dismissed_question_stays_open_and_policies_without_caller_ask_n
 ) -> None:
     bank = await open_bank(system, wire, ASK_CALLER, durable=True)
     approver, person = issue(system, "mesh", "approves"), Person("cancel")
-    assert "approval_needed" in await refund(bank, "auto", person, approver)
+    assert "needs the approval" in await refund(bank, "auto", person, approver)
     assert len(person.messages) == 1
     others = await open_bank(system, wire, ASK, durable=True)
-    assert "approval_needed" in await refund(others, "auto", person, approver)
+    assert "needs the approval" in await refund(others, "auto", person, approver)
     assert (len(person.messages), bank.refunds, others.refunds) == (1, [], [])
 
 
