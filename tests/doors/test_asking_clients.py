@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from mcp_types import ElicitRequestParams, ElicitResult
@@ -25,7 +25,7 @@ def issue(system: System, *scopes: str) -> str:
 class Person:
     """Whoever answers the questions of a client."""
 
-    def __init__(self, action: str = "accept", *, approves: bool = True) -> None:
+    def __init__(self, action: Literal["accept", "cancel"] = "accept", *, approves: bool = True) -> None:
         self.action = action
         self.approves = approves
         self.messages: list[str] = []
@@ -33,12 +33,12 @@ class Person:
     async def __call__(self, context: Any, params: ElicitRequestParams) -> ElicitResult:
         self.messages.append(params.message)
         content = {"approve": self.approves, "comment": "as agreed"} if self.action == "accept" else None
-        return ElicitResult(action=self.action, content=content)  # type: ignore[arg-type]
+        return ElicitResult(action=self.action, content=content)
 
 
 async def refund(bank: Bank, mode: str, person: Person, token: str, tool: str = "bank__refund") -> str:
-    options = {"authorization": token, "elicitation_callback": person}
-    async with connect(f"{bank.hub.url}/mcp", mode, **options) as client:
+    url = f"{bank.hub.url}/mcp"
+    async with connect(url, mode, authorization=token, elicitation_callback=person) as client:
         return "\n".join(texts(await client.call_tool(tool, {"amount": 900})))
 
 
@@ -108,7 +108,8 @@ async def test_a_repetition_under_its_key_gets_the_outcome_of_the_used_yes(
 ) -> None:
     bank = await open_bank(system, wire, ASK, durable=True)
 
-    async def call(key: str, amount: int = 900, **headers: str) -> Any:
+    async def call(key: str, amount: int = 900, *, token: str = "") -> Any:
+        headers = {"authorization": token} if token else {}
         return await wire.call(bank.hub.url, "refund", {"amount": amount}, idempotency_key=key, **headers)
 
     first = read_approval(await call("k1"))
@@ -119,8 +120,7 @@ async def test_a_repetition_under_its_key_gets_the_outcome_of_the_used_yes(
     rows = [row for row in bank.hub.audit.recent(5) if row["type"] == "CALL:ENDED"]
     assert rows[0]["policy"]["repeated"] is True
     # another key, other arguments, another caller and a call without a key ask anew
-    ann = {"authorization": issue(system, "mesh")}
-    others = [await call("k2"), await call("k1", 901), await call("k1", **ann)]
+    others = [await call("k2"), await call("k1", 901), await call("k1", token=issue(system, "mesh"))]
     others.append(await WAYS["/execute of the hub"](bank))
     assert [reply.error["data"]["type"] for reply in others] == ["approval_needed"] * 4
     assert first not in {read_approval(reply) for reply in others}

@@ -11,35 +11,26 @@ token has the scope ``approves``. A task of A2A waits for an answer from anywher
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
-from math import inf
 from typing import Any
 
 import orjson
 
 from retinue.approvals.records import (
     CALL_EXPIRES_S,
-    MAX_COMMENT,
     RUN_EXPIRES_S,
-    SCOPE,
     Approval,
     ApprovalRequest,
     ApprovalStore,
 )
-from retinue.core.approval_lines import render_open, render_over
 from retinue.core.call import Answer, Call
 from retinue.core.errors import (
     ApprovalNeededError,
-    CannotAskError,
-    InputRefusedError,
-    InputRequiredError,
-    InvalidRequestError,
     PolicyDeniedError,
     StateError,
 )
@@ -51,26 +42,11 @@ from retinue.policies.policy_set import Policy
 
 OpenApprovals = Callable[[], Awaitable[ApprovalStore]]
 
-A2A = "a2a"
-"""The endpoint whose tasks wait for an answer."""
-
-MAX_SHOWN_CHARACTERS = 4_000
-"""A person in a client is asked about arguments that are shown whole; longer ones are read elsewhere."""
+AskClient = Callable[[Channel, ApprovalStore, Approval, Call, bool], Awaitable[Approval]]
+"""Asks the client of a call, or lets it wait; the bool tells whether the caller may approve its own call."""
 
 MAX_OUTCOME_BYTES = 64 * 1024
 """An outcome up to this size is kept for repetitions of its call."""
-
-FIRST_LOOK_S, LONGEST_LOOK_S = 0.1, 2.0
-"""Seconds between two looks for an answer."""
-
-_FORM = {
-    "type": "object",
-    "properties": {
-        "approve": {"type": "boolean", "title": "Approve this call"},
-        "comment": {"type": "string", "title": "Comment"},
-    },
-    "required": ["approve"],
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +104,9 @@ class CallQuestion:
         default_s = RUN_EXPIRES_S if self.run_step else CALL_EXPIRES_S
         return min(policy.expires_s or default_s for policy in self.policies)
 
-    async def use_answer(self, open_approvals: OpenApprovals, channel: Channel) -> ApprovedCall:
+    async def use_answer(
+        self, open_approvals: OpenApprovals, ask_client: AskClient | None, channel: Channel
+    ) -> ApprovedCall:
         """Use the yes of a person for one call.
 
         Raises ApprovalNeededError without an answer, and PolicyDeniedError after a no.
@@ -140,8 +118,10 @@ class CallQuestion:
         if key and (known := await store.find_used(digest, key)) is not None and known.outcome is not None:
             return ApprovedCall({**self._note_yes(known), "repeated": True}, read_answer(known.outcome))
         approval = await store.ask(self.request, expires_s=self.expires_s)
-        if approval.state == "open":
-            approval = await self._ask_through(channel, store, approval)
+        if approval.state == "open" and ask_client is not None:
+            # a program could say yes for its person, so every policy that asks must name the caller
+            names_caller = all("caller" in policy.approvers for policy in self.policies)
+            approval = await ask_client(channel, store, approval, self.call, names_caller)
         if approval.state == "approved":
             # a repetition of the call may not use the yes again, because its agent may not know the key
             if await store.use(approval.id, digest, key, once=True):
@@ -163,42 +143,6 @@ class CallQuestion:
         if await store.use(approval.id, digest, key):
             return ApprovedCall(self._note_yes(approval))
         raise self._deny(approval, "start the run again, which asks anew")
-
-    async def _ask_through(self, channel: Channel, store: ApprovalStore, approval: Approval) -> Approval:
-        """The approval after its client was asked, or has waited; still open where nobody answered."""
-        principal, arguments = self.call.principal, orjson.dumps(self.request.arguments).decode()
-        if self.call.trace.depth > 0 or principal.through or len(arguments) > MAX_SHOWN_CHARACTERS:
-            return approval  # an agent calls, or nobody would read all that is to be approved
-        question = f"{self.what} with {arguments}? {self.request.reason}."
-        if self.call.endpoint == A2A and "progress" in channel.capabilities:
-            return await self._await_answer(channel, store, approval, question)
-        names_caller = all("caller" in policy.approvers for policy in self.policies)
-        if names_caller and SCOPE in principal.scopes and "elicitation" in channel.capabilities:
-            try:
-                reply = await channel.elicit(question, _FORM, key="approval")
-            except (CannotAskError, InputRequiredError, InputRefusedError):
-                return await store.find(approval.id) or approval
-            comment = str(reply.get("comment") or "")[:MAX_COMMENT]
-            with suppress(InvalidRequestError):  # somebody else has answered meanwhile
-                return await store.answer(
-                    approval.id, "yes" if reply["approve"] is True else "no", principal.id, comment
-                )
-            return await store.find(approval.id) or approval
-        return approval
-
-    async def _await_answer(
-        self, channel: Channel, store: ApprovalStore, approval: Approval, question: str
-    ) -> Approval:
-        """The approval after it was answered anywhere, has expired, or the time of its call is over."""
-        loop, deadline, look_s = asyncio.get_running_loop(), self.call.deadline or inf, FIRST_LOOK_S
-        step = f"{self.what}/answer-1"
-        await channel.progress(None, render_open(step, question, approval.id))
-        while approval.state == "open" and loop.time() + look_s < deadline:
-            await asyncio.sleep(look_s)
-            look_s = min(look_s * 1.3, LONGEST_LOOK_S)
-            approval = await store.find(approval.id) or approval
-        await channel.progress(None, render_over(step, is_late=approval.state in ("open", "expired")))
-        return approval
 
     def _note_yes(self, approval: Approval) -> dict[str, Any]:
         return {**self.note, "approval": approval.id, "by": approval.by}

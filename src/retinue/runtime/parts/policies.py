@@ -76,6 +76,10 @@ class LoadedPolicies:
         self._counts = self._counts or MemoryCounts()
         engine = Engine(policies)
         self._gate = Gate(engine, self._table.mode, opening, counts=self._counts, open_counts=counting)
+        if opening is not None:
+            from retinue.hub.client_questions import ask_client
+
+            self._gate.ask_client = ask_client
         self._give(self._gate.check)
 
     @property
