@@ -1,4 +1,4 @@
-"""Asks the client of a call whether it may be made, or lets a task of A2A wait for an answer from anywhere."""
+"""Asks the client of a call for a yes, or lets a task of A2A wait for an answer from anywhere."""
 
 from __future__ import annotations
 
