@@ -50,6 +50,7 @@ from retinue.settings_tables import (
     McpTable,
     MessageTable,
     MetricsTable,
+    OwnersHints,
     PartsTable,
     PolicyTable,
     RegistryTable,
@@ -150,6 +151,16 @@ class Settings(_Sources):
     access: Mapping[str, AccessTable] = {}
     policy: PolicyTable = PolicyTable()
     guards: Mapping[str, GuardTable] = {}
+
+    @property
+    def owners_hints(self) -> OwnersHints:
+        """The hints of the tables of imports, and after them those of the hub, by globs ``AGENT/SKILL``."""
+        imported = {
+            f"{name}/{glob}": hints
+            for name, table in self.imports.servers.items()
+            for glob, hints in table.hints.items()
+        }
+        return {**imported, **self.hub.hints}
 
 
 def find_settings_file(start: Path) -> Path | None:

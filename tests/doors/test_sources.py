@@ -147,16 +147,18 @@ async def test_a_source_that_was_read_on_a_detour_binds_what_follows(
     assert wiped == ["y", "x"]
 
 
-async def test_a_model_does_not_call_after_its_run_has_read_the_source(
+async def test_a_model_does_not_call_after_its_run_or_session_has_read_the_source(
     office: Office, wiped: list[str]
 ) -> None:
-    model = ScriptedModel(
-        use(("web__fetch", {})), use(("disk__wipe", {"name": "z"})), say("I could not wipe it")
-    )
+    reads, wipes = use(("web__fetch", {})), use(("disk__wipe", {"name": "z"}))
+    replies = iter((reads, wipes, say("no"), wipes, say("still not"), wipes, say("wiped")))
+    model = ScriptedModel(*[lambda request: next(replies)] * 3)
     await office.system.start_agent(model.agent)
     await office.get("refresh_agents")
-    await office.get("start_run", {"workflow": think(tools=["fetch", "wipe"]), "run": "r"})
-    reply = await office.follow("r")
-    assert (reply["status"], reply["output"]) == ("done", "I could not wipe it")
+    for run_id, session, answer in (("r", "s", "no"), ("later", "s", "still not"), ("other", "x", "wiped")):
+        thinking = think(tools=["fetch", "wipe"], session=session)
+        await office.get("start_run", {"workflow": thinking, "run": run_id})
+        reply = await office.follow(run_id)
+        assert (reply["status"], reply["output"]) == ("done", answer)
+        assert wiped == (["z"] if session == "x" else [])
     assert "after-web" in model.list_results()[1]
-    assert wiped == []

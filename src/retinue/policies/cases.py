@@ -60,6 +60,7 @@ class CaseSkill(BaseModel):
     open_world: bool = False
     runs_code: bool = False
     tags: tuple[str, ...] = ()
+    labels: Mapping[str, str] = Field(default_factory=dict)
     visibility: Literal["private", "mesh", "exposed"] = "mesh"
     version: str = "1.0.0"
     source: str = "home"
@@ -156,7 +157,7 @@ def _read_facts(case: Case) -> CallFacts:
         item = ReadableResource(name, name, visibility=facts.visibility)
     elif case.action == "prompt":
         item = Prompt(name, visibility=facts.visibility)
-    resource = Resource.make(agent, facts.version, facts.source, facts.trust, item)
+    resource = Resource.make(agent, facts.version, facts.source, facts.trust, item, facts.labels)
     caller = Caller.of(Principal(case.caller, "mesh", frozenset(case.scopes)))
     action = _ACTIONS[case.action]
     now = case.now.replace(tzinfo=case.now.tzinfo or UTC).astimezone(UTC)

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -72,14 +73,23 @@ class Resource:
     id: EntityId
     agent: EntityId
     parents: tuple[EntityId, ...]
-    attributes: tuple[tuple[str, str | bool], ...]
+    attributes: tuple[tuple[str, str | bool | tuple[str, ...]], ...]
 
     @classmethod
     def of(cls, agent: Candidate, item: Item) -> Resource:
-        return cls.make(agent.name, agent.version, agent.source, agent.trust.name.lower(), item)
+        trust, labels = agent.trust.name.lower(), agent.labels
+        return cls.make(agent.name, agent.version, agent.source, trust, item, labels)
 
     @classmethod
-    def make(cls, agent: str, version: str | None, source: str, trust: str, item: Item) -> Resource:
+    def make(
+        cls,
+        agent: str,
+        version: str | None,
+        source: str,
+        trust: str,
+        item: Item,
+        labels: Mapping[str, str] = MappingProxyType({}),
+    ) -> Resource:
         if isinstance(item, Skill):
             kind, item_id, hints, tags = SKILL, normalize(item.id), item.hints, item.tags
         else:
@@ -107,6 +117,7 @@ class Resource:
                 ("idempotent", hints.idempotent),
                 ("open_world", hints.open_world),
                 ("runs_code", hints.runs_code),
+                ("labels", tuple(normalize(f"{name}={value}") for name, value in sorted(labels.items()))),
             ),
         )
 

@@ -333,6 +333,7 @@ def _describe_policy(policy: Policy) -> dict[str, Any]:
         "effect": policy.effect,
         "reason": policy.reason,
         "watched": policy.is_watched,
+        **({} if policy.limit is None else {"limit": policy.limit.text}),
         "reads": [*(f"args.{name}" for name in arguments), *sorted(policy.reads.facts)],
     }
 

@@ -53,6 +53,7 @@ _SKILL = {
     **dict.fromkeys(("name", "version", "source", "trust", "visibility"), _TEXT),
     **dict.fromkeys(("read_only", "destructive", "idempotent", "open_world", "runs_code"), _BOOLEAN),
     "agent": _AGENT,
+    "labels": {"type": "Set", "element": _TEXT},
 }
 
 
