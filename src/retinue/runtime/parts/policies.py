@@ -77,7 +77,7 @@ class LoadedPolicies:
         engine = Engine(policies)
         self._gate = Gate(engine, self._table.mode, opening, counts=self._counts, open_counts=counting)
         if opening is not None:
-            from retinue.hub.client_questions import ask_client
+            from retinue.hub.approvals.client_questions import ask_client
 
             self._gate.ask_client = ask_client
         self._give(self._gate.check)
