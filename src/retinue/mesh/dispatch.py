@@ -219,6 +219,8 @@ class Dispatcher:
     check_read: CheckRead | None = None
     guards: Guards | None = None
     redacts: Callable[[str], bool] | None = None
+    select: Callable[[tuple[Candidate, ...], str], tuple[Candidate, ...]] | None = None
+    """Which candidates may take a call that names no agent; None = all."""
 
     def is_guarded(self, agent: str) -> bool:
         """Whether values of calls of an agent are looked at, so that its bytes cannot be handed on."""
@@ -251,6 +253,8 @@ class Dispatcher:
                     agent=call.agent,
                     view=state.view,
                 )
+                if self.select is not None and call.agent is None and call.listing is None:
+                    candidates = self.select(candidates, call.skill)
                 state.listing = candidates[0]
                 answer = await self._run(candidates, call, admitted, channel, state)
             finally:

@@ -22,7 +22,7 @@ from retinue.runtime.loading.guard_rules import make_guards
 from retinue.runtime.loading.policy_files import PolicyFiles, Snapshot
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
-from retinue.settings_tables import PolicyTable
+from retinue.settings_tables import AuthTable, PolicyTable
 
 KEEP_APPROVALS = frozenset({"hub", "worker", "command"})
 """The processes that keep approvals, because they have runs."""
@@ -31,6 +31,7 @@ LOOK_S = 1.0
 """Seconds between two looks for changed files."""
 
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
+    from retinue.policies.caller_groups import CallerGroups
     from retinue.policies.counts import MemoryCounts
     from retinue.policies.gate import Gate
     from retinue.runtime.lazy_runs import LazyRuns
@@ -54,6 +55,7 @@ class LoadedPolicies:
         self.problem: RetinueError | None = None
         self._gate: Gate | None = None
         self._counts: MemoryCounts | None = None
+        self._groups: CallerGroups | None = None
 
     def load(self) -> None:
         """Load the files; raises InvalidSettingError for a set that is not valid."""
@@ -74,13 +76,27 @@ class LoadedPolicies:
         counting = None if runs is None else runs.open_call_counts
         # what was counted stays counted when files change
         self._counts = self._counts or MemoryCounts()
-        engine = Engine(policies)
-        self._gate = Gate(engine, self._table.mode, opening, counts=self._counts, open_counts=counting)
+        self._groups = self._groups or self._make_groups()
+        self._gate = Gate(
+            Engine(policies),
+            self._table.mode,
+            opening,
+            counts=self._counts,
+            open_counts=counting,
+            groups=self._groups,
+        )
         if opening is not None:
             from retinue.hub.approvals.client_questions import ask_client
 
             self._gate.ask_client = ask_client
         self._give(self._gate.check)
+
+    def _make_groups(self) -> CallerGroups:
+        from retinue.policies.caller_groups import CallerGroups
+        from retinue.web.issued_tokens import TokenGroups
+
+        has_claim = self._process.tables.get(AuthTable).groups_claim is not None
+        return CallerGroups(TokenGroups(self._process.state.keys).find, has_claim)
 
     @property
     def gate(self) -> Gate | None:
