@@ -75,8 +75,6 @@ PAGES = [
     "/ui/calls?failed=1",
     "/ui/runs",
     "/ui/approvals",
-    "/ui/approvals?state=all",
-    "/ui/policies",
     "/ui/workflows",
     "/ui/workflows/plan-execute",
     "/ui/workflows/new/draft",
