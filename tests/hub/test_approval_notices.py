@@ -40,10 +40,8 @@ class Chat:
         self.sent: list[tuple[Mapping[str, str], Any]] = []
         self.tries = 0
 
-        async def open_table() -> ApprovalTable:
-            return table
-
-        self.hubs = [ApprovalNotices(open_table, self.post, SECRET, clock=clock) for _ in range(2)]
+        claim, settle = table.claim_notices, table.settle_notice
+        self.hubs = [ApprovalNotices(claim, settle, self.post, SECRET, clock=clock) for _ in range(2)]
 
     async def post(self, headers: Mapping[str, str], body: bytes) -> str:
         self.tries += 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 import structlog
@@ -33,14 +33,11 @@ Post = Callable[[Mapping[str, str], bytes], Awaitable[str]]
 """Sends a body with headers to the chat system; returns why that failed, "" for a delivery."""
 
 
-class NoticeTable(Protocol):
-    """The notices of the approvals in a database."""
+Claim = Callable[[], Awaitable[list[Notice]]]
+"""Gives the notices to send now, each to one process; one that is not settled comes again later."""
 
-    async def claim_notices(self) -> list[Notice]:
-        """The notices to send now, each for one process; one that is not settled comes again later."""
-
-    async def settle_notice(self, notice: Notice) -> None:
-        """Note that a notice was delivered."""
+Settle = Callable[[Notice], Awaitable[None]]
+"""Notes that a notice was delivered."""
 
 
 class ApprovalNotices:
@@ -48,14 +45,16 @@ class ApprovalNotices:
 
     def __init__(
         self,
-        open_table: Callable[[], Awaitable[NoticeTable]],
+        claim: Claim,
+        settle: Settle,
         post: Post,
         secret: str,
         *,
         exists: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._open_table = open_table
+        self._claim = claim
+        self._settle = settle
         self._post = post
         self._secret = secret
         self._exists = exists
@@ -73,10 +72,9 @@ class ApprovalNotices:
 
     async def send_due(self) -> None:
         """Send the notices that are due."""
-        table = await self._open_table()
-        await asyncio.gather(*(self._send(table, notice) for notice in await table.claim_notices()))
+        await asyncio.gather(*(self._send(notice) for notice in await self._claim()))
 
-    async def _send(self, table: NoticeTable, notice: Notice) -> None:
+    async def _send(self, notice: Notice) -> None:
         now = self._clock()
         event, sent_at = f"{notice.approval.id}-{notice.kind}", int(now)
         body = orjson.dumps(render_notice(notice, now))
@@ -88,7 +86,7 @@ class ApprovalNotices:
         }
         problem = await self._post(headers, body)
         if not problem:
-            await table.settle_notice(notice)
+            await self._settle(notice)
             return
         level = _log.error if notice.is_last else _log.warning
         level(

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, get_args
 
+from retinue.approvals.records import Notice
 from retinue.core.errors import InvalidParametersError, InvalidSettingError, RetinueError
 from retinue.hub.approvals.book import ApprovalBook, add_approval_skills
 from retinue.hub.approvals.notices import ApprovalNotices
@@ -170,10 +171,16 @@ class ApprovalsPart(Part):
             return
         secret = read_secret(table, os.environ)
 
+        async def claim() -> list[Notice]:
+            return await (await runs.open_approvals()).claim_notices()
+
+        async def settle(notice: Notice) -> None:
+            await (await runs.open_approvals()).settle_notice(notice)
+
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
             post = partial(post_notice, process.http, table.webhook or "")
-            notices = ApprovalNotices(runs.open_approvals, post, secret, exists=runs.store.exists)
+            notices = ApprovalNotices(claim, settle, post, secret, exists=runs.store.exists)
             sending = asyncio.create_task(notices.run(), name="notices of approvals")
             try:
                 yield
