@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from retinue.approvals.records import CALL_EXPIRES_S, RUN_EXPIRES_S, Approval, ApprovalRequest, ApprovalStore
 from retinue.core.call import Call
@@ -19,9 +19,20 @@ from retinue.core.errors import ApprovalNeededError, PolicyDeniedError
 from retinue.core.record import Listing
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import ApprovedCall
-from retinue.policies.policy_set import Policy
+
+if TYPE_CHECKING:  # the engine of policies, which guards do not need
+    from retinue.policies.policy_set import Policy
 
 OpenApprovals = Callable[[], Awaitable[ApprovalStore]]
+
+
+class AskingGuard(NamedTuple):
+    """A guard that asks a person about a call, in the place of a policy."""
+
+    id: str
+    reason: str
+    approvers: tuple[str, ...] = ()
+    expires_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +44,7 @@ class CallQuestion:
     """
 
     request: ApprovalRequest
-    policies: tuple[Policy, ...]
+    policies: tuple[Policy, ...] | tuple[AskingGuard, ...]
     note: Mapping[str, Any]
     key: str = ""
     run_step: str = ""
@@ -44,7 +55,7 @@ class CallQuestion:
         call: Call,
         listing: Listing,
         skill: str,
-        policies: tuple[Policy, ...],
+        policies: tuple[Policy, ...] | tuple[AskingGuard, ...],
         digest: str,
         note: Mapping[str, Any],
     ) -> CallQuestion:
@@ -130,6 +141,6 @@ class CallQuestion:
         return PolicyDeniedError(problem, policies=self.names, remedy=remedy)
 
 
-def describe(policies: tuple[Policy, ...]) -> str:
+def describe(policies: tuple[Policy, ...] | tuple[AskingGuard, ...]) -> str:
     """The reasons of policies with their ids, for a caller."""
     return "; ".join(f"{policy.reason} ({policy.id})" if policy.reason else policy.id for policy in policies)

@@ -18,7 +18,7 @@ from retinue.mesh.dispatch import CheckPolicies, Guards
 from retinue.parts.part import LivePart, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process, Tables
 from retinue.runtime.joined_mesh import JoinedMesh
-from retinue.runtime.loading.guard_rules import make_guards
+from retinue.runtime.loading.guard_rules import ask_person, make_guards
 from retinue.runtime.loading.policy_files import PolicyFiles, Snapshot
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
@@ -164,7 +164,9 @@ class PoliciesPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         loaded = LoadedPolicies(process, process.tables.get(PolicyTable))
         loaded.load()
-        _use_guards(process, make_guards(process.tables.get(Settings).guards))
+        runs = process.find(_lazy_runs()) if process.kind in KEEP_APPROVALS else None
+        ask = partial(ask_person, None if runs is None else runs.open_approvals)
+        _use_guards(process, make_guards(process.tables.get(Settings).guards, ask))
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
@@ -178,7 +180,7 @@ class PoliciesPart(Part):
             return partial(loaded.reload, tables.get(PolicyTable))
 
         def prepare_guards(tables: Tables) -> Callable[[], None]:
-            return partial(_use_guards, process, make_guards(tables.get(Settings).guards))
+            return partial(_use_guards, process, make_guards(tables.get(Settings).guards, ask))
 
         yield Opened(
             product=loaded,
