@@ -68,7 +68,7 @@ def ask_person(
     note = {"verdict": "approve", "ids": names, "watched": False}
     guards = tuple(AskingGuard(name, reason) for name, reason in asking)
     question = CallQuestion.of(call, listing, skill, guards, "of guards", note)
-    return partial(question.use_answer, open_approvals)
+    return partial(question.use_answer, open_approvals, None)
 
 
 def _make_guard(name: str, table: GuardTable) -> Guard:
