@@ -33,11 +33,11 @@ from retinue.mesh.schema import cost as schema_cost
 from retinue.policies.policy_set import load_policies
 from retinue.rpc import server as execute
 from retinue.settings import Settings, load_settings, settings_class
+from retinue.team.definition import read_definition
 from retinue.web.codec import jsonrpc
 from retinue.web.connection_gate import MIN_PROGRESS_BYTES
 from retinue.web.error_table import execute_fault, list_error_classes
 from retinue.web.transport import MAX_RESPONSE_BYTES
-from retinue.team.definition import read_definition
 from retinue.workflows.definitions import step_checks
 from retinue.workflows.definitions.loading import load_definition
 from scripts import error_tables, python_reference

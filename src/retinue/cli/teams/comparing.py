@@ -23,7 +23,7 @@ def diff(old: str, new: str, as_json: bool) -> int:
 
     A and B are references as of retinue up; nothing of them is run. Exits with 0 if both are equal, with 1
     if they differ, and with 3 if B can do more: it has a new program, host, model, secret or receiver of one,
-    may make a call that A may not make, or has fewer limits. BREAKING marks a skill whose callers must change.
+    may make calls that A may not make, or has fewer limits. BREAKING marks what callers have to follow.
     """
     compared = run_command(_diff(old, new))
     if as_json:
