@@ -147,6 +147,7 @@ READS = frozenset(
     | {"team"}
     | {"policy check", "policy test", "policy explain"}
     | {"approvals", "approvals show", "approvals approve", "approvals deny"}
+    | {"history", "wishes"}
     | {"imports logout", "context list", "docs", "workflows check"}
     | {"artifacts", "artifacts show", "artifacts delete", "artifacts gc"}
     | {"schedules", *(f"schedules {change}" for change in ("add", "pause", "resume", "remove", "run-now"))}
