@@ -19,6 +19,10 @@ from tests.oci.server.test_push import MANIFEST, TOKEN, open_endpoint
 from tests.team.conftest import WriteTeam
 
 
+def rename_tag(index: Path, tag: str) -> None:
+    index.write_text(index.read_text().replace(tag, "other"))
+
+
 async def test_a_mirrored_team_has_its_signature_and_lists_it_as_a_referrer(
     teams: TeamCommands, write_team: WriteTeam, state: State, layout: LayoutRegistry
 ) -> None:
@@ -44,8 +48,7 @@ async def test_a_mirrored_team_has_its_signature_and_lists_it_as_a_referrer(
 
         # without the tag the referrers still lead to the signature
         await layout.put_manifest("teams/words", row.digest, raw, MANIFEST)
-        index = Path(layout.name, "teams", "words", "index.json")
-        index.write_text(index.read_text().replace(signature_tag(team.digest), "other"))
+        rename_tag(Path(layout.name, "teams", "words", "index.json"), signature_tag(team.digest))
         pulled = await teams.pull(f"oci://{host}/teams/words@{team.digest}")
         assert pulled.verify(CardKeys(state.keys).trusted()).owner == "this state"
         assert {file.path for file in await pulled.pull_files()} == {row.path for row in team.files}

@@ -26,7 +26,7 @@ SAME, DIFFERENT, WIDER = 0, 1, 3
 
 _MAX_WORDS = 20_000
 _MAX_SHOWN = 12
-_WORD = re.compile(r"\s+|\w+|[^\w\s]")
+_WORD = re.compile(r"\w+\s*|[^\w\s]\s*|\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +406,6 @@ def compare_words(before: str, after: str) -> list[str]:
         gone, come = "".join(words_before[start:end]), "".join(words_after[start_after:end_after])
         context = "".join(words_before[max(0, start - 6) : start])
         following = "".join(words_before[end : end + 6])
-        middle = (f"[-{gone}-]" if gone else "") + (f"{{+{come}+}}" if come else "")
+        middle = (f"[-{gone.strip()}-]" if gone else "") + (f"{{+{come.strip()}+}}" if come else "")
         places.append(" ".join(f"{context}{middle}{following}".split()))
     return places

@@ -64,6 +64,9 @@ def _find_bounds(old: Mapping[str, Any], new: Mapping[str, Any], is_input: bool,
         before, after = old.get(key), new.get(key)
         if before == after:
             continue
+        if not all(bound is None or isinstance(bound, int | float) for bound in (before, after)):
+            yield f"{path}: {key} changes"
+            continue
         tighter = before is None or (after is not None and (after > before) == (key in _LOWER))
         if tighter == is_input:
             yield f"{path}: {key} changes from {before} to {after}"
@@ -73,7 +76,7 @@ def _find_properties(
     old: Mapping[str, Any], new: Mapping[str, Any], is_input: bool, path: str, depth: int
 ) -> Iterator[str]:
     before, after = _mapping(old, "properties"), _mapping(new, "properties")
-    required_before, required_after = {*old.get("required", ())}, {*new.get("required", ())}
+    required_before, required_after = _names(old), _names(new)
     for name in sorted(before.keys() - after.keys()):
         if not is_input or new.get("additionalProperties") is False:
             yield f"{path}.{name} is gone"
@@ -89,11 +92,16 @@ def _find_properties(
             yield f"{path}.{name} may be missing now"
 
 
+def _names(schema: Mapping[str, Any]) -> set[str]:
+    names = schema.get("required")
+    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+
+
 def _types(schema: Mapping[str, Any]) -> set[str] | None:
     kinds = schema.get("type")
     if kinds is None:
         return None
-    types = {kinds} if isinstance(kinds, str) else {*kinds}
+    types = {kinds} if isinstance(kinds, str) else {*map(str, kinds if isinstance(kinds, list) else ())}
     return types | {"integer"} if "number" in types else types
 
 
@@ -105,8 +113,7 @@ def _values(schema: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _name(schema: Mapping[str, Any]) -> str:
-    kinds = schema.get("type", "anything")
-    return kinds if isinstance(kinds, str) else "/".join(map(str, kinds))
+    return "/".join(sorted(_types(schema) or {"anything"}))
 
 
 def _mapping(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
