@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.commands.teams.commands import TeamCommands, open_teams
 from retinue.runtime.commands.teams.source import read_source, write_lock
 from retinue.settings import Settings
@@ -58,3 +59,9 @@ async def teams(state: State, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.delenv("RETINUE_HUB", raising=False)
     async with open_teams(Settings(), state) as commands:
         yield commands
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> LayoutRegistry:
+    """A registry elsewhere."""
+    return LayoutRegistry(tmp_path / "elsewhere")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -32,6 +32,7 @@ from retinue.settings import Settings
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.team.consent import Consent, describe_consent
+from retinue.team.difference import Change, TeamContent, compare_teams, exit_status
 from retinue.team.layout_file import render_layout
 from retinue.team.package import Team, open_team, pack_team, team_repository
 from retinue.team.signature import pack_signatures, sign_team, signature_tag
@@ -60,6 +61,30 @@ class StartedTeam:
     checks: int
     was_running: bool = False
     before: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The differences of two digests."""
+
+    old: Team
+    new: Team
+    changes: Sequence[Change]
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 the same, 1 different, 3 wider."""
+        return exit_status(self.changes)
+
+    def as_json(self) -> dict[str, Any]:
+        """The differences as JSON."""
+        results = {0: "same", 1: "different", 3: "wider"}
+        return {
+            "from": {"team": self.old.name, "version": self.old.version, "digest": self.old.digest},
+            "to": {"team": self.new.name, "version": self.new.version, "digest": self.new.digest},
+            "result": results[self.status],
+            "changes": [change.as_json() for change in self.changes],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +147,11 @@ class TeamCommands:
         """The team of a reference, whose layers are not fetched; its digest and config are checked."""
         return await pull_team(parse_team_reference(text), self._settings, self._state, self._http)
 
+    async def compare(self, old: str, new: str) -> Comparison:
+        """The differences of two teams by ability. Their files are checked, and nothing is run."""
+        before, after = [await _read_content(await self.pull(text)) for text in (old, new)]
+        return Comparison(before.team, after.team, compare_teams(before, after))
+
     async def up(self, text: str, options: UpOptions, ask: Ask, echo: Echo) -> StartedTeam:
         """Verify, show, install, start and check a team; one that fails leaves what ran before.
 
@@ -145,7 +175,9 @@ class TeamCommands:
             if row.active == team.digest:
                 return StartedTeam(team, 0, 0, was_running=True)
             is_agreed = options.is_agreed or team.digest in row.signers
-            if not is_agreed and not ask(describe_consent(team, signer)):
+            if not is_agreed and not ask(
+                describe_consent(team, signer, await self._describe_change(pulled, row))
+            ):
                 raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
             await self._install(pulled, team, echo)
             started = replace(
@@ -226,6 +258,16 @@ class TeamCommands:
         _check_requires(team)
         _check_data(team, self._read_active(row))
         return signer
+
+    async def _describe_change(self, pulled: PulledTeam, row: TeamRow) -> list[str]:
+        """The differences to the digest that runs, as lines; [] where none runs, or it cannot be read."""
+        active = self._read_active(row)
+        if active is None or active.digest == pulled.team.digest:
+            return []
+        folder = self._store.folder_of(active.name, active.digest) / FILES
+        files = {file.path: (folder / file.path).read_bytes() for file in active.files}
+        changes = compare_teams(TeamContent(active, files), await _read_content(pulled))
+        return [line for change in changes for line in change.render()]
 
     def _read_active(self, row: TeamRow) -> Team | None:
         try:
@@ -319,6 +361,11 @@ class TeamCommands:
             raise
         self._store.write_row(self._store.keep_only(started))
         return StartedTeam(team, programs, checks, before=row.active)
+
+
+async def _read_content(pulled: PulledTeam) -> TeamContent:
+    """A team with its checked files, in memory."""
+    return TeamContent(pulled.team, {file.path: file.content for file in await pulled.pull_files()})
 
 
 def _check_version(team: Team, row: TeamRow) -> None:

@@ -34,6 +34,7 @@ def lock_team(folder: Path, environments: Environments, environ: Mapping[str, st
     The code of its agents is loaded, in processes of their own. Raises InvalidSettingError for what cannot
     be locked, such as a missing uv or npm, before anything is resolved.
     """
+    folder = folder.resolve()
     source = read_source(folder)
     _check_tools(source)
     for agent_folder in sorted({a.folder for a in source.definition.agents if not a.is_markdown}):
@@ -109,7 +110,7 @@ def _lock_agent_folder(folder: Path, agent_folder: str, environ: Mapping[str, st
 
 def _compile(path: Path, requirements: Sequence[str], what: str, environ: Mapping[str, str]) -> None:
     """Write the PEP 751 lock of some requirements: every package with a wheel and its hash."""
-    output = path.parent / f".new-{PYLOCK}"
+    output = path.parent / "pylock.new.toml"
     arguments = (
         *("uv", "pip", "compile", "-", "--format", "pylock.toml", "--output-file", str(output)),
         *("--python", sys.executable, "--python-version", _PYTHON, "--only-binary", ":all:", "--quiet"),
