@@ -97,7 +97,7 @@ def test_what_gives_a_team_more_is_wider(old: str, new: str, area: str, text: st
 def test_a_prompt_is_compared_word_by_word_and_new_tools_of_it_are_wider() -> None:
     changes = compare_teams(content(), content(prompt=PROMPT.replace("with care", "at once")))
     (change,) = find(changes, "prompt")
-    assert change.details == ("You edit the text [-with care-]{+at once+}.",)
+    assert change.details == ("-- You edit the text [-with care-]{+at once+}.",)
     assert exit_status(changes) == 1
     more = compare_teams(
         content(), content(prompt=PROMPT.replace("[count_words]", "[count_words, write_file]"))
@@ -178,4 +178,4 @@ def test_no_schema_of_a_stranger_ends_the_comparison(old: Any, new: Any, is_inpu
 
 
 def test_long_texts_are_counted_instead_of_compared() -> None:
-    assert compare_words("a " * 20_000, "b " * 20_000) == ["40,000 → 40,000 words"]
+    assert compare_words("a " * 20_000, "b " * 20_000) == ["20,000 → 20,000 words"]

@@ -24,7 +24,7 @@ _SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
 SAME, DIFFERENT, WIDER = 0, 1, 3
 """The exit statuses of ``retinue diff``."""
 
-_MAX_WORDS = 20_000
+_MAX_WORDS = 8_000
 _MAX_SHOWN = 12
 _WORD = re.compile(r"\w+\s*|[^\w\s]\s*|\s+")
 
