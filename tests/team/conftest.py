@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,12 @@ def write_team(tmp_path: Path) -> WriteTeam:
     """Writes the folder of a team with a lock, without loading its agent."""
 
     def write(
-        version: str = "1.0.0", *, name: str = "words", more: str = "", code: str = "agent = 1\n"
+        version: str = "1.0.0",
+        *,
+        name: str = "words",
+        more: str = "",
+        code: str = "agent = 1\n",
+        imports: Mapping[str, object] | None = None,
     ) -> Path:
         folder = tmp_path / f"{name}-{version}"
         (folder / "agents" / "word").mkdir(parents=True, exist_ok=True)
@@ -40,7 +45,9 @@ def write_team(tmp_path: Path) -> WriteTeam:
         (folder / LOCK_FILE).unlink(missing_ok=True)
         files = {file.path: file.row.sha256 for file in read_source(folder).files}
         agents = {"agents/word/agent.py": {"name": f"{name}-agent"}}
-        lock = TeamLock.model_validate({"schema": 1, "files": files, "agents": agents})
+        lock = TeamLock.model_validate(
+            {"schema": 1, "files": files, "agents": agents, "imports": imports or {}}
+        )
         write_lock(folder, render_lock(lock))
         return folder
 

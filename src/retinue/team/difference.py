@@ -195,9 +195,11 @@ def _compare_skills(old: TeamContent, new: TeamContent) -> Iterator[Change]:
 
 
 def _skills(team: Team) -> dict[str, Any]:
-    return {
+    skills = {
         f"{locked.name}/{skill.id}": skill for locked in team.lock.agents.values() for skill in locked.skills
     }
+    tools = {f"{name}/{tool.id}": tool for name, row in team.lock.imports.items() for tool in row.tools}
+    return {**skills, **tools}
 
 
 def _compare_prompts(old: TeamContent, new: TeamContent) -> Iterator[Change]:

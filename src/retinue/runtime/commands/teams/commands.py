@@ -21,17 +21,26 @@ from retinue.runtime.commands.client import open_client
 from retinue.runtime.commands.hub_start import ensure_hub
 from retinue.runtime.commands.publishing import check_location
 from retinue.runtime.commands.teams.entrance import pass_check, wait_until_ready
+from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
 from retinue.runtime.commands.teams.places import PulledTeam, TeamPlace, parse_team_reference, pull_team
 from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
 from retinue.runtime.joined_mesh import notify_hub
 from retinue.runtime.teams.environments import Environments, sweep
-from retinue.runtime.teams.programs import CONFIG, FILES, SETTINGS, read_installed, render_settings
+from retinue.runtime.teams.programs import (
+    CONFIG,
+    FILES,
+    SETTINGS,
+    import_table,
+    read_installed,
+    render_settings,
+)
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.settings import Settings
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.team.consent import Consent, describe_consent
+from retinue.team.definition import DATA
 from retinue.team.difference import Change, TeamContent, compare_teams, exit_status
 from retinue.team.layout_file import render_layout
 from retinue.team.package import Team, open_team, pack_team, team_repository
@@ -180,6 +189,7 @@ class TeamCommands:
             ):
                 raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
             await self._install(pulled, team, echo)
+            await self._check_imports(team, values)
             started = replace(
                 row,
                 active=team.digest,
@@ -325,7 +335,7 @@ class TeamCommands:
         place = self._store.folder_of(team.name, team.digest) / FILES
         for locked in team.lock.agents.values():
             if locked.lock is not None:
-                environments.make_python((place / locked.lock).read_bytes())
+                environments.make_python((place / locked.lock).read_bytes(), is_agent=True)
         for name, table in team.definition.imports.items():
             lock = team.lock.imports[name].lock
             if table.npm is not None and lock is not None:
@@ -338,7 +348,18 @@ class TeamCommands:
                 manifest = (place / lock).parent / "package.json"
                 environments.make_npm(manifest.read_bytes(), npm_lock)
             elif table.pypi is not None and lock is not None:
-                environments.make_python((place / lock).read_bytes())
+                environments.make_python((place / lock).read_bytes(), is_agent=False)
+
+    async def _check_imports(self, team: Team, values: Mapping[str, str]) -> None:
+        """Start the program of each import once, and compare its tools with the locked ones."""
+        texts = {**values, DATA: str(self._store.data_folder(team.name))}
+        for name, table in team.definition.imports.items():
+            if table.package is not None:
+                made = import_table(self._store, team, name, table, texts)
+                command = (made.command or "", *made.args)
+                folder = self._store.data_folder(team.name)
+                tools = await read_tools(name, command, made.env, os.environ, folder, within_s=table.start_s)
+                check_tools(team.name, name, team.lock.imports[name].tools, tools)
 
     async def _switch(
         self, row: TeamRow, started: TeamRow, team: Team, values: Mapping[str, str], echo: Echo
