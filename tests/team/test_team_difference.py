@@ -30,7 +30,7 @@ KEY = "a key"
 """
 PROMPT = "---\nname: editor\ndescription: Edits.\ntools: [count_words]\n---\nYou edit the text with care.\n"
 WORKFLOW = "name: edit\nsteps:\n  - id: count\n    skill: count_words\n"
-INPUT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+INPUT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 
 
 def content(
