@@ -36,6 +36,7 @@ def write_team(tmp_path: Path) -> WriteTeam:
         more: str = "",
         code: str = "agent = 1\n",
         imports: Mapping[str, object] | None = None,
+        agent: str | None = None,
     ) -> Path:
         folder = tmp_path / f"{name}-{version}"
         (folder / "agents" / "word").mkdir(parents=True, exist_ok=True)
@@ -44,7 +45,7 @@ def write_team(tmp_path: Path) -> WriteTeam:
         (folder / "agents" / "word" / "agent.py").write_text(code)
         (folder / LOCK_FILE).unlink(missing_ok=True)
         files = {file.path: file.row.sha256 for file in read_source(folder).files}
-        agents = {"agents/word/agent.py": {"name": f"{name}-agent"}}
+        agents = {"agents/word/agent.py": {"name": agent or f"{name}-agent"}}
         lock = TeamLock.model_validate(
             {"schema": 1, "files": files, "agents": agents, "imports": imports or {}}
         )

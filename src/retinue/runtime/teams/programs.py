@@ -71,7 +71,7 @@ def team_children(
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONSAFEPATH": "1",
     }
-    environments = Environments(store.root, environ)
+    environments = Environments(store.environments, environ)
     specs = []
     for agent in team.definition.agents:
         lock = team.lock.agents[agent.target].lock
@@ -130,7 +130,7 @@ def import_table(
         return ImportTable.model_validate({**common, "url": table.url, "a2a": table.a2a})
     locked = team.lock.imports[name]
     lock = (files / (locked.lock or "")).read_bytes()
-    command, *first = import_command(Environments(store.root, {}), table, lock)
+    command, *first = import_command(Environments(store.environments, {}), table, lock)
     args = fill_variables({str(index): text for index, text in enumerate(table.args)}, values)
     return ImportTable.model_validate(
         {
