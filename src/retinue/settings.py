@@ -31,6 +31,7 @@ from retinue.settings_tables import (
     A2aTable,
     AccessTable,
     AgentTable,
+    ApprovalsTable,
     ArtifactTable,
     AuditTable,
     AuthTable,
@@ -150,6 +151,7 @@ class Settings(_Sources):
     registry: Mapping[str, RegistryTable] = {}
     access: Mapping[str, AccessTable] = {}
     policy: PolicyTable = PolicyTable()
+    approvals: ApprovalsTable = ApprovalsTable()
     guards: Mapping[str, GuardTable] = {}
 
     @property

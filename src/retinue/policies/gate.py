@@ -6,6 +6,7 @@ process does not decide again: there an approval would be used twice, and the ca
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
@@ -70,7 +71,8 @@ class Gate:
 
     ``open_approvals`` opens the store of approvals, None in a process that keeps none. ``open_counts`` opens
     the counts of calls that all processes share; where it is None, calls are counted in ``counts``.
-    ``ask_client`` asks the client of a call that needs a person, None where clients are not asked.
+    ``ask_client`` asks the client of a call that needs a person, None where clients are not asked. ``hits``
+    counts what each policy has decided, by its id and a verdict such as ``deny``.
     """
 
     engine: Engine
@@ -82,6 +84,7 @@ class Gate:
     zone: tzinfo = UTC
     groups: CallerGroups = field(default_factory=CallerGroups)
     ask_client: AskClient | None = None
+    hits: Counter[tuple[str, str]] = field(default_factory=Counter)
     _lists: ListDecisions | None = None
 
     async def check(
@@ -109,6 +112,7 @@ class Gate:
         if has_passed(call.trace, engine.policies.digest, listing.name, name):
             return PermittedCall()
         decision = self._decide(engine, call, Resource.of(listing, item), action)
+        self._note_hits(decision, is_watched=mode == "watch")
         if mode == "watch":
             admitted.trace = self._note(note_origin(admitted.trace, find_origin(call)), call)
             is_allowed = decision.verdict == "allow"
@@ -124,6 +128,22 @@ class Gate:
         """The trace with the sources of the chain, where policies read them."""
         return with_sources(trace, find_sources(call)) if self.engine.reads_sources else trace
 
+    def _note_hits(self, decision: Decision, *, is_watched: bool) -> None:
+        for policy in decision.policies:
+            verdict = "deny" if decision.verdict == "deny" else policy.effect
+            self.hits[policy.id, "watch" if is_watched else verdict] += 1
+        if decision.would_be is not None:
+            self.hits.update((policy.id, "watch") for policy in decision.would_be.policies)
+
+    def list_policies(self) -> list[dict[str, Any]]:
+        """Each policy with what it has decided in this process, for the owner."""
+        rows = []
+        for policy in self.engine.policies.policies:
+            hits = {verdict: count for (name, verdict), count in self.hits.items() if name == policy.id}
+            row = {**_describe_policy(policy), "hits": hits}
+            rows.append({**row, "approvers": list(policy.approvers)} if policy.approvers else row)
+        return rows
+
     def _oblige(self, decision: Decision, call: Call, listing: Listing, name: str) -> PermittedCall:
         """What the obligations of a permitted call ask for."""
         note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
@@ -136,7 +156,8 @@ class Gate:
         if limits := decision.select("limit"):
             approve = partial(self._count, limits, call, f"{listing.name}/{name}", note, approve)
         masking = tuple(policy for policy in decision.select("redact") if policy.redaction is not None)
-        return PermittedCall(note, approve, partial(_mask, masking) if masking else None)
+        asks = decision.verdict == "approve"
+        return PermittedCall(note, approve, partial(_mask, masking) if masking else None, asks)
 
     async def _count(
         self,
