@@ -92,8 +92,9 @@ def describe_gap(
 
 
 def _describe_kinds(text: str, hits: Sequence[SkillText], knows: Knows) -> Iterator[str]:
-    stems = frozenset().union(*(hit.stems for hit in hits))
-    for kind in list_kinds(text):
+    kinds = list_kinds(text)
+    stems: frozenset[str] = frozenset().union(*(hit.stems for hit in hits if kinds))
+    for kind in kinds:
         endings, _, words = _KINDS[kind]
         takers = {stem(word) for word in words.split()}
         if takers & stems or (endings and _ANY_FILE & stems):

@@ -303,12 +303,14 @@ class SkillSearch:
         self, text: str, query: SearchQuery, scopes: Scopes, ranked: Sequence[RankedSkill], *, is_likely: bool
     ) -> str | None:
         visible = visible_to(scopes)
+        held: set[str] = set()
 
         def knows(stem: str) -> bool:
-            if any(stem in candidate.text.stems for candidate in ranked):
-                return True
-            return stem in self.index.counts([stem]) and bool(
-                self.index.list_candidates([stem], (), visible, limit=1)
+            if not held:
+                held.update(*(candidate.text.stems for candidate in ranked))
+            return stem in held or (
+                stem in self.index.counts([stem])
+                and bool(self.index.list_candidates([stem], (), visible, limit=1))
             )
 
         hits = [candidate.text for candidate in ranked[:GAP_HITS]]
