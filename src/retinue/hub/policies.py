@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -13,14 +15,26 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Call, Principal, new_id
 from retinue.core.errors import InsufficientScopeError, UnknownSkillError
+from retinue.core.record import Listing
+from retinue.hub.agents import RELAYS
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Lookup
 from retinue.mesh.permissions import Access
+from retinue.storage.audit_log import AuditLog
 
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
     from retinue.policies.gate import Gate
+    from retinue.policies.past_calls import PastCall, SkillKey
+    from retinue.policies.policy_set import Default
+    from retinue.policies.replay import KnownSkill
 
 Json = dict[str, Any]
+
+MAX_REPLAYED = 200_000
+"""The newest rows of the audit that a replay reads."""
+
+DAY_S = 86_400.0
+MAX_SINCE_S = 366 * DAY_S
 
 _PAGE = 200
 """Listings that are read whole while others wait."""
@@ -30,12 +44,18 @@ class PolicyBook:
     """The policies of a hub for its callers; ``find_gate`` gives None while there are none."""
 
     def __init__(
-        self, find_gate: Callable[[], Gate | None], lookup: Lookup, directory: Directory, access: Access
+        self,
+        find_gate: Callable[[], Gate | None],
+        lookup: Lookup,
+        directory: Directory,
+        access: Access,
+        audit: AuditLog,
     ) -> None:
         self._find_gate = find_gate
         self._lookup = lookup
         self._directory = directory
         self._access = access
+        self._audit = audit
 
     async def explain(self, call: Call, reader: Principal) -> Json:
         """What the policies decide about a call, and which of them concern its skill.
@@ -53,6 +73,74 @@ class PolicyBook:
         if gate is None:
             return {**facts, "mode": "off", "verdict": "allow", "policies": [], "concerned": []}
         return {**facts, **gate.explain(call, listing, skill)}
+
+    async def replay(
+        self, files: Mapping[str, str], groups: Mapping[str, list[str]], default: Default, since: datetime
+    ) -> Json:
+        """What these policies would have decided about the recorded calls since then.
+
+        Raises InvalidSettingError for policies that are not valid.
+        """
+        from retinue.policies.policy_set import load_policies
+        from retinue.policies.replay import Replay, ReplayReport
+
+        policies = load_policies(files, groups=groups, default=default)
+        keys = await asyncio.to_thread(lambda: {call.key for call in self._iterate_calls(since)})
+        replay, report = Replay(policies, await self._find_skills(keys)), ReplayReport()
+
+        def run() -> None:
+            for call in self._iterate_calls(since):
+                report.add(call, replay.decide(call))
+
+        await asyncio.to_thread(run)
+        return {
+            "since": since.isoformat(timespec="seconds"),
+            "calls": sum(report.counts.values()),
+            "policies": len(policies.policies),
+            "digest": policies.digest,
+            "assumed": replay.assumed,
+            **report.as_json(),
+        }
+
+    def _iterate_calls(self, since: datetime) -> Iterator[PastCall]:
+        """The newest calls that policies decided about, at most `MAX_REPLAYED`; in any thread."""
+        from retinue.policies.past_calls import read_past_call
+        from retinue.policies.replay import is_decided
+
+        inputs = self._audit.read_inputs(since)
+        for row in islice(self._audit.iterate_calls_since(since), MAX_REPLAYED):
+            call = read_past_call(row, inputs.get(row["id"]))
+            if call is not None and is_decided(call, frozenset(RELAYS)):
+                yield call
+
+    async def _find_skills(self, keys: Collection[SkillKey]) -> dict[SkillKey, KnownSkill]:
+        """The skills of these keys that the mesh has now, in the same version."""
+        from retinue.mesh.observing.call_facts import shorten_digest
+        from retinue.policies.entities import Resource
+        from retinue.policies.replay import KnownSkill
+
+        await self._directory.ensure_fresh()
+        listings: dict[str, list[Listing]] = {}
+        for agent in {key.agent for key in keys}:
+            listings[agent] = self._directory.open_all(self._directory.list_named(agent))
+            await asyncio.sleep(0)
+        own = await self._lookup.resolve_skill(RELAYS[0], frozenset({"mesh"}))
+        if (listing := await self._lookup.open(own[0])) is not None:
+            listings[listing.name] = [listing]
+        skills: dict[SkillKey, KnownSkill] = {}
+        for key in keys:
+            offers = [
+                (listing, skill)
+                for listing in listings.get(key.agent, ())
+                if (listing.version or None) == (key.version or None)
+                and (skill := listing.record.find_skill(key.skill)) is not None
+            ]
+            if not offers:
+                continue
+            listing, skill = max(offers, key=lambda offer: shorten_digest(offer[0].digest) == key.listing)
+            is_same = shorten_digest(listing.digest) == key.listing
+            skills[key] = KnownSkill(Resource.of(listing, skill), is_same)
+        return skills
 
     async def check(self, files: Mapping[str, str], groups: Mapping[str, list[str]]) -> Json:
         """What of these policies does not fit the mesh, as findings with policy and problem.
@@ -107,6 +195,19 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
         """Checks policies against the skills of this mesh: unknown names, arguments of other types."""
         _check_owner(ctx.principal)
         return await book.check(files, groups or {})
+
+    @agent.skill(read_only=True, listed=False)
+    async def replay_policies(
+        files: Annotated[dict[str, str], Field(description="Cedar texts by the names of their files")],
+        ctx: Context,
+        groups: dict[str, list[str]] | None = None,
+        default: Literal["allow", "deny"] = "allow",
+        since_s: Annotated[float, Field(description="Seconds back from now", gt=0, le=MAX_SINCE_S)] = DAY_S,
+    ) -> Json:
+        """Tells what these policies would have decided about the recorded calls, as far as the audit tells."""
+        _check_owner(ctx.principal)
+        since = datetime.now(UTC) - timedelta(seconds=since_s)
+        return await book.replay(files, groups or {}, default, since)
 
 
 def _check_owner(principal: Principal) -> None:

@@ -23,6 +23,7 @@ from retinue.mesh.permissions import SkillFilter
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.entities import CALL, LIST, Caller, Resource, entity_value, name_principal
 from retinue.policies.policy_set import Policy
+from retinue.policies.recording import InputRecorder
 
 Mode = Literal["off", "watch", "enforce"]
 
@@ -45,13 +46,15 @@ _REMEDY = "ask the owner of this mesh; retinue policy explain shows which polici
 class Gate:
     """The policies of one process; ``engine`` is replaced as a whole when files have changed.
 
-    ``open_approvals`` opens the store of approvals, None in a process that keeps none.
+    ``open_approvals`` opens the store of approvals, None in a process that keeps none. ``recorder`` keeps what
+    policies read, None where the owner does not want it.
     """
 
     engine: Engine
     mode: Mode = "enforce"
     open_approvals: Callable[[], Awaitable[ApprovalStore]] | None = None
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    recorder: InputRecorder | None = None
 
     async def check(
         self, call: Call, listing: Listing, skill: Skill, admitted: AdmittedCall
@@ -63,6 +66,8 @@ class Gate:
         if has_passed(call.trace, engine.policies.digest, listing.name, skill.id):
             return PermittedCall()
         resource = Resource.of(listing, skill)
+        if self.recorder is not None:
+            self.recorder.record(engine, call, resource)
         decision = self._decide(engine, call, resource)
         if mode == "watch":
             admitted.trace = note_origin(admitted.trace, find_origin(call))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +23,10 @@ _ROWS = """
 """
 _LAST = f"SELECT id, row FROM ({_ROWS} ORDER BY id DESC LIMIT :limit) ORDER BY id"  # noqa: S608
 _ALL = "SELECT row FROM audit WHERE id > ? ORDER BY id"
+_PAGE_BEFORE = """
+    SELECT id, CAST(row AS TEXT) AS row FROM audit WHERE id < ? ORDER BY id DESC LIMIT 2000
+"""
+_INPUTS = "SELECT row FROM policy_inputs WHERE at >= ? ORDER BY id"
 _TRACES = """
     SELECT DISTINCT CAST(row AS TEXT) ->> 'trace_id' AS trace FROM audit
     WHERE trace IN (SELECT value FROM json_each(:traces))
@@ -70,6 +75,31 @@ class AuditLog:
         with self._reading() as connection:
             rows = connection.execute(_ALL, (self.find_end() - last,)).fetchall() if connection else []
         return [orjson.loads(row) for (row,) in rows]
+
+    def iterate_calls_since(self, since: datetime) -> Iterator[Mapping[str, Any]]:
+        """The calls that have ended since then, newest first."""
+        oldest, before = since.astimezone(UTC).isoformat(), 2**63 - 1
+        with self._reading() as connection:
+            while connection:
+                page = connection.execute(_PAGE_BEFORE, (before,)).fetchall()
+                for before, text in page:  # noqa: B007 - the last one is where the next page begins
+                    row = orjson.loads(text)
+                    # rows of all releases have the time in UTC, in one format
+                    if str(row.get("timestamp", oldest)) < oldest:
+                        return
+                    if row.get("type") == "CALL:ENDED":
+                        yield row
+                if not page:
+                    return
+
+    def read_inputs(self, since: datetime) -> dict[str, Mapping[str, Any]]:
+        """What policies have read of the arguments of calls since then, by the id of the call."""
+        with self._reading() as connection:
+            try:
+                rows = connection.execute(_INPUTS, (since.timestamp(),)).fetchall() if connection else []
+            except sqlite3.OperationalError:
+                return {}  # the database of an older release, which no hub has opened since
+        return {row["call"]: row for row in map(orjson.loads, (text for (text,) in rows))}
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from retinue.cli.managing.policy_history import replay
 from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import clean, note, print_json, print_table
 from retinue.cli.session import ask_hub, open_session
@@ -121,6 +122,9 @@ def explain(skill: str, arguments: str, caller: str | None, hub: str | None, as_
         print_table(("POLICY", "EFFECT", "HERE", "READS", "REASON", "FILE"), rows)
     else:
         note("no policy concerns this skill")
+
+
+policy.add_command(replay)
 
 
 def _load() -> tuple[PolicyFiles, PolicySet]:

@@ -21,6 +21,7 @@ from retinue.core.log_lines import find_json_lines
 from retinue.core.quick_dataclass import quick_dataclass
 from retinue.core.record import HUB_NAME
 from retinue.core.text import MIN_TOKEN_LENGTH, hide_tokens
+from retinue.mesh.observing import call_facts
 from retinue.mesh.observing.reasons import write_reason
 
 _log = structlog.get_logger("retinue.events")
@@ -87,6 +88,8 @@ class CallEndedEvent:
     """Whether it ran no skill; ``call.skill`` is then a method, which may be the caller's text."""
     policy: Mapping[str, Any] | None = None
     """What the policies said of it; None for nothing worth a row."""
+    listing: str | None = None
+    """The digest of the listing that was called."""
     type: Literal["CALL:ENDED"] = "CALL:ENDED"
 
     def as_json(self) -> dict[str, Any]:
@@ -253,6 +256,8 @@ def record_calls(append: Callable[[Mapping[str, Any]], None]) -> Observer:
     def observe(event: Event) -> None:
         row = event.as_json()
         row.pop("arguments", None)
+        if isinstance(event, CallEndedEvent) and not event.is_message and row["agent"] is not None:
+            row[call_facts.KEY] = call_facts.render_facts(event)
         for key in _TEXT_OF_CALLERS:
             text = row.get(key)
             if text is not None and len(text) >= MIN_TOKEN_LENGTH:

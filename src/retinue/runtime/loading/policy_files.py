@@ -145,6 +145,32 @@ class PolicyFiles:
         return sorted(path for folder in folders for path in (folder / "tests").glob("*.yaml"))
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Policies that are not in force: their texts by the names of their files, and the groups beside them."""
+
+    files: Mapping[str, str]
+    groups: Mapping[str, Sequence[str]]
+
+
+def read_draft(paths: Sequence[Path], current: Draft) -> Draft:
+    """The policies in these files and folders; their groups are those beside them, else the current ones.
+
+    Raises InvalidSettingError.
+    """
+    check_library(paths)
+    files: dict[str, str] = {}
+    groups = dict(current.groups)
+    for path in paths:
+        names = sorted(path.glob("*.cedar")) if path.is_dir() else [path]
+        if not names:
+            raise InvalidSettingError(str(path), "no file *.cedar in it", remedy="name a file, or its folder")
+        files |= {name.as_posix(): _read(name) for name in names}
+        if (own := (path if path.is_dir() else path.parent) / GROUPS).exists():
+            groups |= _read_groups(own)
+    return Draft(files, groups)
+
+
 def check_policies(table: PolicyTable, state_folder: Path) -> list[Check]:
     """The row of ``retinue doctor``: whether the policies are valid; none where there are no files."""
     files = PolicyFiles.of(state_folder, table)

@@ -32,6 +32,7 @@ LOOK_S = 1.0
 
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
     from retinue.policies.gate import Gate
+    from retinue.policies.recording import InputRecorder
     from retinue.runtime.lazy_runs import LazyRuns
 
 _log = structlog.get_logger("retinue.policies")
@@ -68,8 +69,18 @@ class LoadedPolicies:
 
         runs = self._process.find(_lazy_runs()) if self._process.kind in KEEP_APPROVALS else None
         opening = None if runs is None else runs.open_approvals
-        self._gate = Gate(Engine(policies), self._table.mode, opening)
+        self._gate = Gate(Engine(policies), self._table.mode, opening, recorder=self._make_recorder())
         self._give(self._gate.check)
+
+    def _make_recorder(self) -> InputRecorder | None:
+        """What keeps the arguments that policies read; a process without an audit keeps none."""
+        if self._table.record != "inputs":
+            return None
+        from retinue.policies.recording import InputRecorder
+        from retinue.storage.audit_store import SqliteAudit
+
+        audit = self._process.find(SqliteAudit)
+        return None if audit is None else InputRecorder(audit.append_inputs)
 
     @property
     def gate(self) -> Gate | None:
@@ -167,8 +178,10 @@ class PoliciesPart(Part):
 def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
     """Add the skills about policies to the agent of a process that has a directory, which is a hub's."""
     from retinue.hub.policies import PolicyBook, add_policy_skills
+    from retinue.storage.audit_log import AuditLog
 
     if agent.name == HUB_NAME:
         dispatcher, directory = process.dispatcher, process.get(Directory)
-        book = PolicyBook(lambda: loaded.gate, dispatcher.lookup, directory, dispatcher.access)
+        audit = AuditLog(process.state.database)
+        book = PolicyBook(lambda: loaded.gate, dispatcher.lookup, directory, dispatcher.access, audit)
         add_policy_skills(agent, book)

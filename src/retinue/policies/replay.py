@@ -1,0 +1,249 @@
+"""Replays past calls against another set of policies: what it would deny or ask, and what nobody can tell.
+
+A set may read what the audit does not have, such as an argument that no policy read before. A call is then
+decided only if what is unknown cannot matter: a policy that is certain denies it, or the uncertain ones do
+not apply to it whatever the unknown facts were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC
+from typing import Any, Literal, NamedTuple
+
+from retinue.core.call import Principal
+from retinue.core.record import HUB_NAME, Skill
+from retinue.policies.decision import CallFacts, Engine
+from retinue.policies.entities import CALL, Caller, Resource, entity_value, name_principal
+from retinue.policies.gate import MAX_ORIGIN, OWNERS_SKILLS
+from retinue.policies.past_calls import Past, PastCall, SkillKey
+from retinue.policies.policy_set import Policy, PolicySet
+from retinue.policies.uncertain import Fact, find_unknown, weaken
+
+Verdict = Literal["allow", "deny", "approve", "cannot_tell"]
+Change = Literal["same", "denied", "asked", "allowed", "cannot_tell"]
+
+MAX_ROWS = 200
+"""Rows of a report; further ones are counted."""
+
+_KEPT = 5_000
+
+
+class KnownSkill(NamedTuple):
+    """A skill of the mesh as it is now; ``is_same`` = its agent's listing is the one that was called."""
+
+    resource: Resource
+    is_same: bool
+
+
+class Replayed(NamedTuple):
+    """What a set decides about a past call; ``reason`` says why it cannot tell, or why it denies."""
+
+    verdict: Verdict
+    policies: tuple[str, ...] = ()
+    reason: str = ""
+
+
+_ORDER: tuple[Verdict, ...] = ("deny", "cannot_tell", "approve", "allow")
+
+
+@dataclass(slots=True, eq=False)
+class Replay:
+    """Decides about past calls by one set; policies with ``@mode("watch")`` count as the others do.
+
+    ``skills`` are those of the mesh now. A skill that is in no listing has unknown tags and hints.
+    """
+
+    policies: PolicySet
+    skills: Mapping[SkillKey, KnownSkill]
+    assumed: int = 0
+    """Calls that were decided by the hints and tags that their skill has now, in another card."""
+    _engines: dict[tuple[str, ...], Engine] = field(default_factory=dict)
+    _weakened: dict[tuple[str, str, str], Engine] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        enforced = [replace(policy, is_watched=False) for policy in self.policies.policies]
+        self.policies = replace(self.policies, policies=tuple(enforced))
+
+    def decide(self, call: PastCall) -> Replayed:
+        """What the set would have decided; the caller and the agent that it calls through must be permitted."""
+        known = self.skills.get(call.key)
+        resource = known.resource if known is not None else _guess(call.key)
+        self.assumed += known is not None and not known.is_same
+        callers = [call.caller, *([call.through] if call.through else [])]
+        decisions = [self._decide(call, caller, resource, is_known=known is not None) for caller in callers]
+        return min(decisions, key=lambda decision: _ORDER.index(decision.verdict))
+
+    def _decide(self, call: PastCall, caller_id: str, resource: Resource, *, is_known: bool) -> Replayed:
+        unknown = call.find_unknown()
+
+        def explain(fact: Fact) -> str:
+            if fact.name == "args":
+                return call.hides_argument(fact.path, is_value=fact.is_value)
+            if fact.name == "skill":
+                return "" if is_known else "unknown, because no listing has this version of the skill now"
+            return "not in rows of this age" if fact.name in unknown else ""
+
+        caller = Caller.of(Principal(caller_id, "token", frozenset(call.scopes or ())))
+        certain: list[Policy] = []
+        uncertain: list[tuple[Policy, str]] = []
+        for policy in self._select(resource, is_known=is_known):
+            problem = find_unknown(policy, explain)
+            if not problem:
+                certain.append(policy)
+            elif self._may_apply(policy, explain, call, caller, resource):
+                uncertain.append((policy, problem))
+        decision = self._engine(certain).decide(self._read_facts(call, caller, resource, certain))
+        ids = tuple(policy.id for policy in decision.policies)
+        if decision.verdict == "deny" and (ids or decision.problem):
+            return Replayed("deny", ids, decision.problem)
+        # those that could change the decision; what is certain already is not changed by others of its kind
+        open_effects: tuple[str, ...] = ("permit",)
+        if decision.verdict != "deny":
+            open_effects = ("deny",) if decision.verdict == "approve" else ("deny", "approve")
+        open_policies = [(policy, problem) for policy, problem in uncertain if policy.effect in open_effects]
+        if open_policies:
+            first, problem = open_policies[0]
+            names = tuple(policy.id for policy, _ in open_policies)
+            return Replayed("cannot_tell", names, f"{first.id}: {problem}")
+        return Replayed(decision.verdict, ids, "no policy permits it" if decision.verdict == "deny" else "")
+
+    def _select(self, resource: Resource, *, is_known: bool) -> list[Policy]:
+        if is_known:
+            return self._engine(self.policies.policies).select(resource, CALL)
+        containers = resource.list_containers(self.policies.groups)
+        return [
+            policy
+            for policy in self.policies.policies
+            if policy.concerns_action(CALL.id)
+            and (policy.concerns(resource.id, containers) or _may_contain(policy))
+        ]
+
+    def _may_apply(
+        self,
+        policy: Policy,
+        explain: Callable[[Fact], str],
+        call: PastCall,
+        caller: Caller,
+        resource: Resource,
+    ) -> bool:
+        """Whether a policy that reads unknown facts applies to the call for some of their values."""
+        weakened = weaken(policy, explain)
+        key = (policy.id, str(weakened.body["conditions"]), str(weakened.body["resource"]))
+        engine = self._weakened.get(key)
+        if engine is None:
+            if len(self._weakened) >= _KEPT:
+                self._weakened.clear()
+            engine = self._weakened[key] = Engine(
+                replace(self.policies, policies=(weakened,), default="allow")
+            )
+        return engine.decide(self._read_facts(call, caller, resource, [weakened])).verdict != "allow"
+
+    def _engine(self, policies: Sequence[Policy]) -> Engine:
+        key = tuple(policy.id for policy in policies)
+        engine = self._engines.get(key)
+        if engine is None:
+            if len(self._engines) >= _KEPT:
+                self._engines.clear()
+            engine = self._engines[key] = Engine(replace(self.policies, policies=tuple(policies)))
+        return engine
+
+    def _read_facts(
+        self, call: PastCall, caller: Caller, resource: Resource, policies: Iterable[Policy]
+    ) -> CallFacts:
+        names = {name for policy in policies for name in policy.reads.facts}
+        now = call.began_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        facts: dict[str, Any] = {
+            "endpoint": call.endpoint,
+            "now": {"__extn": {"fn": "datetime", "arg": now}},
+            "depth": call.depth,
+            "chain": [entity_value(name_principal(name)) for name in call.chain or ()],
+            "trusted": bool(call.trusted),
+            "run": bool(call.run),
+        }
+        context = {name: facts[name] for name in names if name in facts}
+        origin = (call.origin or "")[:MAX_ORIGIN] if "origin" in names else None
+        return CallFacts(caller, resource, CALL, call.render_arguments(), context, origin)
+
+
+def is_decided(call: PastCall, relays: frozenset[str]) -> bool:
+    """Whether policies decide about such a call: not about relays of the hub, nor the owner's answers."""
+    return not (call.key.agent == HUB_NAME and call.key.skill in relays | OWNERS_SKILLS)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Calls of one caller and skill that are decided alike."""
+
+    count: int = 0
+    example: str = ""
+    last_at: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class ReplayReport:
+    """Counts what a replay decides, and groups the calls that it decides otherwise."""
+
+    counts: dict[Change, int] = field(
+        default_factory=lambda: {"same": 0, "denied": 0, "asked": 0, "allowed": 0, "cannot_tell": 0}
+    )
+    reasons: dict[str, int] = field(default_factory=dict)
+    _groups: dict[tuple[Any, ...], _Group] = field(default_factory=dict)
+
+    def add(self, call: PastCall, replayed: Replayed) -> None:
+        change = _compare(call.past, replayed.verdict)
+        self.counts[change] += 1
+        if change == "cannot_tell":
+            self.reasons[replayed.reason] = self.reasons.get(replayed.reason, 0) + 1
+        if change == "same":
+            return
+        skill = f"{call.key.agent}/{call.key.skill}"
+        key = (change, call.caller, skill, call.past, replayed.policies, replayed.reason)
+        group = self._groups.setdefault(key, _Group())
+        group.count += 1
+        at = call.began_at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        if at >= group.last_at:
+            group.last_at, group.example = at, call.id
+
+    def as_json(self) -> dict[str, Any]:
+        """Counts, why some calls cannot be told, and the groups, those with most calls first."""
+        order: tuple[Change, ...] = ("denied", "asked", "cannot_tell", "allowed")
+        ordered = sorted(self._groups.items(), key=lambda item: (order.index(item[0][0]), -item[1].count))
+        keys = ("change", "caller", "skill", "before", "policies", "reason")
+        rows = [
+            {
+                **dict(zip(keys, key, strict=True)),
+                "policies": list(key[4]),
+                "calls": group.count,
+                "last_at": group.last_at,
+                "example": group.example,
+            }
+            for key, group in ordered[:MAX_ROWS]
+        ]
+        return {
+            "counts": dict(self.counts),
+            "reasons": dict(sorted(self.reasons.items(), key=lambda item: -item[1])[:MAX_ROWS]),
+            "rows": rows,
+            "further_rows": max(0, len(ordered) - MAX_ROWS),
+        }
+
+
+def _compare(past: Past, verdict: Verdict) -> Change:
+    if verdict == "cannot_tell":
+        return "cannot_tell"
+    if past == verdict:
+        return "same"
+    changes: Mapping[Verdict, Change] = {"deny": "denied", "approve": "asked", "allow": "allowed"}
+    return changes[verdict]
+
+
+def _guess(key: SkillKey) -> Resource:
+    """The resource of a skill of which only the names are known."""
+    return Resource.make(key.agent, key.version, "", "", Skill(key.skill))
+
+
+def _may_contain(policy: Policy) -> bool:
+    resource = policy.body["resource"]
+    entity = resource.get("entity") or resource.get("in", {}).get("entity")
+    return entity is not None and entity["type"].rpartition("::")[2] in ("Tag", "Source")
