@@ -126,7 +126,7 @@ ELSEWHERE = {
 READS = frozenset(
     {"doctor", "dashboard", "status", "stop", "top", "logs", "agents", "show", "find", "call", "ask", "chat"}
     | {"capabilities", "workflows", "runs", "token list", "keys", "imports", "completion", "cache clear"}
-    | {"policy check", "policy test", "policy explain"}
+    | {"policy check", "policy test", "policy explain", "policy replay", "policy suggest"}
     | {"approvals", "approvals show", "approvals approve", "approvals deny"}
     | {"imports logout", "context list", "docs", "workflows check"}
     | {"artifacts", "artifacts show", "artifacts delete", "artifacts gc"}

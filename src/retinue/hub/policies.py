@@ -102,7 +102,24 @@ class PolicyBook:
             **report.as_json(),
         }
 
-    def _iterate_calls(self, since: datetime) -> Iterator[PastCall]:
+    async def suggest(self, groups: Mapping[str, list[str]], since: datetime) -> Json:
+        """The narrowest set that permits the calls since then, as Cedar. Raises InvalidSettingError."""
+        from retinue.policies.suggesting import Usage
+
+        def iterate() -> Iterator[PastCall]:
+            return self._iterate_calls(since, with_relays=True)
+
+        keys = await asyncio.to_thread(lambda: {call.key for call in iterate()})
+        usage = Usage(await self._find_skills(keys))
+
+        def run() -> str:
+            for call in iterate():
+                usage.add(call)
+            return usage.render(groups, since)
+
+        return {"cedar": await asyncio.to_thread(run), "gone": usage.gone}
+
+    def _iterate_calls(self, since: datetime, *, with_relays: bool = False) -> Iterator[PastCall]:
         """The newest calls that policies decided about, at most `MAX_REPLAYED`; in any thread."""
         from retinue.policies.past_calls import read_past_call
         from retinue.policies.replay import is_decided
@@ -110,7 +127,7 @@ class PolicyBook:
         inputs = self._audit.read_inputs(since)
         for row in islice(self._audit.iterate_calls_since(since), MAX_REPLAYED):
             call = read_past_call(row, inputs.get(row["id"]))
-            if call is not None and is_decided(call, frozenset(RELAYS)):
+            if call is not None and (with_relays or is_decided(call, frozenset(RELAYS))):
                 yield call
 
     async def _find_skills(self, keys: Collection[SkillKey]) -> dict[SkillKey, KnownSkill]:
@@ -142,7 +159,9 @@ class PolicyBook:
             skills[key] = KnownSkill(Resource.of(listing, skill), is_same)
         return skills
 
-    async def check(self, files: Mapping[str, str], groups: Mapping[str, list[str]]) -> Json:
+    async def check(
+        self, files: Mapping[str, str], groups: Mapping[str, list[str]], default: Default
+    ) -> Json:
         """What of these policies does not fit the mesh, as findings with policy and problem.
 
         Raises InvalidSettingError for policies that are not valid.
@@ -150,7 +169,7 @@ class PolicyBook:
         from retinue.policies.fitting import MeshFit
         from retinue.policies.policy_set import load_policies
 
-        policies = load_policies(files, groups=groups)
+        policies = load_policies(files, groups=groups, default=default)
         fit = MeshFit(policies)
         own = await self._lookup.resolve_skill("call_skill", frozenset({"mesh"}))
         if (listing := await self._lookup.open(own[0])) is not None:
@@ -191,10 +210,11 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
         files: Annotated[dict[str, str], Field(description="Cedar texts by the names of their files")],
         ctx: Context,
         groups: dict[str, list[str]] | None = None,
+        default: Literal["allow", "deny"] = "allow",
     ) -> Json:
         """Checks policies against the skills of this mesh: unknown names, arguments of other types."""
         _check_owner(ctx.principal)
-        return await book.check(files, groups or {})
+        return await book.check(files, groups or {}, default)
 
     @agent.skill(read_only=True, listed=False)
     async def replay_policies(
@@ -204,10 +224,20 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
         default: Literal["allow", "deny"] = "allow",
         since_s: Annotated[float, Field(description="Seconds back from now", gt=0, le=MAX_SINCE_S)] = DAY_S,
     ) -> Json:
-        """Tells what these policies would have decided about the recorded calls, as far as the audit tells."""
+        """Tells what these policies would have decided about recorded calls, as far as the audit tells."""
         _check_owner(ctx.principal)
         since = datetime.now(UTC) - timedelta(seconds=since_s)
         return await book.replay(files, groups or {}, default, since)
+
+    @agent.skill(read_only=True, listed=False)
+    async def suggest_policies(
+        ctx: Context,
+        groups: dict[str, list[str]] | None = None,
+        since_s: Annotated[float, Field(description="Seconds back from now", gt=0, le=MAX_SINCE_S)] = DAY_S,
+    ) -> Json:
+        """Writes the narrowest policies that permit what was called, for ``policy.default = "deny"``."""
+        _check_owner(ctx.principal)
+        return await book.suggest(groups or {}, datetime.now(UTC) - timedelta(seconds=since_s))
 
 
 def _check_owner(principal: Principal) -> None:

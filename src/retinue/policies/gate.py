@@ -46,8 +46,8 @@ _REMEDY = "ask the owner of this mesh; retinue policy explain shows which polici
 class Gate:
     """The policies of one process; ``engine`` is replaced as a whole when files have changed.
 
-    ``open_approvals`` opens the store of approvals, None in a process that keeps none. ``recorder`` keeps what
-    policies read, None where the owner does not want it.
+    ``open_approvals`` opens the store of approvals, None in a process that keeps none. ``recorder`` keeps
+    what policies read, None where the owner does not want it.
     """
 
     engine: Engine

@@ -1,4 +1,4 @@
-"""Records the arguments that policies read of a call, without secrets, so that other policies can be replayed.
+"""Records the arguments that policies read of a call, without secrets, for replays of other policies.
 
 The row of one call has the paths whose values are known. A value that is masked or too long is not kept, and
 a replay that needs it cannot tell.

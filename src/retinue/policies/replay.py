@@ -67,7 +67,7 @@ class Replay:
         self.policies = replace(self.policies, policies=tuple(enforced))
 
     def decide(self, call: PastCall) -> Replayed:
-        """What the set would have decided; the caller and the agent that it calls through must be permitted."""
+        """What the set would have decided; both the caller and the agent that it calls through count."""
         known = self.skills.get(call.key)
         resource = known.resource if known is not None else _guess(call.key)
         self.assumed += known is not None and not known.is_same

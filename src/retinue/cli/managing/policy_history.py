@@ -14,6 +14,7 @@ from retinue.cli.session import ask_hub, open_session
 from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
+    from retinue.policies.policy_set import Default
     from retinue.runtime.loading.policy_files import Draft
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -43,7 +44,7 @@ paths_argument = click.argument(
 def replay(
     paths: tuple[Path, ...],
     since: str,
-    default: str | None,
+    default: Default | None,
     with_current: bool,
     strict: bool,
     hub: str | None,
@@ -51,10 +52,10 @@ def replay(
 ) -> None:
     """Show what the policies NEW would have decided about the calls of the audit.
 
-    NEW are files *.cedar or folders. Nothing is changed. Exits with 1 if a call would be denied or asked about
-    that was not, and with 2 for files that are not valid. The audit has no arguments: policies that read some
-    are told from the time on when policy.record = "inputs" and a policy in force, or one with @mode("watch"),
-    has read them.
+    NEW are files *.cedar or folders. Nothing is changed. Exits with 1 if a call would be denied or asked
+    about that was not, and with 2 for files that are not valid. The audit has no arguments: a policy that
+    reads some is told for calls of which policy.record = "inputs" has kept them, because a policy in force,
+    or one with @mode("watch"), has read them.
     """
     draft, in_force = read_drafts(paths, with_current=with_current)
     request = {
@@ -71,6 +72,35 @@ def replay(
         _show(reply)
     if counts["denied"] or counts["asked"] or (strict and counts["cannot_tell"]):
         raise click.exceptions.Exit(1)
+
+
+@click.command()
+@click.option("--from-audit", is_flag=True, help="From the calls of the audit, which is the default.")
+@since_option
+@hub_option
+@json_option
+def suggest(from_audit: bool, since: str, hub: str | None, as_json: bool) -> None:
+    """Write the narrowest policies that permit what was called.
+
+    The policies are printed as a file of Cedar, with a permit for each skill and its callers. They are for
+    policy.default = "deny". Check them before: retinue policy replay --default deny FILE.
+    """
+    session = open_session()
+    from retinue.runtime.loading.policy_files import PolicyFiles
+
+    table = session.settings.policy
+    groups = PolicyFiles.of(session.state.root, table).load_all(table).groups
+    request = {
+        "groups": {name: list(globs) for name, globs in groups.items()},
+        "since_s": read_duration(since, "--since"),
+    }
+    reply = ask_hub("suggest_policies", request, hub, as_owner=True)
+    if as_json:
+        print_json(reply)
+        return
+    click.echo(reply["cedar"], nl=False)
+    if reply["gone"]:
+        note(f"{len(reply['gone'])} skills that were used are in no card now; the file names them")
 
 
 def _show(reply: dict[str, Any]) -> None:
@@ -92,14 +122,13 @@ def _show(reply: dict[str, Any]) -> None:
         note(f"and {reply['further_rows']} further rows")
     counts = reply["counts"]
     summary = ", ".join(f"{counts[key]} {title}" for key, title in _TITLES.items() if counts[key])
-    note(
-        f"{reply['calls']} calls since {reply['since']}: {counts['same']} as before, {summary or 'none changed'}"
-    )
+    since = f"{reply['calls']} calls since {reply['since']}"
+    note(f"{since}: {counts['same']} as before, {summary or 'none changed'}")
     if reply["assumed"]:
         note(f"{reply['assumed']} calls are told by the hints and tags that the card of their agent has now")
 
 
-def read_drafts(paths: tuple[Path, ...], *, with_current: bool = False) -> tuple[Draft, str]:
+def read_drafts(paths: tuple[Path, ...], *, with_current: bool = False) -> tuple[Draft, Default]:
     """The policies in these files, with those in force if asked, and ``policy.default``."""
     from retinue.runtime.loading.policy_files import Draft, PolicyFiles, read_draft
 
