@@ -42,6 +42,12 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("9-after-the-web", "deny", {"chain": ["webreader"], "skill": RUNS}, {"chain": ["other"], "skill": RUNS}),
     ("10-canary", "deny", {"call": "canary/x"}, {"call": "canary/x", "caller": "token:tester"}),
+    (
+        "10-canary",
+        "deny",
+        {"call": "canary/notes://x", "action": "read"},
+        {"call": "notes/notes://x", "action": "read"},
+    ),
 ]
 
 
@@ -49,7 +55,11 @@ def test_each_policy_of_the_guide_has_a_case() -> None:
     assert {case[0] for case in CASES} == {policy.id for policy in SET.policies}
 
 
-@pytest.mark.parametrize(("policy", "verdict", "hit", "passes"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("policy", "verdict", "hit", "passes"),
+    CASES,
+    ids=[f"{case[0]}-{number}" for number, case in enumerate(CASES)],
+)
 def test_each_policy_of_the_guide_decides_what_it_says(
     policy: str, verdict: str, hit: dict[str, Any], passes: dict[str, Any]
 ) -> None:

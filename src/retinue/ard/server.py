@@ -6,6 +6,7 @@ Both show a caller the same items as other endpoints: agents of its view, skills
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import orjson
 from starlette.requests import Request
@@ -34,9 +35,10 @@ from retinue.ard.codec.search import (
 from retinue.ard.federation import FederatedResults, Upstreams, scale
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidParametersError, RetinueError
+from retinue.core.record import Listing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.permissions import Access, AgentView, is_seen, narrow_record
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.web.error_table import rest_fault
 from retinue.web.security import identity_of
@@ -103,11 +105,16 @@ class DiscoveryEndpoint:
         async for page in self._directory.iterate_pages():
             seen = [one for one in page if one.enabled and is_seen(view, one.name)]
             for listing in self._directory.open_all(seen[: MAX_CATALOG - count]):
-                entries += render_entries(listing, self._publisher, caller.scopes)
+                entries += self._render(listing, caller, view)
                 count += 1
             if count >= MAX_CATALOG:
                 break
         return entries
+
+    def _render(self, listing: Listing, caller: Principal, view: AgentView | None) -> list[CatalogEntry]:
+        record = narrow_record(view, listing, listing.record)
+        shown = listing if record is listing.record else replace(listing, record=record)
+        return render_entries(shown, self._publisher, caller.scopes)
 
     async def search(
         self, search: Search, caller: Principal, visited: Sequence[str] = ()
@@ -138,7 +145,7 @@ class DiscoveryEndpoint:
                 agents.append(hit.entry)
         results = []
         for listing in self._directory.open_all(agents):
-            for entry in render_entries(listing, self._publisher, caller.scopes):
+            for entry in self._render(listing, caller, view):
                 # one entry for an agent, unless the filter says in which form
                 if ("type" in search.filter or entry["type"] == A2A_TYPE) and matches(entry, search.filter):
                     more = {"score": scores[listing.id], "source": f"{self._publisher.url}/"}

@@ -26,15 +26,20 @@ from retinue.core.errors import (
 from retinue.core.record import (
     LOCAL_SOURCE,
     QUERY_CAPABILITIES,
+    AgentRecord,
     Candidate,
     Listing,
     ListingKey,
+    Prompt,
+    Resource,
     Skill,
     is_visible,
 )
+from retinue.core.uri_template import fits_template, is_template
 from retinue.mesh.artifacts import ArtifactStore
 from retinue.mesh.asking.query import QUERY_SKILL
 from retinue.mesh.channel import ASKABLE, Channel, NullChannel
+from retinue.mesh.checked_reads import item_of, read_checked
 from retinue.mesh.directory.routing import select_candidates
 from retinue.mesh.dispatch import Calls, Dispatcher, Invoker, Lookup, TimeoutSettings
 from retinue.mesh.guard.trace_guard import AdmittedCall
@@ -348,15 +353,28 @@ class LocalReads:
     """Reads resources and prompts of one agent; their ``ctx.call`` goes through ``mesh``."""
 
     def __init__(
-        self, agent: Offering, mesh: Calls, timeouts: TimeoutSettings, servers: Servers | None = None
+        self, agent: Offering, mesh: Calls, dispatcher: Dispatcher, servers: Servers | None = None
     ) -> None:
         self._agent = agent
         self._servers = servers
         self._mesh = mesh
-        self._timeouts = timeouts
+        self._dispatcher = dispatcher
 
     async def read(self, request: ReadRequest, call: Call, admitted: AdmittedCall, channel: Channel) -> Read:
-        limit_s = self._timeouts.agent_call_s
+        async def read(request: ReadRequest, call: Call, channel: Channel) -> Read:
+            return await self._read(request, call, admitted, channel)
+
+        checks = self._dispatcher
+        if checks.check_read is None and checks.guards is None:
+            return await read(request, call, channel)
+        record = self._agent.record(with_facts=True)
+        if not _shows(record, item_of(request), request.principal.scopes):
+            return await read(request, call, channel)  # it fails, or another source has the item
+        listing = Listing(record, LOCAL_SOURCE, self._agent.name)
+        return await read_checked(checks, listing, request, call, admitted, channel, read)
+
+    async def _read(self, request: ReadRequest, call: Call, admitted: AdmittedCall, channel: Channel) -> Read:
+        limit_s = self._dispatcher.timeouts.agent_call_s
         context = Context(call, self._agent.name, limit_s, admitted, channel, self._mesh, self._servers)
         try:
             return await self._agent.read(request, context)
@@ -371,6 +389,19 @@ class LocalReads:
         """Nothing to do: `Agent.resource_changed` tells of every change."""
 
 
+def _shows(record: AgentRecord, item: Resource | Prompt, scopes: frozenset[str]) -> bool:
+    """Whether a caller with these scopes may read the item of an agent."""
+    if isinstance(item, Prompt):
+        return any(
+            prompt.name == item.name and is_visible(prompt.visibility, scopes) for prompt in record.prompts
+        )
+    return any(
+        (resource.uri == item.uri or (is_template(resource.uri) and fits_template(resource.uri, item.uri)))
+        and is_visible(resource.visibility, scopes)
+        for resource in record.resources
+    )
+
+
 def local_reader(
     agent: Offering, dispatcher: Dispatcher, mesh: Calls | None = None, servers: Servers | None = None
 ) -> Reader:
@@ -378,7 +409,7 @@ def local_reader(
     own_first = OwnSkillsFirst(LocalLookup({agent.name: agent}), dispatcher, mesh or NoMesh())
     return Reader(
         agent=agent.name,
-        source=LocalReads(agent, own_first, dispatcher.timeouts, servers),
+        source=LocalReads(agent, own_first, dispatcher, servers),
         admission=dispatcher.admission,
         access=dispatcher.access,
         timeout_s=dispatcher.timeouts.endpoint_s,

@@ -155,6 +155,10 @@ class Prompt:
     description: str = ""
 
 
+Item = Skill | Resource | Prompt
+"""What an agent offers: something to call, to read, or to insert."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentRecord:
     """An agent and its skills; rendered as pallet card, profile and MCP tools.

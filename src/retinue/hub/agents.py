@@ -13,7 +13,7 @@ from retinue.cards.rows import render_version, status_of
 from retinue.core.call import Answer, Call, Outcome
 from retinue.core.errors import InvalidParametersError, NotAllowedError, Problem
 from retinue.core.record import Listing, Stats
-from retinue.hub.resources import render_agent
+from retinue.hub.resources import keep_listed, open_listed, render_agent
 from retinue.hub.search import list_missing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import AskedSkill
@@ -116,7 +116,7 @@ def add_agent_skills(
         """Shows one agent: its card, its status and its statistics, and the versions of its name."""
         await directory.ensure_fresh()
         view = access.view_of(ctx.principal)
-        listing = await directory.open_named(name, view=view)
+        listing = await open_listed(directory, name, view, ctx.principal.scopes)
         versions = map(render_version, directory.list_named(listing.name, view=view))
         return render_agent(listing, ctx.principal.scopes, stats_of) | {"versions": list(versions)}
 
@@ -126,8 +126,9 @@ def add_agent_skills(
         await directory.ensure_fresh()
         view = access.view_of(ctx.principal)
         rows: list[Json] = []
-        for entry in directory.list_entries():
-            if is_seen(view, entry.name) and directory.represents_agent(entry):
+        seen = [one for one in directory.list_entries() if is_seen(view, one.name)]
+        for entry in keep_listed(directory, seen, view, ctx.principal.scopes):
+            if directory.represents_agent(entry):
                 row = {"name": entry.name, "status": status_of(entry), "source": entry.source}
                 rows.append({**row, "reason": entry.last_error} if entry.last_error else row)
         return {"agents": rows}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -12,9 +13,11 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.pallet_card import render_card
 from retinue.cards.rows import render_agent_row
+from retinue.core.errors import UnknownAgentError
 from retinue.core.record import Listing, Stats
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.entry import Entry
+from retinue.mesh.permissions import Access, AgentView, is_agent_listed, is_seen, narrow_record
 from retinue.workflows.definitions.loading import list_broken
 from retinue.workflows.library import Library, StoredWorkflow
 
@@ -33,6 +36,27 @@ def render_agent(listing: Listing, scopes: frozenset[str], stats_of: Callable[[L
     }
 
 
+async def open_listed(
+    directory: Directory, name: str, view: AgentView | None, scopes: frozenset[str]
+) -> Listing:
+    """The listing of an agent, with what is in the lists of a caller; raises UnknownAgentError."""
+    listing = await directory.open_named(name, view=view)
+    if not is_agent_listed(view, listing, scopes):
+        raise UnknownAgentError(name)
+    record = narrow_record(view, listing, listing.record)
+    return listing if record is listing.record else replace(listing, record=record)
+
+
+def keep_listed(
+    directory: Directory, entries: Sequence[Entry], view: AgentView | None, scopes: frozenset[str]
+) -> Sequence[Entry]:
+    """The entries of agents that are in the lists of a caller; reads cards only where policies say so."""
+    if view is None or view.lists is None:
+        return entries
+    listed = {one.id for one in directory.open_all(entries) if is_agent_listed(view, one, scopes)}
+    return [entry for entry in entries if entry.id in listed]
+
+
 def add_agent_resources(
     agent: Agent, directory: Directory, stats_of: Callable[[Listing], Stats], access: Access
 ) -> None:
@@ -42,7 +66,7 @@ def add_agent_resources(
     async def read_agent(name: str, ctx: Context) -> Json:
         """An agent of the mesh: its card, its status and its statistics."""
         await directory.ensure_fresh()
-        listing = await directory.open_named(name, view=access.view_of(ctx.principal))
+        listing = await open_listed(directory, name, access.view_of(ctx.principal), ctx.principal.scopes)
         return render_agent(listing, ctx.principal.scopes, stats_of)
 
     @agent.completes(AGENT_TEMPLATE, "name")
@@ -51,8 +75,8 @@ def add_agent_resources(
         view = access.view_of(ctx.principal)
         names: list[str] = []
         async for page in directory.iterate_pages():
-            fitting = (entry for entry in page if entry.name.startswith(value) and is_seen(view, entry.name))
-            names += map(directory.name_of, fitting)
+            fitting = [entry for entry in page if entry.name.startswith(value) and is_seen(view, entry.name)]
+            names += map(directory.name_of, keep_listed(directory, fitting, view, ctx.principal.scopes))
         return sorted(names)
 
 

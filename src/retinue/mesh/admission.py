@@ -155,6 +155,7 @@ class Admission:
         """
         started = time.perf_counter()
         error: RetinueError | None = None
+        admitted: AdmittedCall | None = None
         try:
             admitted = self.enter(call, agent)
             call = replace(call, trace=admitted.trace)
@@ -170,9 +171,9 @@ class Admission:
             raise
         finally:
             if self.events.observed:
-                self.events.emit(
-                    CallEndedEvent(call, _outcome(call, agent, started, error), now(), is_message=True)
-                )
+                policy = None if admitted is None else admitted.policy
+                outcome = _outcome(call, agent, started, error)
+                self.events.emit(CallEndedEvent(call, outcome, now(), is_message=True, policy=policy))
 
 
 def _outcome(call: Call, agent: str, started: float, error: RetinueError | None) -> Outcome:

@@ -32,6 +32,8 @@ from retinue.core.record import (
     Candidate,
     Listing,
     ListingKey,
+    Prompt,
+    Resource,
     Skill,
     render_deprecation,
 )
@@ -130,6 +132,10 @@ It may note its decision in the trace of the admitted call.
 """
 
 
+CheckRead = Callable[[Call, Listing, Resource | Prompt, AdmittedCall], Awaitable[PermittedCall]]
+"""The same for a read of a resource or a prompt (`mesh.reading`)."""
+
+
 class Guards(Protocol):
     """Looks at the arguments and the results of calls; each function raises PolicyDeniedError.
 
@@ -178,8 +184,8 @@ class Dispatcher:
 
     ``agent`` is the guard's target of a call that names no agent; ``invoker_of`` gives the invoker of a
     listing, ``queries`` that of the reserved skill where it is another one. ``relayed_by``, of a hub, tells
-    which skill a call asks for that only hands on its arguments, None for others. ``check_policies`` is None
-    in a process without policies, ``guards`` in one without guards.
+    which skill a call asks for that only hands on its arguments, None for others. ``check_policies`` and
+    ``check_read`` are None in a process without policies, ``guards`` in one without guards.
     """
 
     agent: str
@@ -195,6 +201,7 @@ class Dispatcher:
     queries: Invoker | None = None
     relayed_by: Callable[[Call], AskedSkill | None] | None = None
     check_policies: CheckPolicies | None = None
+    check_read: CheckRead | None = None
     guards: Guards | None = None
 
     async def dispatch(self, call: Call, channel: Channel = _NULL_CHANNEL) -> Outcome:

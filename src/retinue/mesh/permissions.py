@@ -15,14 +15,25 @@ states the name of an agent; all processes of one mesh trust each other.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import translate
 from functools import lru_cache
 
 from retinue.core.call import ANONYMOUS, Call, Principal
 from retinue.core.errors import InsufficientScopeError, NotAuthenticatedError
-from retinue.core.record import HUB_NAME, AgentRecord, Candidate, Prompt, Resource, Skill, Visibility
+from retinue.core.record import (
+    HUB_NAME,
+    AgentRecord,
+    Candidate,
+    Item,
+    Listing,
+    Prompt,
+    Resource,
+    Skill,
+    Visibility,
+    is_visible,
+)
 from retinue.core.text import suggest
 
 DIALECT = "hub"
@@ -115,8 +126,8 @@ class AccessRule:
     send: tuple[str, ...] | None = None
 
 
-SkillFilter = Callable[[Candidate, Skill], bool]
-"""Whether a skill of an agent is in the lists of a principal; equal filters decide alike."""
+ListFilter = Callable[[Candidate, Item], bool]
+"""Whether an item of an agent is in the lists of a principal; equal filters decide alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +135,12 @@ class AgentView:
     """The agents that a principal sees; equal views show the same agents.
 
     ``closed`` agents do not receive its calls. ``globs`` limit it to agents of these names; () = no limit.
-    ``lists`` decides which of their skills are in lists; None = all.
+    ``lists`` decides which of their items are in lists; None = all.
     """
 
     closed: frozenset[str]
     globs: tuple[str, ...]
-    lists: SkillFilter | None = None
+    lists: ListFilter | None = None
 
     def __call__(self, agent: str) -> bool:
         """Whether the agent of this name is seen."""
@@ -143,13 +154,13 @@ class Access:
         self._receive = {
             agent: rule.receive for agent, rule in (rules or {}).items() if rule.receive is not None
         }
-        self._filter_of: Callable[[Principal], SkillFilter | None] | None = None
+        self._filter_of: Callable[[Principal], ListFilter | None] | None = None
 
     def replace(self, other: Access) -> None:
         """Take over the lists of another one; for the next calls."""
         self._receive = other._receive
 
-    def filter_lists(self, filter_of: Callable[[Principal], SkillFilter | None] | None) -> None:
+    def filter_lists(self, filter_of: Callable[[Principal], ListFilter | None] | None) -> None:
         """Leave out of lists what the filter of a principal does not show; None = nothing."""
         self._filter_of = filter_of
 
@@ -188,9 +199,45 @@ def is_seen(view: AgentView | None, agent: str) -> bool:
     return view is None or view(agent)
 
 
-def is_listed(view: AgentView | None, agent: Candidate, skill: Skill) -> bool:
-    """Whether a skill of an agent is in the lists of a principal with this view."""
-    return view is None or view.lists is None or view.lists(agent, skill)
+def is_listed(view: AgentView | None, agent: Candidate, item: Item) -> bool:
+    """Whether an item of an agent is in the lists of a principal with this view."""
+    return view is None or view.lists is None or view.lists(agent, item)
+
+
+def narrow_record(view: AgentView | None, agent: Candidate, record: AgentRecord) -> AgentRecord:
+    """The record of an agent without the items that are not in the lists of a principal with this view."""
+    if view is None or view.lists is None:
+        return record
+    skills = tuple(skill for skill in record.skills if is_listed(view, agent, skill))
+    ids = {skill.id for skill in skills}
+    return replace(
+        record,
+        skills=skills,
+        resources=tuple(one for one in record.resources if is_listed(view, agent, one)),
+        prompts=tuple(one for one in record.prompts if is_listed(view, agent, one)),
+        traits=tuple(one for one in record.traits if one.skill_id is None or one.skill_id in ids),
+    )
+
+
+def is_agent_listed(view: AgentView | None, listing: Listing, scopes: frozenset[str]) -> bool:
+    """Whether an agent is in the lists of a principal: some item of it is, or it has none that is visible."""
+    if view is None or view.lists is None:
+        return True
+    items = [item for item in _list_items(listing.record) if is_visible(item.visibility, scopes)]
+    return not items or any(is_listed(view, listing, item) for item in items)
+
+
+def is_whole(view: AgentView | None, listing: Listing) -> bool:
+    """Whether all items of an agent are in the lists of a principal, so that it may see a published card."""
+    if view is None or view.lists is None:
+        return True
+    return all(is_listed(view, listing, item) for item in _list_items(listing.record))
+
+
+def _list_items(record: AgentRecord) -> Iterator[Item]:
+    yield from record.skills
+    yield from record.resources
+    yield from record.prompts
 
 
 def matches(name: str, globs: Sequence[str]) -> bool:

@@ -1,8 +1,9 @@
 """The path of reads: resources, prompts and completions, each one ``read(request, channel)``.
 
-limits → trace guard → read within what the caller sees → record, as for a call. There is no agent to choose
-and no schema to check. The audit row of a read names its kind and its target. `Changes` notifies observers of
-lists and resources that changed.
+limits → trace guard → policies → guards → approval → read within what the caller sees → guards → record, as
+for a call. There is no agent to choose and no schema to check. The source of a read knows whose item it is,
+so it calls `mesh.checked_reads`. The audit row of a read names its kind and its target. `Changes` notifies
+observers of lists and resources that changed.
 """
 
 from __future__ import annotations
@@ -167,11 +168,14 @@ class Reader:
 
 
 def _as_call(request: ReadRequest, agent: str) -> Call:
-    """The read as the guard, the event bus and the audit log see it."""
+    """The read as the guard, the policies, the event bus and the audit log see it."""
+    arguments = dict(request.arguments)
+    if request.argument:
+        arguments[request.argument] = request.value
     return Call(
         id=request.id,
         skill=f"{request.kind} {request.name}",
-        arguments=dict(request.arguments),
+        arguments=arguments,
         principal=request.principal,
         endpoint=request.endpoint,
         trace=request.trace,

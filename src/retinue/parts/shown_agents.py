@@ -11,10 +11,10 @@ from typing import Protocol
 from retinue.authoring.agent import Agent
 from retinue.core.call import Principal
 from retinue.core.errors import UnknownAgentError
-from retinue.core.record import AgentRecord, Listing
+from retinue.core.record import LOCAL_SOURCE, AgentRecord, Listing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
-from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.permissions import Access, AgentView, is_agent_listed, is_seen, narrow_record
 
 OPENED_AT_ONCE = 50
 """Listings that are opened before other tasks run, at about 100 µs each."""
@@ -26,13 +26,15 @@ _NO_SCOPES: frozenset[str] = frozenset()
 class ShownAgent:
     """An agent for one caller.
 
-    ``record`` is whole; what of it the caller may see follows from ``scopes``. ``name`` identifies the agent
-    in this process, such as ``echo@office`` where two agents are called ``echo``.
+    ``record`` has what is in the caller's lists; what of it the caller may see follows from ``scopes``. For a
+    call it is whole, as it is unless it ``is_narrowed``. ``name`` identifies the agent in this process, such
+    as ``echo@office`` where two agents are called ``echo``.
     """
 
     record: AgentRecord
     name: str
     scopes: frozenset[str]
+    is_narrowed: bool = False
 
 
 class ShownAgents(Protocol):
@@ -48,7 +50,7 @@ class ShownAgents(Protocol):
         """The process's own agent; without scopes where the caller does not see it."""
 
     async def find(self, name: str, caller: Principal, *, for_call: bool = False) -> ShownAgent:
-        """The agent of a name; ``for_call`` as in `Directory.ensure_fresh`.
+        """The agent of a name. ``for_call`` as in `Directory.ensure_fresh`; the record is whole then.
 
         Raises UnknownAgentError, the same for a hidden and for a missing agent: it names no similar agents,
         because they may be hidden from the caller. Raises StateError.
@@ -78,14 +80,18 @@ class OwnAgent:
         # rendering a record takes longer than finding it, and a change counts up the revision
         self._read = lru_cache(maxsize=1)(lambda revision: agent.record(url))
 
-    def own(self, caller: Principal) -> ShownAgent:
-        scopes = caller.scopes if self.is_seen(caller) else _NO_SCOPES
-        return ShownAgent(self._read(self.agent.revision), self.agent.name, scopes)
+    def own(self, caller: Principal, *, for_call: bool = False) -> ShownAgent:
+        view, name = self._access.view_of(caller), self.agent.name
+        scopes = caller.scopes if is_seen(view, name) else _NO_SCOPES
+        record = self._read(self.agent.revision)
+        if for_call or view is None or view.lists is None:
+            return ShownAgent(record, name, scopes)
+        return _narrow(view, Listing(record, LOCAL_SOURCE, name), name, scopes)
 
     async def find(self, name: str, caller: Principal, *, for_call: bool = False) -> ShownAgent:
         if name != self.agent.name or not self.is_seen(caller):
             raise UnknownAgentError(name)
-        return self.own(caller)
+        return self.own(caller, for_call=for_call)
 
     async def iterate_others(self, caller: Principal) -> AsyncIterator[ShownAgent]:
         others: tuple[ShownAgent, ...] = ()
@@ -125,13 +131,18 @@ class MeshAgents:
 
     async def find(self, name: str, caller: Principal, *, for_call: bool = False) -> ShownAgent:
         if name == self.agent.name and self._own.is_seen(caller):
-            return self._own.own(caller)
+            return self._own.own(caller, for_call=for_call)
         await self._directory.ensure_fresh(for_call=for_call)
+        view = self._access.view_of(caller)
         try:
-            listing = await self._directory.open_named(name, view=self._access.view_of(caller))
+            listing = await self._directory.open_named(name, view=view)
         except UnknownAgentError:
             raise UnknownAgentError(name) from None
-        return self._show(listing, caller)
+        if for_call:
+            return ShownAgent(listing.record, self._directory.name_of(listing), caller.scopes)
+        if not is_agent_listed(view, listing, caller.scopes):
+            raise UnknownAgentError(name)
+        return self._show(listing, caller, view)
 
     async def iterate_others(self, caller: Principal) -> AsyncIterator[ShownAgent]:
         await self._directory.ensure_fresh()
@@ -140,7 +151,8 @@ class MeshAgents:
             seen = [entry for entry in page if is_seen(view, entry.name)]
             for start in range(0, len(seen), OPENED_AT_ONCE):
                 for listing in self._directory.open_all(seen[start : start + OPENED_AT_ONCE]):
-                    yield self._show(listing, caller)
+                    if is_agent_listed(view, listing, caller.scopes):
+                        yield self._show(listing, caller, view)
                 await asyncio.sleep(0)
 
     async def read_revision(self) -> tuple[int, ...]:
@@ -170,5 +182,10 @@ class MeshAgents:
         if not change.measured:
             self._changes += 1
 
-    def _show(self, listing: Listing, caller: Principal) -> ShownAgent:
-        return ShownAgent(listing.record, self._directory.name_of(listing), caller.scopes)
+    def _show(self, listing: Listing, caller: Principal, view: AgentView | None) -> ShownAgent:
+        return _narrow(view, listing, self._directory.name_of(listing), caller.scopes)
+
+
+def _narrow(view: AgentView | None, listing: Listing, name: str, scopes: frozenset[str]) -> ShownAgent:
+    record = narrow_record(view, listing, listing.record)
+    return ShownAgent(record, name, scopes, is_narrowed=record is not listing.record)

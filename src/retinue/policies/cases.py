@@ -14,10 +14,22 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
-from retinue.core.record import Hints, Skill
+from retinue.core.record import Hints, Item, Prompt, Skill
+from retinue.core.record import Resource as ReadableResource
 from retinue.policies.decision import CallFacts, Engine, Verdict
-from retinue.policies.entities import CALL, LIST, Caller, Resource, entity_value, name_principal
+from retinue.policies.entities import (
+    CALL,
+    GET_PROMPT,
+    LIST,
+    READ,
+    Caller,
+    Resource,
+    entity_value,
+    name_principal,
+)
 from retinue.policies.policy_set import PolicySet
+
+_ACTIONS = {"call": CALL, "list": LIST, "read": READ, "prompt": GET_PROMPT}
 
 NOON = datetime(2026, 1, 7, 12, tzinfo=UTC)
 """When calls are made in cases that name no time: a Wednesday."""
@@ -47,13 +59,16 @@ class CaseSkill(BaseModel):
 
 
 class Case(BaseModel):
-    """One case; ``policies`` are the ids of those that decide, where the case names them."""
+    """One case; ``policies`` are the ids of those that decide, where the case names them.
+
+    With the action ``read``, ``call`` names a resource as AGENT/URI, with ``prompt`` a prompt as AGENT/NAME.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = ""
     call: Annotated[str, BeforeValidator(_split)]
-    action: Literal["call", "list"] = "call"
+    action: Literal["call", "list", "read", "prompt"] = "call"
     caller: str = "local"
     scopes: tuple[str, ...] = ("exposed", "mesh")
     arguments: Mapping[str, Any] = Field(default_factory=dict)
@@ -122,10 +137,14 @@ def _read_facts(case: Case) -> CallFacts:
     agent, _, name = case.call.partition("/")
     facts = case.skill
     hints = Hints(facts.read_only, facts.destructive, facts.idempotent, facts.open_world, facts.runs_code)
-    skill = Skill(name, hints=hints, tags=facts.tags, visibility=facts.visibility)
-    resource = Resource.make(agent, facts.version, facts.source, facts.trust, skill)
+    item: Item = Skill(name, hints=hints, tags=facts.tags, visibility=facts.visibility)
+    if case.action == "read":
+        item = ReadableResource(name, name, visibility=facts.visibility)
+    elif case.action == "prompt":
+        item = Prompt(name, visibility=facts.visibility)
+    resource = Resource.make(agent, facts.version, facts.source, facts.trust, item)
     caller = Caller.of(Principal(case.caller, "mesh", frozenset(case.scopes)))
-    action = CALL if case.action == "call" else LIST
+    action = _ACTIONS[case.action]
     now = case.now.replace(tzinfo=case.now.tzinfo or UTC).astimezone(UTC)
     context: dict[str, Any] = {
         "endpoint": case.endpoint,
@@ -135,6 +154,6 @@ def _read_facts(case: Case) -> CallFacts:
         "trusted": case.trusted,
         "run": case.run,
     }
-    if action != CALL:
+    if action == LIST:
         return CallFacts(caller, resource, action)
     return CallFacts(caller, resource, action, case.arguments, context, case.origin or case.caller)

@@ -147,7 +147,7 @@ class _Cut:
             context = dict(facts.context)
             if facts.origin:
                 context["origin"] = entity_value(name_origin(facts.origin))
-            if facts.action == CALL:
+            if facts.action != LIST:
                 context["args"] = project(facts.arguments, self.arguments)
         except UnmappableError as error:
             return Decision("deny", self._find_readers(error), problem=str(error))

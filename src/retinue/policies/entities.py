@@ -1,9 +1,9 @@
-"""Builds the entities of a call: the caller, the skill, and what they are members of.
+"""Builds the entities of a call or a read: the caller, what it asks for, and what these are members of.
 
-The ids in policies are ``Retinue::Skill::"AGENT/SKILL"``, ``Retinue::Agent::"NAME"`` and
-``Retinue::Caller::"ID"``, where ID is the id of a principal in access lists: ``local``, ``anonymous``,
-``token:NAME``, ``jwt:SUBJECT``. All ids are in the Unicode form NFC. A slash in the name of an agent is
-written ``%2F``, so that two skills never have one id.
+The ids in policies are ``Retinue::Skill::"AGENT/SKILL"``, ``Retinue::Resource::"AGENT/URI"``,
+``Retinue::Prompt::"AGENT/NAME"``, ``Retinue::Agent::"NAME"`` and ``Retinue::Caller::"ID"``, where ID is the
+id of a principal in access lists: ``local``, ``anonymous``, ``token:NAME``, ``jwt:SUBJECT``. All ids are in
+the Unicode form NFC. A slash in the name of an agent is written ``%2F``, so that no two items have one id.
 """
 
 from __future__ import annotations
@@ -14,19 +14,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from retinue.core.call import Principal
-from retinue.core.record import Listing, Skill
+from retinue.core.record import Candidate, Hints, Item, Prompt, Skill
+from retinue.core.trust import Trust
 from retinue.mesh.permissions import matches
 from retinue.policies.reads import EntityId
 
 NAMESPACE = "Retinue"
-CALLER, AGENT, SKILL, TAG, SOURCE, GROUP, ACTION = (
-    f"{NAMESPACE}::{kind}" for kind in ("Caller", "Agent", "Skill", "Tag", "Source", "Group", "Action")
+CALLER, AGENT, SKILL, RESOURCE, PROMPT, TAG, SOURCE, GROUP, ACTION = (
+    f"{NAMESPACE}::{kind}"
+    for kind in ("Caller", "Agent", "Skill", "Resource", "Prompt", "Tag", "Source", "Group", "Action")
 )
 USE = EntityId(ACTION, "use")
 CALL, LIST = EntityId(ACTION, "call"), EntityId(ACTION, "list")
+READ, GET_PROMPT = EntityId(ACTION, "read"), EntityId(ACTION, "prompt")
 
 _CALLERS = frozenset({"local", "anonymous", "mesh", "stdio", "run"})
 """Ids of principals that are no agents; the others have a prefix, such as ``token:``."""
+
+_FOREIGN = frozenset(trust.name.lower() for trust in Trust if trust >= Trust.IMPORTED)
 
 Groups = Mapping[str, Sequence[str]]
 """The members of each group, as globs of the ids of principals."""
@@ -51,7 +56,10 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A skill of an agent, as policies see it."""
+    """A skill, a resource or a prompt of an agent, as policies see it.
+
+    A resource and a prompt have the attributes of a skill that only reads; ``name`` is the URI of a resource.
+    """
 
     id: EntityId
     agent: EntityId
@@ -59,28 +67,33 @@ class Resource:
     attributes: tuple[tuple[str, str | bool], ...]
 
     @classmethod
-    def of(cls, listing: Listing, skill: Skill) -> Resource:
-        return cls.make(listing.name, listing.version, listing.source, listing.trust.name.lower(), skill)
+    def of(cls, agent: Candidate, item: Item) -> Resource:
+        return cls.make(agent.name, agent.version, agent.source, agent.trust.name.lower(), item)
 
     @classmethod
-    def make(cls, agent: str, version: str | None, source: str, trust: str, skill: Skill) -> Resource:
-        name, hints = normalize(agent), skill.hints
+    def make(cls, agent: str, version: str | None, source: str, trust: str, item: Item) -> Resource:
+        if isinstance(item, Skill):
+            kind, item_id, hints, tags = SKILL, normalize(item.id), item.hints, item.tags
+        else:
+            kind, name = (PROMPT, item.name) if isinstance(item, Prompt) else (RESOURCE, item.uri)
+            item_id, tags = normalize(name), ()
+            hints = Hints(read_only=True, idempotent=True, open_world=trust in _FOREIGN)
+        name = normalize(agent)
         owner = EntityId(AGENT, name)
-        skill_id = normalize(skill.id)
         return cls(
-            EntityId(SKILL, f"{name.replace('/', '%2F')}/{skill_id}"),
+            EntityId(kind, f"{name.replace('/', '%2F')}/{item_id}"),
             owner,
             (
                 owner,
                 EntityId(SOURCE, normalize(source)),
-                *(EntityId(TAG, normalize(tag)) for tag in skill.tags),
+                *(EntityId(TAG, normalize(tag)) for tag in tags),
             ),
             (
-                ("name", skill_id),
+                ("name", item_id),
                 ("version", version or ""),
                 ("source", source),
                 ("trust", trust),
-                ("visibility", skill.visibility),
+                ("visibility", item.visibility),
                 ("read_only", hints.read_only),
                 ("destructive", hints.destructive),
                 ("idempotent", hints.idempotent),
@@ -91,7 +104,7 @@ class Resource:
 
     @property
     def entities(self) -> tuple[EntityId, EntityId]:
-        """The skill and its agent."""
+        """The skill, resource or prompt, and its agent."""
         return self.id, self.agent
 
     def list_containers(self, groups: Groups) -> tuple[EntityId, ...]:
@@ -108,7 +121,10 @@ class Resource:
 
 ACTIONS = [
     {"uid": USE._asdict(), "attrs": {}, "parents": []},
-    *({"uid": action._asdict(), "attrs": {}, "parents": [USE._asdict()]} for action in (CALL, LIST)),
+    *(
+        {"uid": action._asdict(), "attrs": {}, "parents": [USE._asdict()]}
+        for action in (CALL, LIST, READ, GET_PROMPT)
+    ),
 ]
 """The actions are entities too: without them ``action in Retinue::Action::"use"`` would match nothing."""
 

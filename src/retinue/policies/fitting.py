@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from retinue.core.record import Listing, Skill
 from retinue.core.text import suggest
-from retinue.policies.entities import AGENT, CALLER, GROUP, SKILL, SOURCE, TAG, Resource
+from retinue.policies.entities import AGENT, CALLER, GROUP, PROMPT, RESOURCE, SKILL, SOURCE, TAG, Resource
 from retinue.policies.policy_set import Policy, PolicySet
 from retinue.policies.reads import EntityId, Path, ValueType
 
@@ -60,7 +60,7 @@ class MeshFit:
                 for entity in sorted(policy.reads.entities)
                 if (problem := self._find_unknown(entity))
             ]
-            if policy.id not in self._matched:
+            if policy.id not in self._matched and _concerns_skills(policy):
                 findings.append(Finding(policy.id, "it concerns no skill of this mesh"))
             if policy.effect == "permit" and self.policies.default == "allow":
                 findings.append(
@@ -99,6 +99,13 @@ class MeshFit:
 
 
 _CALLERS = frozenset({"local", "anonymous", "mesh", "stdio"})
+
+
+def _concerns_skills(policy: Policy) -> bool:
+    """Whether the policy is about skills; resources and prompts of agents are not in their cards."""
+    scope = policy.body["resource"]
+    named = scope.get("entity_type") or (scope.get("entity") or {}).get("type")
+    return named not in (RESOURCE, PROMPT) and any(map(policy.concerns_action, ("call", "list")))
 
 
 def _names_skills(policy: Policy) -> bool:

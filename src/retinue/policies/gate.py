@@ -1,4 +1,4 @@
-"""Checks each call of a process against its policies, on the dispatch path before the skill is invoked.
+"""Checks each call and read of a process against its policies, before the skill or the source runs.
 
 A process of the mesh that has checked a call notes it in the signed trace of the call, so that the next
 process does not decide again: there an approval would be used twice, and the caller has another kind.
@@ -16,13 +16,24 @@ from typing import Any, Literal
 from retinue.approvals.records import SCOPE, ApprovalRequest, ApprovalStore
 from retinue.core.call import Call, Principal, TraceContext, TraceExtension
 from retinue.core.errors import ApprovalNeededError, PolicyDeniedError
-from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Listing, Skill
+from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
+from retinue.core.record import Resource as ReadableResource
 from retinue.mesh.dispatch import PermittedCall
 from retinue.mesh.guard.trace_guard import AdmittedCall
-from retinue.mesh.permissions import SkillFilter
+from retinue.mesh.permissions import ListFilter
 from retinue.policies.decision import CallFacts, Decision, Engine
-from retinue.policies.entities import CALL, LIST, Caller, Resource, entity_value, name_principal
+from retinue.policies.entities import (
+    CALL,
+    GET_PROMPT,
+    LIST,
+    READ,
+    Caller,
+    Resource,
+    entity_value,
+    name_principal,
+)
 from retinue.policies.policy_set import Policy
+from retinue.policies.reads import EntityId
 from retinue.policies.recording import InputRecorder
 
 Mode = Literal["off", "watch", "enforce"]
@@ -36,7 +47,10 @@ ORIGIN = "origin"
 MAX_ORIGIN = 300
 """Characters of that id; the fields of a trace are limited."""
 
-OWNERS_SKILLS = frozenset({"answer_approval", "list_approvals", "show_approval"})
+OWNERS_SKILLS = frozenset(
+    {"answer_approval", "list_approvals", "show_approval"}
+    | {"check_policies", "explain_policies", "replay_policies", "suggest_policies", "set_policy_mode"}
+)
 """Skills of the hub that a holder of the scope ``approves`` may always call, so that nobody is locked out."""
 
 _REMEDY = "ask the owner of this mesh; retinue policy explain shows which policies decide"
@@ -60,53 +74,68 @@ class Gate:
         self, call: Call, listing: Listing, skill: Skill, admitted: AdmittedCall
     ) -> PermittedCall:
         """Let a call pass that no rule denies; raises PolicyDeniedError."""
+        if _is_owners(call, listing):
+            return PermittedCall()
+        return self._check(call, listing, skill, skill.id, CALL, admitted)
+
+    async def check_read(
+        self, call: Call, listing: Listing, item: ReadableResource | Prompt, admitted: AdmittedCall
+    ) -> PermittedCall:
+        """The same for a read of a resource or a prompt, or of a completion of its arguments."""
+        action = GET_PROMPT if isinstance(item, Prompt) else READ
+        return self._check(call, listing, item, name_item(item), action, admitted)
+
+    def _check(
+        self, call: Call, listing: Listing, item: Item, name: str, action: EntityId, admitted: AdmittedCall
+    ) -> PermittedCall:
+        """Decide once; ``name`` is that of the item in marks and approvals."""
         engine, mode = self.engine, self.mode
-        if mode == "off" or not engine.policies.decides or _is_owners(call, listing):
+        if mode == "off" or not engine.policies.decides:
             return PermittedCall()
-        if has_passed(call.trace, engine.policies.digest, listing.name, skill.id):
+        if has_passed(call.trace, engine.policies.digest, listing.name, name):
             return PermittedCall()
-        resource = Resource.of(listing, skill)
-        if self.recorder is not None:
+        resource = Resource.of(listing, item)
+        if self.recorder is not None and action == CALL:
             self.recorder.record(engine, call, resource)
-        decision = self._decide(engine, call, resource)
+        decision = self._decide(engine, call, resource, action)
         if mode == "watch":
             admitted.trace = note_origin(admitted.trace, find_origin(call))
             is_allowed = decision.verdict == "allow"
             return PermittedCall(None if is_allowed else self._render(decision, watched=True))
         note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
         if decision.verdict == "deny":
-            raise deny(decision, listing.name, skill.id)
+            raise deny(decision, listing.name, name)
         approve = None
         if decision.verdict == "approve":
-            approve = self._bind_approval(decision, call, listing, skill)
-        admitted.trace = mark(
-            admitted.trace, engine.policies.digest, listing.name, skill.id, find_origin(call)
-        )
+            approve = self._bind_approval(decision, call, listing, name)
+        admitted.trace = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
         return PermittedCall(note, approve)
 
-    def _decide(self, engine: Engine, call: Call, resource: Resource) -> Decision:
+    def _decide(self, engine: Engine, call: Call, resource: Resource, action: EntityId = CALL) -> Decision:
         """The decision; a call that an agent makes for its caller must be permitted to both."""
         principal = call.principal
-        decision = self._decide_for(engine, call, resource, Caller.of(principal))
+        decision = self._decide_for(engine, call, resource, Caller.of(principal), action)
         if decision.verdict == "deny" or not principal.through:
             return decision
         agent = Caller.of(replace(principal, id=principal.through))
-        other = self._decide_for(engine, call, resource, agent)
+        other = self._decide_for(engine, call, resource, agent, action)
         if decision.verdict == other.verdict == "approve":
             # who answers must be an approver of all policies that ask
             both = {policy.id: policy for policy in (*decision.policies, *other.policies)}
             return replace(other, policies=tuple(both.values()))
         return decision if other.verdict == "allow" else other
 
-    def _decide_for(self, engine: Engine, call: Call, resource: Resource, caller: Caller) -> Decision:
-        names = engine.reads_of(resource, CALL)
+    def _decide_for(
+        self, engine: Engine, call: Call, resource: Resource, caller: Caller, action: EntityId
+    ) -> Decision:
+        names = engine.reads_of(resource, action)
         if not names:
-            return engine.decide(CallFacts(caller, resource, CALL, call.arguments))
+            return engine.decide(CallFacts(caller, resource, action, call.arguments))
         origin = find_origin(call) if "origin" in names else None
         context = self._find_facts(call, names)
-        return engine.decide(CallFacts(caller, resource, CALL, call.arguments, context, origin))
+        return engine.decide(CallFacts(caller, resource, action, call.arguments, context, origin))
 
-    def filter_lists(self, principal: Principal) -> SkillFilter | None:
+    def filter_lists(self, principal: Principal) -> ListFilter | None:
         """What the policies leave out of the lists of a principal; None where they leave out nothing."""
         if self.mode != "enforce" or not self.engine.narrows_lists:
             return None
@@ -159,12 +188,12 @@ class Gate:
         return {**row, "problem": decision.problem} if decision.problem else row
 
     def _bind_approval(
-        self, decision: Decision, call: Call, listing: Listing, skill: Skill
+        self, decision: Decision, call: Call, listing: Listing, name: str
     ) -> Callable[[], Awaitable[Mapping[str, Any]]]:
         """What uses the yes of a person for this call; raises PolicyDeniedError where nobody can be asked."""
         if self.open_approvals is None:
             raise PolicyDeniedError(
-                f"{listing.name}/{skill.id} needs the approval of a person, and this process cannot ask",
+                f"{listing.name}/{name} needs the approval of a person, and this process cannot ask",
                 policies=[policy.id for policy in decision.policies],
                 remedy="call it through the hub, which keeps approvals",
             )
@@ -173,7 +202,7 @@ class Gate:
             scopes=call.principal.scopes,
             agent=listing.name,
             version=listing.version or "",
-            skill=skill.id,
+            skill=name,
             arguments=call.arguments if isinstance(call.arguments, Mapping) else {"": call.arguments},
             reason=describe(decision.policies),
             approvers=tuple(policy.approvers for policy in decision.policies if policy.approvers),
@@ -221,14 +250,19 @@ async def _use_approval(
 
 @dataclass(frozen=True, slots=True)
 class ListedSkills:
-    """The skills that policies leave in the lists of one caller; equal for one caller and set of policies."""
+    """What policies leave in the lists of one caller; equal for one caller and set of policies."""
 
     caller: Caller
     engine: Engine
 
-    def __call__(self, agent: Candidate, skill: Skill) -> bool:
-        resource = Resource.make(agent.name, agent.version, agent.source, agent.trust.name.lower(), skill)
+    def __call__(self, agent: Candidate, item: Item) -> bool:
+        resource = Resource.of(agent, item)
         return self.engine.decide(CallFacts(self.caller, resource, LIST)).verdict != "deny"
+
+
+def name_item(item: ReadableResource | Prompt) -> str:
+    """The name of what is read in audit rows, marks and approvals, where skills have their ids."""
+    return f"prompt {item.name}" if isinstance(item, Prompt) else f"resource {item.uri}"
 
 
 def deny(decision: Decision, agent: str, skill: str) -> PolicyDeniedError:

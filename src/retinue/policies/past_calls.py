@@ -112,7 +112,7 @@ def read_past_call(row: Mapping[str, Any], inputs: Mapping[str, Any] | None) -> 
     past: Past | None = "allow"
     if row["status"] == "refused":
         past = _DECIDED.get(row.get("error", ""))
-    if past is None:
+    if past is None or (isinstance(facts, Mapping) and facts.get("message")):
         return None
     if isinstance(policy, Mapping) and not policy.get("watched") and policy.get("verdict") == "approve":
         past = "approve"

@@ -29,9 +29,10 @@ Default = Literal["allow", "deny"]
 _ANNOTATIONS = frozenset({"id", "reason", "effect", "mode", "approvers", "expires"})
 _EFFECTS = ("approve",)
 _TYPES = frozenset(
-    f"{NAMESPACE}::{kind}" for kind in ("Action", "Agent", "Caller", "Group", "Skill", "Source", "Tag")
+    f"{NAMESPACE}::{kind}"
+    for kind in ("Action", "Agent", "Caller", "Group", "Prompt", "Resource", "Skill", "Source", "Tag")
 )
-_ACTIONS = frozenset({"use", "call", "list"})
+_ACTIONS = frozenset({"use", "call", "read", "prompt", "list"})
 
 _DURATION = re.compile(r"([0-9]{1,6})([smhd])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -8,7 +8,7 @@ engine, and a forbid that is skipped forbids nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cedarpy
@@ -40,6 +40,7 @@ _FACTS: Mapping[str, Any] = {
 }
 """The attributes of the context of a call besides ``args``."""
 
+_ITEMS = ("Skill", "Resource", "Prompt")
 _CALLER = {"name": _TEXT, "scopes": {"type": "Set", "element": _TEXT}}
 _SKILL = {
     **dict.fromkeys(("name", "version", "source", "trust", "visibility"), _TEXT),
@@ -58,28 +59,31 @@ def find_errors(policy: Mapping[str, Any], reads: Mapping[Path, ValueType]) -> l
 
 def make_schema(reads: Mapping[Path, ValueType]) -> dict[str, Any]:
     """The schema in which a call has these arguments."""
+    context = _record({**_FACTS, "args": _arguments(reads)})
     types = {
         "Group": {},
         "Tag": {},
         "Source": {},
         "Agent": {"memberOfTypes": ["Group"], "shape": _record(_CALLER)},
         "Caller": {"memberOfTypes": ["Group"], "shape": _record(_CALLER)},
-        "Skill": {"memberOfTypes": ["Agent", "Tag", "Source"], "shape": _record(_SKILL)},
+        **{kind: {"memberOfTypes": ["Agent", "Tag", "Source"], "shape": _record(_SKILL)} for kind in _ITEMS},
     }
     return {
         NAMESPACE: {
             "entityTypes": types,
             "actions": {
                 "use": {},
-                "call": _action(_record({**_FACTS, "args": _arguments(reads)})),
-                "list": _action(_record({})),
+                "call": _action(context, ["Skill"]),
+                "read": _action(context, ["Resource"]),
+                "prompt": _action(context, ["Prompt"]),
+                "list": _action(_record({}), _ITEMS),
             },
         }
     }
 
 
-def _action(context: dict[str, Any]) -> dict[str, Any]:
-    applies = {"principalTypes": ["Caller", "Agent"], "resourceTypes": ["Skill"], "context": context}
+def _action(context: dict[str, Any], items: Sequence[str]) -> dict[str, Any]:
+    applies = {"principalTypes": ["Caller", "Agent"], "resourceTypes": list(items), "context": context}
     return {"memberOf": [{"id": "use"}], "appliesTo": applies}
 
 

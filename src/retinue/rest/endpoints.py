@@ -86,10 +86,12 @@ def agent_routes(
     *,
     prefixes: Collection[str] = PREFIXES,
     takes_arguments: Callable[[str], bool] = lambda trait: True,
+    find_called: FindPersonality | None = None,
 ) -> list[Route]:
     """The four routes of an agent: the agent of this process, or the agent of the path ``{agent}``.
 
-    A trait that takes no arguments, because it only has a value, ignores the body of a call.
+    A trait that takes no arguments, because it only has a value, ignores the body of a call. ``find_called``
+    gives the personality for a call, with traits that are in no list.
     """
 
     async def read(request: Request) -> ShownPersonality | None:
@@ -124,7 +126,9 @@ def agent_routes(
 
     return [
         *_routes(prefixes, list_resources, read_resource, list_tools),
-        *call_routes(find_personality, calls, prefixes=prefixes, takes_arguments=takes_arguments),
+        *call_routes(
+            find_called or find_personality, calls, prefixes=prefixes, takes_arguments=takes_arguments
+        ),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -79,27 +80,28 @@ def rest_route(calls: Calls, shown: ShownAgents, url: str) -> RestRoutes:
         personalities = [show(agent) async for agent in shown.iterate_others(caller)]
         return [personality for personality in personalities if personality is not None]
 
-    async def find(caller: Principal, name: str | None) -> ShownPersonality | None:
+    async def find(caller: Principal, name: str | None, *, for_call: bool = False) -> ShownPersonality | None:
         try:
-            agent = await shown.find(name or shown.agent.name, caller)
+            agent = await shown.find(name or shown.agent.name, caller, for_call=for_call)
         except RetinueError:
             return None
-        if agent.record is not shown.own(caller).record:
-            # of another process, whose revision is not known here
+        if agent.is_narrowed or agent.name != shown.agent.name or agent.scopes != shown.own(caller).scopes:
+            # of another process, whose revision is not known here, or with what one caller sees of it
             return show(agent)
         version = (agent.scopes, shown.agent.revision)
         if version not in kept:
             kept[version] = show(agent)
         return kept[version]
 
+    find_called = partial(find, for_call=True)
     if not shown.has_others:
-        return RestRoutes(agent_routes(find, calls))
+        return RestRoutes(agent_routes(find, calls, find_called=find_called))
     below = [f"/agents/{{agent}}{prefix}" for prefix in PREFIXES]
     return RestRoutes(
         [
             *registry_routes(list_personalities),
-            *agent_routes(find, calls, prefixes=below),
-            *call_routes(find, calls),
+            *agent_routes(find, calls, prefixes=below, find_called=find_called),
+            *call_routes(find_called, calls),
         ]
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from retinue.authoring.agent import Agent
@@ -17,12 +18,13 @@ from retinue.hub.orchestration.execution import Orchestration
 from retinue.hub.orchestration.requests import TIED, OrchestrationRequest, ask_all, is_open, role_of
 from retinue.hub.orchestration.roster import Roster
 from retinue.hub.orchestration.tool_schemas import CHECKED, DESCRIPTIONS
+from retinue.hub.resources import keep_listed
 from retinue.hub.search import list_missing
 from retinue.hub.workflows import WORKFLOW_TIMEOUT_S
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import parse_role
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, is_seen
+from retinue.mesh.permissions import Access, is_seen, narrow_record
 from retinue.mesh.schema.messages import describe_shape
 from retinue.mesh.search.agents import AgentSearch
 from retinue.workflows.definitions.definition import (
@@ -237,10 +239,13 @@ def _add_list_agents(
                 and directory.represents_agent(entry)
             )
 
+        def keep(page: Sequence[Entry]) -> Sequence[Entry]:
+            return keep_listed(directory, list(filter(accept, page)), view, scopes)
+
         next_place = None
         if query.strip():
             # otherwise hidden agents would use up the limit
-            within = None if view is None else [entry.id for entry in await _list_page(directory, accept)]
+            within = None if view is None else [entry.id for entry in await _list_page(directory, keep)]
             hits = search.find_agents(query, scopes, limit=limit, within=within, accept=accept)
             entries = [hit.entry for hit in hits]
         elif wanted is not None:
@@ -248,14 +253,14 @@ def _add_list_agents(
                 member.listing.id: place
                 for place, member in enumerate(await roster.list_with_role(wanted, ctx.principal))
             }
-            entries = await _list_page(directory, accept)
+            entries = await _list_page(directory, keep)
             entries.sort(key=lambda entry: ranked.get(entry.id, len(ranked)))
             entries = _after(entries, _parse_place(after))
             if len(entries) > limit:
                 entries = entries[:limit]
                 next_place = _render_place(entries[-1].id)
         else:
-            entries = await _list_page(directory, accept, _parse_place(after), limit + 1)
+            entries = await _list_page(directory, keep, _parse_place(after), limit + 1)
             if len(entries) > limit:
                 entries = entries[:limit]
                 next_place = _render_place(entries[-1].id)
@@ -264,7 +269,8 @@ def _add_list_agents(
             row = roster.render_row(listing, with_metrics=includeMetrics)
             if not detailed:
                 return row
-            more = render_agent_row(listing, scopes=scopes)
+            shown = replace(listing, record=narrow_record(view, listing, listing.record))
+            more = render_agent_row(shown, scopes=scopes)
             # what a model costs is the affair of the mesh, not of its clients
             if "mesh" in scopes and (spending := spending_of(listing.name)) is not None:
                 more["spending"] = dict(spending)
@@ -403,14 +409,14 @@ def _describe(definition: Definition, chosen: Sequence[str]) -> str:
 
 async def _list_page(
     directory: Directory,
-    accept: Callable[[Entry], bool],
+    keep: Callable[[Sequence[Entry]], Sequence[Entry]],
     after: ListingKey | None = None,
     limit: int | None = None,
 ) -> list[Entry]:
-    """The accepted entries after the place ``after``, at most ``limit``."""
+    """The entries after the place ``after`` that ``keep`` leaves of each page, at most ``limit``."""
     entries_read: list[Entry] = []
     async for page in directory.iterate_pages(after):
-        entries_read += filter(accept, page)
+        entries_read += keep(page)
         if limit is not None and len(entries_read) >= limit:
             break
     return entries_read[:limit]

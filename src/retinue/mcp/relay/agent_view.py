@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import orjson
 
-from retinue.core.errors import UnknownSkillError
-from retinue.core.record import AgentRecord, Candidate, Listing, ListingKey, Skill, is_visible
+from retinue.core.errors import InvalidRequestError, UnknownSkillError
+from retinue.core.record import (
+    AgentRecord,
+    Candidate,
+    Listing,
+    ListingKey,
+    Prompt,
+    Resource,
+    Skill,
+    is_visible,
+)
+from retinue.mcp.codec.messages import Message
 from retinue.mcp.codec.tools import safe_names
 from retinue.mcp.relay.response_writer import Final
 from retinue.mesh.dispatch import Lookup
@@ -102,28 +114,83 @@ def find_tool(record: AgentRecord, name: str, scopes: frozenset[str]) -> Skill |
     return next((seen[skill_id] for skill_id, alias in safe_names(seen).items() if alias == name), None)
 
 
-def narrow_tools(final: Final, listing: Listing, scopes: frozenset[str], view: AgentView | None) -> Final:
-    """The response to ``tools/list`` without the tools that card and policies hide from this caller.
+LISTS: Mapping[str, tuple[str, str]] = {
+    "tools/list": ("tools", "name"),
+    "resources/list": ("resources", "uri"),
+    "resources/templates/list": ("resourceTemplates", "uriTemplate"),
+    "prompts/list": ("prompts", "name"),
+}
+"""The lists of an agent: the field of the result, and the field of a row that names its item."""
 
-    An agent without visibility of its own may list them. A tool that the card lacks stays, because the agent
-    may have added it since, and a call finds out.
+
+def read_item(message: Message) -> Resource | Prompt | None:
+    """The resource or prompt that a message asks for; None for other methods.
+
+    Raises InvalidRequestError for one without a name.
     """
-    hidden = {
-        skill.id
-        for skill in listing.record.skills
-        if not (is_visible(skill.visibility, scopes) and is_listed(view, listing, skill))
-    }
-    if not hidden:
+    params = message.params
+    if message.method in ("resources/read", "resources/subscribe"):
+        named, is_prompt = params.get("uri"), False
+    elif message.method == "prompts/get":
+        named, is_prompt = params.get("name"), True
+    elif message.method == "completion/complete":
+        ref = params.get("ref")
+        ref = ref if isinstance(ref, dict) else {}
+        is_prompt = ref.get("type") == "ref/prompt"
+        named = ref.get("name" if is_prompt else "uri")
+    else:
+        return None
+    if not isinstance(named, str):
+        raise InvalidRequestError(f"the params of {message.method} name nothing as a string")
+    return Prompt(named) if is_prompt else Resource(named, named)
+
+
+def read_arguments(message: Message) -> dict[str, Any]:
+    """The arguments of a prompt, or those that are known with the one to complete."""
+    params = message.params
+    arguments = params.get("arguments")
+    if message.method == "completion/complete":
+        context, argument = params.get("context"), params.get("argument")
+        arguments = context.get("arguments") if isinstance(context, dict) else None
+        if isinstance(argument, dict):
+            known = arguments if isinstance(arguments, dict) else {}
+            arguments = {**known, str(argument.get("name")): argument.get("value")}
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def narrow_list(
+    final: Final, method: str, listing: Listing, scopes: frozenset[str], view: AgentView | None
+) -> Final:
+    """The response to a list without the items that card and policies hide from this caller.
+
+    An agent without visibility of its own may list them. A tool that the card lacks is judged by its name
+    alone, because the agent may have added it since.
+    """
+    field, key = LISTS[method]
+    hides = view is not None and view.lists is not None
+    hidden = {skill.id for skill in listing.record.skills if not is_visible(skill.visibility, scopes)}
+    if not (hides or (hidden and field == "tools")):
         return final
     document = orjson.loads(parse_event(final.raw).data if final.is_event else final.raw)
     result = document.get("result")
-    tools = result.get("tools") if isinstance(result, dict) else None
-    if not isinstance(tools, list):
+    rows = result.get(field) if isinstance(result, dict) else None
+    if not isinstance(rows, list):
         return final
-    shown = [tool for tool in tools if not (isinstance(tool, dict) and tool.get("name") in hidden)]
-    if len(shown) == len(tools):
+
+    def is_shown(row: Any) -> bool:
+        name = row.get(key) if isinstance(row, dict) else None
+        if not isinstance(name, str):
+            return True
+        if field == "tools":
+            skill = listing.record.find_skill(name) or Skill(name)
+            return name not in hidden and is_listed(view, listing, skill)
+        item = Prompt(name) if field == "prompts" else Resource(name, name)
+        return is_listed(view, listing, item)
+
+    shown = [row for row in rows if is_shown(row)]
+    if len(shown) == len(rows):
         return final
-    result["tools"] = shown
+    result[field] = shown
     body = orjson.dumps(document)
     raw = render_event(body) if final.is_event else body
     return replace(final, raw=raw, message=body if final.message else b"")

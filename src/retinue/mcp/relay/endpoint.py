@@ -31,7 +31,15 @@ from retinue.core.errors import (
 from retinue.core.record import Listing
 from retinue.mcp.codec.messages import Message, name_read, notification, parse_message, render_error
 from retinue.mcp.codec.wire import SESSION_HEADER, VERSION_HEADER, NegotiatedSession
-from retinue.mcp.relay.agent_view import BareListings, PinnedLookup, find_tool, narrow_tools
+from retinue.mcp.relay.agent_view import (
+    LISTS,
+    BareListings,
+    PinnedLookup,
+    find_tool,
+    narrow_list,
+    read_arguments,
+    read_item,
+)
 from retinue.mcp.relay.exchange import RelayExchange, key_of
 from retinue.mcp.relay.requests import RelayRequest, RequestReader, SessionGoneError
 from retinue.mcp.relay.response_writer import ResponseWriter
@@ -40,6 +48,7 @@ from retinue.mcp.upstream.client import AgentClient
 from retinue.mesh.channel import PausingChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.time_limit import TimeLimit
 from retinue.web.codec.merged_traces import merge_traces
 from retinue.web.codec.trace import parse_trace_meta
@@ -160,9 +169,10 @@ class RelayEndpoint:
                     self._give_up(message, request, exchange)
             if exchange.final is not None and (error is None or error is exchange.fault):
                 final = exchange.final
-                if message.method == "tools/list" and error is None:
+                if message.method in LISTS and error is None:
                     view = self._dispatcher.access.view_of(request.principal)
-                    final = narrow_tools(final, request.listing, request.principal.scopes, view)
+                    scopes = request.principal.scopes
+                    final = narrow_list(final, message.method, request.listing, scopes, view)
                 # a stream of one event costs more than the message in it
                 await writer.finish(final, may_unwrap=is_call)
                 return True
@@ -219,6 +229,7 @@ class RelayEndpoint:
                 try:
                     with TimeLimit(timeout_s) as limit:
                         exchange.channel = PausingChannel(exchange.questions, limit)
+                        await self._check_read(message, call, request.listing, admitted)
                         with admitted.forward() as outgoing:
                             await exchange.send(request.listing, outgoing.trace, name_read(message))
                 except TimeoutError:
@@ -228,6 +239,22 @@ class RelayEndpoint:
         except RetinueError as error:
             return error
         return None
+
+    async def _check_read(
+        self, message: Message, call: Call, listing: Listing, admitted: AdmittedCall
+    ) -> None:
+        """Let a message pass that reads what policies permit; raises PolicyDeniedError.
+
+        A subscription needs no approval, because it tells only that a resource has changed.
+        """
+        check = self._dispatcher.check_read
+        if check is None or (item := read_item(message)) is None:
+            return
+        call = replace(call, arguments=read_arguments(message), trace=admitted.trace)
+        permitted = await check(call, listing, item, admitted)
+        admitted.policy = permitted.note
+        if permitted.approve is not None and message.method != "resources/subscribe":
+            admitted.policy = await permitted.approve()
 
     async def _pass_stream(self, method: str, request: RelayRequest, writer: ResponseWriter) -> None:
         """GET: forward unsolicited messages until either side ends the stream. DELETE: end a session."""

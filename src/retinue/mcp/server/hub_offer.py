@@ -26,20 +26,22 @@ from retinue.core.record import (
     is_visible,
 )
 from retinue.mcp.codec.tools import Names
-from retinue.mcp.server.offer import ServerFacts, ToolCatalog
-from retinue.mcp.server.search_only_catalog import SearchOnlyCatalog, VisibilityKey
+from retinue.mcp.server.offer import ServerFacts, ToolCatalog, VisibilityKey
+from retinue.mcp.server.search_only_catalog import SearchOnlyCatalog
 from retinue.mcp.upstream.imports.reads import (
     AGENT_URI,
+    IsListed,
     Named,
     ServersInHub,
     list_prompts,
     list_resources,
     resource_prefix,
 )
+from retinue.mcp.upstream.imports.server import ImportedServer
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, AgentView, is_listed, is_seen
+from retinue.mesh.permissions import Access, AgentView, is_agent_listed, is_listed, is_seen
 from retinue.mesh.reading import Change, ChangeObserver, Changes
 
 ListingMode = Literal["all", "search", "auto"]
@@ -134,6 +136,10 @@ class HubOffer:
     def agent(self) -> str:
         return self._record.name
 
+    @property
+    def _own(self) -> Listing:
+        return Listing(self._record, LOCAL_SOURCE, self.agent)
+
     def visibility_key_of(self, principal: Principal) -> VisibilityKey:
         return VisibilityKey(principal.scopes, self._access.view_of(principal))
 
@@ -152,27 +158,45 @@ class HubOffer:
             return ()
         view = self._view(key)
         if view.resources is None:
-            own = [
-                resource for resource in self._record.resources if is_visible(resource.visibility, key.scopes)
-            ]
             agents = self._survey(key).entries[:MANY]
+            if key.view is not None and key.view.lists is not None:
+                listings = self._directory.open_all(agents)
+                shown = {one.id for one in listings if is_agent_listed(key.view, one, key.scopes)}
+                agents = [entry for entry in agents if entry.id in shown]
             cards = [_resource_of(self._directory.name_of(entry)) for entry in agents]
-            view.resources = (*own, *cards, *list_resources(self._list_imported(key)))
+            own = [
+                resource
+                for resource in (*self._record.resources, *cards)
+                if is_visible(resource.visibility, key.scopes) and is_listed(key.view, self._own, resource)
+            ]
+            view.resources = (*own, *list_resources(*self._list_imported(key)))
         return view.resources
 
     def prompts(self, principal: Principal) -> Sequence[Prompt]:
         key = self.visibility_key_of(principal)
         view = self._view(key)
         if view.prompts is None:
-            own = [prompt for prompt in self._record.prompts if self._is_own_seen(prompt.visibility, key)]
-            view.prompts = (*own, *list_prompts(self._list_imported(key)))
+            own = [
+                prompt
+                for prompt in self._record.prompts
+                if self._is_own_seen(prompt.visibility, key) and is_listed(key.view, self._own, prompt)
+            ]
+            view.prompts = (*own, *list_prompts(*self._list_imported(key)))
         return view.prompts
 
     def subscribe(self, observer: ChangeObserver) -> Callable[[], None]:
         return self._changes.subscribe(observer)
 
-    def _list_imported(self, key: VisibilityKey) -> list[Named]:
-        return [] if self._imported is None else self._imported.list_seen(key.view, key.scopes)
+    def _list_imported(self, key: VisibilityKey) -> tuple[list[Named], IsListed]:
+        imported = self._imported
+        if imported is None:
+            return [], lambda server, item: False
+
+        def is_shown(server: ImportedServer, item: Resource | Prompt) -> bool:
+            listing = None if key.view is None or key.view.lists is None else imported.find_listing(server)
+            return listing is None or is_listed(key.view, listing, item)
+
+        return imported.list_seen(key.view, key.scopes), is_shown
 
     def _is_own_seen(self, visibility: Visibility, key: VisibilityKey) -> bool:
         return is_visible(visibility, key.scopes) and is_seen(key.view, self.agent)
@@ -221,11 +245,10 @@ class HubOffer:
         return fixed or (view.is_many and self._survey(key).tools > TOO_MANY)
 
     def _make(self, key: VisibilityKey, short: bool) -> ToolCatalog:
-        hub = Listing(self._record, LOCAL_SOURCE, self.agent)
         own: Sequence[Skill] = [
             skill
             for skill in self._record.skills
-            if self._is_own_seen(skill.visibility, key) and is_listed(key.view, hub, skill)
+            if self._is_own_seen(skill.visibility, key) and is_listed(key.view, self._own, skill)
         ]
         if self._shape is not None:
             own = self._shape(own, key.scopes, key.view)

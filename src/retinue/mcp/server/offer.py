@@ -8,10 +8,22 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import orjson
+from cachetools import LRUCache
 
 from retinue.core.call import Principal
-from retinue.core.record import AgentRecord, Prompt, Resource, Skill, is_visible
+from retinue.core.record import (
+    LOCAL_SOURCE,
+    AgentRecord,
+    Item,
+    Listing,
+    Prompt,
+    Resource,
+    Skill,
+    is_visible,
+)
 from retinue.mcp.codec.tools import Names, list_spellings, render_tool, safe_names, tool_id
+from retinue.mesh.entry import Entry
+from retinue.mesh.permissions import Access, AgentView, is_listed, is_seen
 from retinue.mesh.reading import Change, ChangeObserver
 
 _HEADER_MARK = b'"x-mcp-header"'
@@ -117,30 +129,57 @@ class Offer(Protocol):
 
 
 _NOTHING: frozenset[str] = frozenset()
+_MAX_KEYS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class VisibilityKey:
+    """The visible items of a caller: skills of these scopes, of agents within the view. Equal for callers
+    alike.
+    """
+
+    scopes: frozenset[str]
+    view: AgentView | None
+
+    def count_skills(self, entry: Entry) -> int:
+        """The number of skills of an agent that may be called; 0 for a hidden or disabled agent."""
+        is_there = entry.enabled and is_seen(self.view, entry.name)
+        return entry.count_skills(self.scopes) if is_there else 0
+
+    def count_listed(self, entry: Entry) -> int:
+        """The number of these skills that are in a list of tools."""
+        return entry.count_listed(self.scopes) if self.count_skills(entry) else 0
+
+    def list_skills(self, entry: Entry) -> list[str]:
+        """The ids of these skills."""
+        return entry.list_skills(self.scopes) if self.count_skills(entry) else []
 
 
 class RecordOffer:
     """The offer of one agent. ``read_record`` returns its current record, ``subscribe`` reports changes.
 
-    ``sees`` tells whether a caller sees the agent at all; to another it shows nothing.
+    ``access`` tells whether a caller sees the agent, and which of its items are in lists; ``listing`` are the
+    facts of the agent by which that is decided, by default those of an agent of this process.
     """
 
     def __init__(
         self,
         read_record: Callable[[], AgentRecord],
         subscribe: Callable[[ChangeObserver], Callable[[], None]],
+        access: Access,
         *,
         names: Names = "safe",
         logs: bool = False,
-        sees: Callable[[Principal], bool] = lambda _: True,
+        listing: Listing | None = None,
     ) -> None:
         self._read_record = read_record
         self._subscribe = subscribe
         self._names = names
         self._logs = logs
-        self._sees = sees
+        self._access = access
         self._record = read_record()
-        self._catalogs: dict[frozenset[str], ToolCatalog] = {}
+        self._listing = listing or Listing(self._record, LOCAL_SOURCE, self._record.name)
+        self._catalogs: LRUCache[VisibilityKey, ToolCatalog] = LRUCache(_MAX_KEYS)
         subscribe(self._forget)
 
     @property
@@ -154,26 +193,29 @@ class RecordOffer:
     def agent(self) -> str:
         return self._record.name
 
-    def visibility_key_of(self, principal: Principal) -> frozenset[str]:
-        return principal.scopes if self._sees(principal) else _NOTHING
+    def visibility_key_of(self, principal: Principal) -> VisibilityKey:
+        view = self._access.view_of(principal)
+        is_hidden = not is_seen(view, self._listing.name)
+        return VisibilityKey(_NOTHING if is_hidden else principal.scopes, view)
 
     def tools(self, principal: Principal, session: str | None = None) -> ToolCatalog:
-        scopes = self.visibility_key_of(principal)
-        catalog = self._catalogs.get(scopes)
+        key = self.visibility_key_of(principal)
+        catalog = self._catalogs.get(key)
         if catalog is None:
-            seen = [(None, skill) for skill in self._record.skills if is_visible(skill.visibility, scopes)]
-            catalog = self._catalogs[scopes] = ToolCatalog(seen, names=self._names)
+            seen = [(None, skill) for skill in self._record.skills if self._is_shown(skill, key)]
+            catalog = self._catalogs[key] = ToolCatalog(seen, names=self._names)
         return catalog
 
     def resources(self, principal: Principal) -> Sequence[Resource]:
-        scopes = self.visibility_key_of(principal)
-        return tuple(
-            resource for resource in self._record.resources if is_visible(resource.visibility, scopes)
-        )
+        key = self.visibility_key_of(principal)
+        return tuple(resource for resource in self._record.resources if self._is_shown(resource, key))
 
     def prompts(self, principal: Principal) -> Sequence[Prompt]:
-        scopes = self.visibility_key_of(principal)
-        return tuple(prompt for prompt in self._record.prompts if is_visible(prompt.visibility, scopes))
+        key = self.visibility_key_of(principal)
+        return tuple(prompt for prompt in self._record.prompts if self._is_shown(prompt, key))
+
+    def _is_shown(self, item: Item, key: VisibilityKey) -> bool:
+        return is_visible(item.visibility, key.scopes) and is_listed(key.view, self._listing, item)
 
     def subscribe(self, observer: ChangeObserver) -> Callable[[], None]:
         return self._subscribe(observer)
@@ -181,7 +223,7 @@ class RecordOffer:
     def _forget(self, change: Change) -> None:
         if change.kind != "resource":
             self._record = self._read_record()
-            self._catalogs = {}
+            self._catalogs.clear()
 
 
 HEARTBEAT_S = 15.0

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from retinue.core.record import ListingKey, Skill
 from retinue.mcp.codec.tools import AGENT_MARK, FINDER, Names, list_agents_of, safe_names, tool_id
-from retinue.mcp.server.offer import ToolCatalog, ToolEntry
+from retinue.mcp.server.offer import ToolCatalog, ToolEntry, VisibilityKey
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import AgentView, is_seen
 
 MAX_KNOWN = 5_000
 """Up to this number, unlisted tools are found by any alias; beyond, by aliases with the agent's name."""
@@ -21,29 +19,6 @@ CALLER = "call_skill"
 READER = "call_read_only_skill"
 
 _MARKS = (AGENT_MARK, ".")
-
-
-@dataclass(frozen=True, slots=True)
-class VisibilityKey:
-    """The visible items of a caller: skills of these scopes, of agents within the view. Equal for callers
-    alike.
-    """
-
-    scopes: frozenset[str]
-    view: AgentView | None
-
-    def count_skills(self, entry: Entry) -> int:
-        """The number of skills of an agent that may be called; 0 for a hidden or disabled agent."""
-        is_there = entry.enabled and is_seen(self.view, entry.name)
-        return entry.count_skills(self.scopes) if is_there else 0
-
-    def count_listed(self, entry: Entry) -> int:
-        """The number of these skills that are in a list of tools."""
-        return entry.count_listed(self.scopes) if self.count_skills(entry) else 0
-
-    def list_skills(self, entry: Entry) -> list[str]:
-        """The ids of these skills."""
-        return entry.list_skills(self.scopes) if self.count_skills(entry) else []
 
 
 class SearchOnlyCatalog(ToolCatalog):

@@ -13,10 +13,10 @@ spends on models, where the trace limits that (``spending``).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from retinue.core.allowance import Allowance, Amount
 from retinue.core.call import Answer, Call, Hop, TraceContext, TraceExtension, new_id
@@ -327,6 +327,7 @@ class AdmittedCall:
     With ``may_repeat`` a part of the budget is kept back when the call is handed on. ``charged`` are the
     calls of this process whose budget the call uses, where its trace is a claim. ``usage`` is what its
     further calls have spent on models. ``request_mac`` = the signature of a request that limits that.
+    ``policy`` is what policies said of a message, for its audit row.
     """
 
     __slots__ = (
@@ -336,6 +337,7 @@ class AdmittedCall:
         "_spending",
         "charged",
         "may_repeat",
+        "policy",
         "request_mac",
         "trace",
         "usage",
@@ -353,6 +355,7 @@ class AdmittedCall:
         self.trace = trace
         self.charged = charged
         self.may_repeat = False
+        self.policy: Mapping[str, Any] | None = None
 
     @property
     def budget(self) -> TraceBudget:

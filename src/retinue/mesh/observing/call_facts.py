@@ -33,6 +33,8 @@ def shorten_digest(digest: str | None) -> str | None:
 
 def render_facts(event: CallEndedEvent) -> dict[str, Any]:
     """The facts of one ended call."""
+    if event.is_message:
+        return {"message": True}
     principal, trace = event.call.principal, event.call.trace
     facts: dict[str, Any] = {}
     if (digest := shorten_digest(event.listing)) is not None:

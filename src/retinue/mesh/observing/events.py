@@ -256,7 +256,7 @@ def record_calls(append: Callable[[Mapping[str, Any]], None]) -> Observer:
     def observe(event: Event) -> None:
         row = event.as_json()
         row.pop("arguments", None)
-        if isinstance(event, CallEndedEvent) and not event.is_message and row["agent"] is not None:
+        if isinstance(event, CallEndedEvent) and row["agent"] is not None:
             row[call_facts.KEY] = call_facts.render_facts(event)
         for key in _TEXT_OF_CALLERS:
             text = row.get(key)

@@ -14,7 +14,6 @@ from retinue.authoring.local import local_reader
 from retinue.mcp.server.lazy_server import lazy_server, mcp_route
 from retinue.mcp.server.offer import HEARTBEAT_S, McpOptions, RecordOffer
 from retinue.mesh.dispatch import Dispatcher
-from retinue.mesh.permissions import is_seen
 from retinue.parts.lazy import Lazy
 from retinue.parts.process import Process
 from retinue.runtime.joined_mesh import JoinedMesh, LimitedCalls
@@ -63,9 +62,9 @@ def agent_server(
     offer = RecordOffer(
         lambda: agent.record(with_facts=True),
         agent.changes.subscribe,
+        dispatcher.access,
         names=table.names,
         logs=agent.logs,
-        sees=lambda caller: is_seen(dispatcher.access.view_of(caller), agent.name),
     )
     options = McpOptions(
         guard_as_tool_error=table.guard_as_tool_error,

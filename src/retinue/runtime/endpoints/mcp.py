@@ -180,9 +180,16 @@ class FallbackEndpoints:
 
         imported = self._imported
         servers = imported.servers if imported is not None and listing.source == IMPORTS else None
-        offer = RecordOffer(read_record, subscribe, names=self._names, logs=servers is not None)
         dispatcher = self._dispatcher
-        source = _Nothing() if servers is None else ServerReads(servers, listing.key)
+        offer = RecordOffer(
+            read_record,
+            subscribe,
+            dispatcher.access,
+            names=self._names,
+            logs=servers is not None,
+            listing=listing,
+        )
+        source = _Nothing() if servers is None or imported is None else ServerReads(imported, listing.key)
         timeout_s = dispatcher.timeouts.endpoint_s
         reads = Reader(offer.agent, source, dispatcher.admission, timeout_s)
         server = lazy_server(offer, dispatcher, reads, self._options, self._long_results)

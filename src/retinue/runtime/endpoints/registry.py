@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -10,11 +11,12 @@ from starlette.requests import Request
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.permissions import Access
+from retinue.mesh.permissions import Access, is_whole
 from retinue.oci.server.logins import may_write
 from retinue.oci.server.pull import FindShown, IsShown
 from retinue.oci.server.webhooks import HOOK_TOKEN
 from retinue.oci.source import AGENTS, PROMPTS, WORKFLOWS
+from retinue.parts.shown_agents import OPENED_AT_ONCE
 from retinue.runtime.factories import HOME_SOURCE
 from retinue.settings_tables import HookTable
 from retinue.web.security import identity_of
@@ -39,9 +41,9 @@ def hook_tokens(hooks: HookTable, environ: Mapping[str, str]) -> dict[str, Princ
 def shown_repositories(directory: Directory, access: Access) -> FindShown:
     """Shows all repositories to the mesh itself and to callers that see every agent.
 
-    To the others it shows those whose agents they all see, with the files of these agents, and workflows. A
-    card that the directory does not list, because it is too new or was refused, is hidden from them, because
-    its owner is unknown.
+    To the others it shows those whose agents they all see whole, because published cards are never edited,
+    with the files of these agents, and workflows. A card that the directory does not list, because it is too
+    new or was refused, is hidden from them, because its owner is unknown.
     """
 
     async def find_shown(request: Request) -> IsShown | None:
@@ -50,15 +52,21 @@ def shown_repositories(directory: Directory, access: Access) -> FindShown:
             return None
         await directory.ensure_fresh()
         agents: defaultdict[str, set[str]] = defaultdict(set)
-        for entry in directory.list_held():
-            if entry.source == HOME_SOURCE:
-                agents[entry.key].add(entry.name)
+        parts: set[str] = set()
+        published = [entry for entry in directory.list_held() if entry.source == HOME_SOURCE]
+        for entry in published:
+            agents[entry.key].add(entry.name)
+        for start in range(0, len(published) if view.lists else 0, OPENED_AT_ONCE):
+            for listing in directory.open_all(published[start : start + OPENED_AT_ONCE]):
+                if not is_whole(view, listing):
+                    parts.add(listing.key)
+            await asyncio.sleep(0)
 
         def is_shown(repository: str) -> bool:
             if repository.startswith(PROMPTS):
                 repository = f"{AGENTS}{repository.removeprefix(PROMPTS)}"
             if repository in agents:
-                return all(map(view, agents[repository]))
+                return repository not in parts and all(map(view, agents[repository]))
             return repository.startswith(WORKFLOWS)
 
         return is_shown

@@ -43,7 +43,7 @@ class HubMcpPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         servers = process.get(Imports).servers
-        imported = ServersInHub(servers, process.get(Directory), process.dispatcher.access)
+        imported = ServersInHub(servers, process.get(Directory), process.dispatcher)
         async with open_hub_mcp(process, imported) as endpoints:
             yield Opened(product=endpoints, routes=endpoints.routes, drain=endpoints.end)
 

@@ -89,6 +89,7 @@ class LoadedPolicies:
 
     def _give(self, check: CheckPolicies | None) -> None:
         self._process.dispatcher.check_policies = check
+        self._process.dispatcher.check_read = None if self._gate is None else self._gate.check_read
         self._process.dispatcher.access.filter_lists(None if self._gate is None else self._gate.filter_lists)
         if (joined := self._process.find(JoinedMesh)) is not None:
             joined.check_policies(check)

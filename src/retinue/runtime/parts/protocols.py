@@ -153,6 +153,8 @@ def _card_routes(shown: ShownAgents) -> tuple[Route, ...]:
 
     async def answer_own(request: Request) -> Response:
         agent = shown.own(identity_of(request.scope).principal)
+        if agent.is_narrowed:
+            return Response(_encode_card(agent), media_type="application/json")
         version = (agent.scopes, shown.agent.revision)
         if version not in kept:
             kept[version] = _encode_card(agent)

@@ -129,7 +129,7 @@ class AgentPersonalityServer(_Server):
         self.personality = personality
         agent = self.agent = PersonalityAgent(personality, functions)
         dispatcher = self.dispatcher = local_dispatcher(agent)
-        offer = RecordOffer(lambda: agent.record(with_facts=True), agent.changes.subscribe)
+        offer = RecordOffer(lambda: agent.record(with_facts=True), agent.changes.subscribe, dispatcher.access)
         self.mcp = lazy_server(offer, dispatcher, local_reader(agent, dispatcher))
 
         async def find_personality(caller: Principal, name: str | None) -> ShownPersonality | None:

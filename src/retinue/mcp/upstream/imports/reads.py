@@ -13,7 +13,7 @@ from typing import Any
 
 from retinue.core.call import Call, Part, Principal
 from retinue.core.errors import RemoteFaultError, UnknownPromptError, UnknownResourceError
-from retinue.core.record import ListingKey, Prompt, Resource, is_visible
+from retinue.core.record import Listing, ListingKey, Prompt, Resource, is_visible
 from retinue.core.uri_template import fits_template, is_template, place_of
 from retinue.mcp.codec.foreign import (
     completion_params,
@@ -26,10 +26,19 @@ from retinue.mcp.codec.tools import list_spellings, safe_names, tool_id
 from retinue.mcp.upstream.imports.server import IMPORTS, ImportedServer
 from retinue.mcp.upstream.imports.servers import ImportedServers
 from retinue.mesh.channel import Channel
+from retinue.mesh.checked_reads import read_checked
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import AdmittedCall
-from retinue.mesh.permissions import Access, AgentView, is_seen
-from retinue.mesh.reading import Completion, PromptMessage, PromptText, Read, ReadRequest, ReadSource
+from retinue.mesh.permissions import AgentView, is_seen
+from retinue.mesh.reading import (
+    Completion,
+    PromptMessage,
+    PromptText,
+    Read,
+    ReadRequest,
+    ReadSource,
+)
 
 AGENT_URI = "agent:"
 
@@ -76,31 +85,34 @@ def _as_request(request: ReadRequest) -> tuple[str, dict[str, Any]]:
 class ServerReads:
     """Reads from one imported server, for its own endpoint."""
 
-    def __init__(self, servers: ImportedServers, name: str) -> None:
+    def __init__(self, servers: ServersInHub, name: str) -> None:
         self._servers = servers
         self._name = name
 
     async def read(self, request: ReadRequest, call: Call, admitted: AdmittedCall, channel: Channel) -> Read:
-        server = self._servers.find(self._name)
+        server = self._servers.servers.find(self._name)
         if server is None or not is_visible(server.spec.visibility, request.principal.scopes):
             raise _unknown(request)
-        return await read_from(server, request, admitted, channel)
+        return await self._servers.read(server, request, call, admitted, channel)
 
     def follow(self, uris: frozenset[str]) -> None:
-        self._servers.follow(self, self._name, uris)
+        self._servers.servers.follow(self, self._name, uris)
 
 
 Named = tuple[str, ImportedServer]
 """A server with its name in the directory."""
 
+IsListed = Callable[[ImportedServer, Resource | Prompt], bool]
+"""Whether an item of a server is in the lists of a caller."""
+
 
 class ServersInHub:
-    """The imported servers that callers of a hub see, selected by ``access``."""
+    """The imported servers that callers of a hub see; policies and guards of the dispatcher check reads."""
 
-    def __init__(self, servers: ImportedServers, directory: Directory, access: Access) -> None:
+    def __init__(self, servers: ImportedServers, directory: Directory, dispatcher: Dispatcher) -> None:
         self.servers = servers
         self._directory = directory
-        self._access = access
+        self._dispatcher = dispatcher
 
     def list_all(self) -> list[Named]:
         """The enabled servers, with their names in the directory."""
@@ -121,7 +133,29 @@ class ServersInHub:
 
     def list_seen_by(self, principal: Principal) -> list[Named]:
         """As `list_seen`, for a caller."""
-        return self.list_seen(self._access.view_of(principal), principal.scopes)
+        return self.list_seen(self._dispatcher.access.view_of(principal), principal.scopes)
+
+    def find_listing(self, server: ImportedServer) -> Listing | None:
+        """The listing of a server; None after its removal."""
+        return self._directory.find_listing(ListingKey(IMPORTS, server.spec.name))
+
+    async def read(
+        self,
+        server: ImportedServer,
+        request: ReadRequest,
+        call: Call,
+        admitted: AdmittedCall,
+        channel: Channel,
+    ) -> Read:
+        """One read at a server, where policies and guards let it."""
+
+        async def read(request: ReadRequest, call: Call, channel: Channel) -> Read:
+            return await read_from(server, request, admitted, channel)
+
+        listing = self.find_listing(server)
+        if listing is None:
+            raise _unknown(request)
+        return await read_checked(self._dispatcher, listing, request, call, admitted, channel, read)
 
 
 class HubReads:
@@ -139,7 +173,7 @@ class HubReads:
             if owner is None:
                 raise
         server, name = owner
-        read = await read_from(server, replace(request, name=name), admitted, channel)
+        read = await self._imported.read(server, replace(request, name=name), call, admitted, channel)
         if request.kind == "resource" and isinstance(read, tuple):
             return tuple(_renamed(part, name, request.name) for part in read)
         return read
@@ -173,23 +207,30 @@ def resource_prefix(name: str) -> str:
     return f"{AGENT_URI}{name}/"
 
 
-def list_resources(servers: Iterable[Named]) -> list[Resource]:
+def list_resources(servers: Iterable[Named], is_shown: IsListed) -> list[Resource]:
     """The resources and templates of these servers as the hub lists them; at most `MAX_LISTED`."""
     named = (
         replace(resource, uri=resource_prefix(name) + resource.uri)
         for name, server in servers
         for resource in server.record.resources
+        if is_shown(server, resource)
     )
     return list(islice(named, MAX_LISTED))
 
 
-def list_prompts(servers: Iterable[Named]) -> list[Prompt]:
+def list_prompts(servers: Iterable[Named], is_shown: IsListed) -> list[Prompt]:
     """The prompts of these servers as the hub lists them, with names that every client accepts."""
-    prompts = [(name, prompt) for name, server in servers for prompt in server.record.prompts][:MAX_LISTED]
-    aliases = safe_names(tool_id(name, prompt.name) for name, prompt in prompts)
+    prompts = [
+        (name, prompt, is_shown(server, prompt))
+        for name, server in servers
+        for prompt in server.record.prompts
+    ][:MAX_LISTED]
+    # of all prompts, so that a name does not depend on what the caller sees
+    aliases = safe_names(tool_id(name, prompt.name) for name, prompt, _ in prompts)
     return [
         replace(prompt, name=aliases[tool_id(name, prompt.name)], title=prompt.title or prompt.name)
-        for name, prompt in prompts
+        for name, prompt, shown in prompts
+        if shown
     ]
 
 

@@ -1,0 +1,95 @@
+"""Lists and cards show a caller what policies let it list; published cards are shown whole or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retinue.web.issued_tokens import TokenFile
+from tests.doors.test_policies import Bank, open_bank
+from tests.mcp.clients import sessionless
+from tests.system import Reply, System, Wire
+
+POLICIES = """
+@id("no-refunds") forbid(principal in Retinue::Group::"guests", action == Retinue::Action::"list",
+    resource == Retinue::Skill::"bank/refund");
+@id("no-clerk") forbid(principal in Retinue::Group::"guests", action == Retinue::Action::"list",
+    resource in Retinue::Agent::"clerk");
+"""
+HIDDEN = (b"refund", b"Pays money back", b"clerk", b"Asks the bank")
+
+
+async def open_lists(system: System, wire: Wire) -> tuple[Bank, dict[str, str]]:
+    (system.state.root / "policies").mkdir()
+    (system.state.root / "policies" / "groups.yaml").write_text("guests: ['token:ann']", "utf-8")
+    bank = await open_bank(system, wire, POLICIES)
+    await wire.call(bank.hub.url, "refresh_agents", {})
+    tokens = TokenFile(system.state.keys)
+    return bank, {name: f"Bearer {tokens.issue(('mesh',), name=name)[1]}" for name in ("ann", "bob")}
+
+
+async def list_everywhere(bank: Bank, token: str) -> dict[str, Reply]:
+    hub, wire, headers = bank.hub.url, bank.wire, {"authorization": token}
+    gets = {
+        "/agent-card of the hub's path": f"{hub}/agents/bank/agent-card",
+        "/agent-card of the agent": f"{bank.bank.url}/agent-card",
+        "A2A card of the hub's path": f"{hub}/agents/bank/.well-known/agent-card.json",
+        "A2A card of the agent": f"{bank.bank.url}/.well-known/agent-card.json",
+        "ARD catalog": f"{hub}/.well-known/ai-catalog.json",
+        "OpenAPI of the hub": f"{hub}/openapi.json",
+        "OpenAPI of the agent": f"{bank.bank.url}/openapi.json",
+        "REST of the hub": f"{hub}/tools/list",
+        "REST of the agent": f"{bank.bank.url}/tools/list",
+        "REST profile": f"{hub}/agents/bank/resources/read/agent:bank",
+    }
+    replies = {way: await wire.get(url, **headers) for way, url in gets.items()}
+    calls: dict[str, dict[str, Any]] = {
+        "show_agent": {"name": "bank"},
+        "list_agents": {"detailed": True},
+        "map_agents": {},
+        "find_skills": {"limit": 50, "detailed": True},
+    }
+    for skill, arguments in calls.items():
+        replies[skill] = await wire.call(hub, skill, arguments, **headers)
+    read, read_headers = sessionless("resources/read", {"uri": "agent:bank"})
+    replies["agent:bank"] = await wire.post(f"{hub}/mcp", read, **read_headers, **headers)
+    for method in ("tools/list", "resources/list"):
+        asked, asked_headers = sessionless(method, {})
+        replies[f"{method} of the hub"] = await wire.post(f"{hub}/mcp", asked, **asked_headers, **headers)
+    asked, asked_headers = sessionless("tools/list", {})
+    url = f"{bank.bank.url}/mcp"
+    replies["tools/list of the agent"] = await wire.post(url, asked, **asked_headers, **headers)
+    search = {"query": {"text": "pays money back"}, "federation": "none"}
+    replies["ARD search"] = await wire.post(f"{hub}/search", search, **headers)
+    return replies
+
+
+async def test_rendered_lists_and_cards_lack_what_policies_hide_from_their_reader(
+    system: System, wire: Wire
+) -> None:
+    bank, tokens = await open_lists(system, wire)
+    for way, reply in (await list_everywhere(bank, tokens["bob"])).items():
+        assert reply.status == 200, (way, reply.body)
+        assert any(hidden in reply.body for hidden in HIDDEN), (way, reply.body)
+    for way, reply in (await list_everywhere(bank, tokens["ann"])).items():
+        assert reply.status == 200, (way, reply.body)
+        # the words of the search come back from nowhere
+        assert not any(hidden in reply.body for hidden in HIDDEN), (way, reply.body)
+    refused = await wire.call(bank.hub.url, "show_agent", {"name": "clerk"}, authorization=tokens["ann"])
+    assert refused.error["data"]["type"] == "unknown_agent"
+    # what is not listed can be called all the same, on the ways that name it
+    for path in ("/agents/bank/tools/call/refund",):
+        reply = await bank.post(path, {"amount": 1}, authorization=tokens["ann"])
+        assert b"refunded 1" in reply.body, (path, reply.body)
+
+
+async def test_published_cards_are_shown_whole_or_not_at_all(system: System, wire: Wire) -> None:
+    bank, tokens = await open_lists(system, wire)
+    manifests = {}
+    for name, token in tokens.items():
+        catalog = await wire.get(f"{bank.hub.url}/v2/_catalog", authorization=token)
+        manifests[name] = catalog.json["repositories"]
+        for repository in ("agents/bank", "agents/clerk"):
+            url = f"{bank.hub.url}/v2/{repository}/tags/list"
+            assert (await wire.get(url, authorization=token)).status == (200 if name == "bob" else 404)
+    assert manifests["ann"] == []
+    assert {"agents/bank", "agents/clerk"} <= set(manifests["bob"])
