@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from retinue.policies.past_calls import PastCall, read_past_call
 from retinue.policies.policy_set import load_policies
 from retinue.policies.recording import InputRecorder
 from retinue.policies.replay import KnownSkill, Replay, Replayed, ReplayReport
+from retinue.policies.suggesting import Usage
 from tests.mesh.scripted import make_call, make_dispatcher, make_listing
 
 BOB = Principal("token:bob", "token", frozenset({"exposed", "mesh"}))
@@ -157,3 +159,19 @@ def test_refused_calls_that_never_reached_the_policies_are_no_past_calls() -> No
     row = {"agent": "bank", "status": "refused", "error": "unknown_skill"}
     assert read_past_call(row, None) is None
     assert read_past_call({"agent": None}, None) is None
+
+
+async def test_a_suggested_set_permits_what_was_called_and_nothing_else() -> None:
+    ann, odd = replace(BOB, id="token:ann"), replace(BOB, id='jwt:"ö"\\x')
+    calls = [await make_past(replace(pay(), principal=caller)) for caller in (BOB, BOB, ann, odd)]
+    usage = Usage({past.key: KnownSkill(Resource.of(BANK, PAY), is_same=True) for past, _ in calls})
+    for past, _ in calls:
+        usage.add(past)
+    groups = {"payers": ["token:ann", "token:bob"], "all": ["token:*"], "more": ["token:ann", "token:eve"]}
+    text = usage.render(groups, calls[0][0].began_at)
+    assert "// 3 calls, the last one" in text
+    policies = load_policies({"suggested.cedar": text}, groups=groups, default="deny")
+    assert [policy.body["principal"]["op"] for policy in policies.policies] == ["in", "=="]
+    assert all(replay(text, past, groups=groups, default="deny").verdict == "allow" for past, _ in calls)
+    eve, _ = await make_past(replace(pay(), principal=replace(BOB, id="token:eve")))
+    assert replay(text, eve, groups=groups, default="deny").verdict == "deny"
