@@ -228,6 +228,30 @@ async def test_a_call_that_needs_a_person_runs_once_after_a_yes_on_every_way(
         assert read_approval(again) != approval, name
 
 
+async def test_a_limit_counts_the_calls_of_all_ways_together(system: System, wire: Wire) -> None:
+    limit = f'@id("few") @reason("pay slowly") @effect("limit") @limit("3 per hour") forbid({ON_REFUNDS});'
+    bank = await open_bank(system, wire, limit, durable=True)
+    for number, (name, ask) in enumerate(WAYS.items()):
+        reply = await ask(bank)
+        assert len(bank.refunds) == min(number + 1, 3), name
+        is_limited = b"bank/refund is limited to 3 per hour: pay slowly (few)" in reply.body
+        assert is_limited == (number >= 3), (name, reply.body)
+    error = (await WAYS["/execute of the hub"](bank)).error
+    assert error["data"]["type"] == "busy"
+    assert 3_500 < error["data"]["retry_after_s"] <= 3_600
+
+
+async def test_a_masked_result_leaves_on_no_way(system: System, wire: Wire) -> None:
+    masks = f'@id("mask") @effect("redact") @results("/none") forbid({ON_REFUNDS});'
+    bank = await open_bank(system, wire, masks)
+    for name, ask in {**WAYS, **DIRECT}.items():
+        bank.refunds.clear()
+        reply = await ask(bank)
+        assert bank.refunds == [900], name
+        assert b"withheld" in reply.body, (name, reply.body)
+        assert b"refunded" not in reply.body, (name, reply.body)
+
+
 async def test_a_process_that_keeps_no_approvals_sends_its_callers_to_the_hub(
     system: System, wire: Wire
 ) -> None:

@@ -21,7 +21,7 @@ from retinue.core.call import Answer, Call, Part, TextPiece
 from retinue.core.errors import PolicyDeniedError, RetinueError
 from retinue.core.record import Listing, Skill
 from retinue.core.trust import Trust
-from retinue.guards.guard import Guard, GuardedCall, InstructionGuard, SensitiveGuard, Verdict
+from retinue.guards.guard import Guard, GuardedCall, InstructionGuard, MaskGuard, SensitiveGuard, Verdict
 from retinue.mesh.channel import Capability, Channel, LogLevel, Root
 from retinue.mesh.permissions import matches
 from retinue.mesh.schema.checks import check_input, check_output
@@ -80,6 +80,10 @@ class CallGuards:
 
     def __init__(self, rules: Sequence[GuardRule]) -> None:
         self._rules = tuple(rules)
+
+    def and_then(self, rules: Sequence[GuardRule]) -> CallGuards:
+        """These guards, and others that see what they leave."""
+        return CallGuards((*self._rules, *rules))
 
     def concern(self, agent: str) -> bool:
         """Whether a guard looks at any skill of an agent."""
@@ -166,6 +170,9 @@ class CallGuards:
         if text is not None:
             value = await self.look(call, listing, skill, text)
             value = part.value if value is text else b64encode(str(value).encode()).decode()
+        elif part.kind == "resource" and isinstance(part.value, Mapping) and "text" in part.value:
+            text = await self.look(call, listing, skill, part.value["text"])
+            value = await self.look(call, listing, skill, {**part.value, "text": text})
         elif part.kind in ("text", "data", "resource"):
             value = await self.look(call, listing, skill, part.value)
         else:
@@ -240,7 +247,7 @@ def _text_of_file(part: Part) -> str | None:
 
 def _is_small(guard: Guard, value: Any) -> bool:
     """Whether a built-in guard may look at a value on the event loop."""
-    if not isinstance(guard, SensitiveGuard | InstructionGuard):
+    if not isinstance(guard, SensitiveGuard | InstructionGuard | MaskGuard):
         return False
     return len(value) < LARGE_CHARACTERS if isinstance(value, str) else _size(value) < LARGE_CHARACTERS
 

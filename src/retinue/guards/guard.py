@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from retinue.guards.fields import FieldMasks, Masks
 from retinue.guards.instructing import find_instructions
 from retinue.guards.masking import mask_value
 from retinue.guards.sensitive import KINDS, SensitiveKind
@@ -98,6 +99,35 @@ class InstructionGuard:
         place = f" at {instruction.path}" if instruction.path else ""
         reason = f"the result{place} {instruction.rule}"
         return Verdict(self.results, reason, f"[withheld: {reason}]")
+
+
+class MaskGuard:
+    """Masks what one policy says, in one call: kinds of sensitive data, and fields."""
+
+    def __init__(self, arguments: Masks, results: Masks) -> None:
+        self._arguments = _Masking(arguments)
+        self._results = _Masking(results)
+
+    def before(self, call: GuardedCall) -> Verdict | None:
+        return self._arguments.mask(call.arguments)
+
+    def after(self, call: GuardedCall, value: Any) -> Verdict | None:
+        return self._results.mask(value)
+
+
+class _Masking:
+    def __init__(self, masks: Masks) -> None:
+        self._kinds = masks.kinds
+        self._fields = FieldMasks(masks.pointers) if masks.pointers else None
+
+    def mask(self, value: Any) -> Verdict | None:
+        changed = False
+        if self._fields is not None:
+            value, changed = self._fields.mask(value)
+        if self._kinds:
+            masked = mask_value(value, self._kinds)
+            value, changed = masked.value, changed or masked.is_changed
+        return Verdict("redact", "a policy masks fields", value) if changed else None
 
 
 _NAMES: Mapping[SensitiveKind, str] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -120,12 +119,15 @@ class PolicyBook:
         return {"cedar": await asyncio.to_thread(run), "gone": usage.gone}
 
     def _iterate_calls(self, since: datetime, *, with_relays: bool = False) -> Iterator[PastCall]:
-        """The newest calls that policies decided about, at most `MAX_REPLAYED`; in any thread."""
+        """The calls that policies decided about, oldest first, of the newest `MAX_REPLAYED` rows; in any thread."""
         from retinue.policies.past_calls import read_past_call
         from retinue.policies.replay import is_decided
 
         inputs = self._audit.read_inputs(since)
-        for row in islice(self._audit.iterate_calls_since(since), MAX_REPLAYED):
+        start, oldest = self._audit.find_start(since, limit=MAX_REPLAYED), since.isoformat()
+        for row in self._audit.iterate_calls(after=start):
+            if row["timestamp"] < oldest:
+                continue
             call = read_past_call(row, inputs.get(row["id"]))
             if call is not None and (with_relays or is_decided(call, frozenset(RELAYS))):
                 yield call

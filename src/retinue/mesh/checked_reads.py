@@ -43,6 +43,8 @@ async def read_checked(
         permitted = await checks.check_read(call, listing, item, admitted)
         admitted.policy, approve = permitted.note, permitted.approve
         call = replace(call, trace=admitted.trace)
+        if permitted.add_guards is not None:
+            guards = permitted.add_guards(guards)
     skill = _as_skill(item)
     if guards is not None:
         call = await guards.before(call, listing, skill)

@@ -115,12 +115,14 @@ class TimeoutSettings:
 class PermittedCall(NamedTuple):
     """What policies say of a call that no rule denies.
 
-    ``note`` is for the call's audit row. ``approve`` uses the yes of a person, where the call needs one, and
-    returns the note with it; it raises ApprovalNeededError and PolicyDeniedError.
+    ``note`` is for the call's audit row. ``approve`` counts the call in its limits and uses the yes of a
+    person, where the call needs that, and returns the note with it; it raises BusyError, ApprovalNeededError
+    and PolicyDeniedError. ``add_guards`` gives the guards of the process with those that the call needs.
     """
 
     note: Mapping[str, Any] | None = None
     approve: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+    add_guards: Callable[[Guards | None], Guards] | None = None
 
 
 _UNCHECKED = PermittedCall()
@@ -185,7 +187,8 @@ class Dispatcher:
     ``agent`` is the guard's target of a call that names no agent; ``invoker_of`` gives the invoker of a
     listing, ``queries`` that of the reserved skill where it is another one. ``relayed_by``, of a hub, tells
     which skill a call asks for that only hands on its arguments, None for others. ``check_policies`` and
-    ``check_read`` are None in a process without policies, ``guards`` in one without guards.
+    ``check_read`` are None in a process without policies, ``guards`` in one without guards. ``redacts`` tells
+    of which agents policies may mask values.
     """
 
     agent: str
@@ -203,6 +206,12 @@ class Dispatcher:
     check_policies: CheckPolicies | None = None
     check_read: CheckRead | None = None
     guards: Guards | None = None
+    redacts: Callable[[str], bool] | None = None
+
+    def is_guarded(self, agent: str) -> bool:
+        """Whether values of calls of an agent are looked at, so that its bytes cannot be handed on."""
+        is_masked = self.redacts is not None and self.redacts(agent)
+        return is_masked or (self.guards is not None and self.guards.concern(agent))
 
     async def dispatch(self, call: Call, channel: Channel = _NULL_CHANNEL) -> Outcome:
         """Run one call. Every failure is data in the outcome; only cancellation raises."""
@@ -308,6 +317,8 @@ class Dispatcher:
                 call = _with_trace(call, admitted)
             state.policy = permitted.note
             guards = None if self.guards is None or self._only_relays(call, listing) else self.guards
+            if permitted.add_guards is not None:
+                guards = permitted.add_guards(guards)
             if guards is not None:
                 call = await guards.before(call, listing, skill)
                 channel = guards.watch(channel, call, listing, skill)

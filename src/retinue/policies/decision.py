@@ -9,22 +9,26 @@ answers as if it were not there.
 | an error | | deny |
 | deny | | deny |
 | allow | an error | deny |
-| allow | approve | approve |
+| allow | approve, and any other | approve |
+| allow | limit, and redact or none | limit |
+| allow | redact | redact |
 | allow | none | allow |
+
+The decision has the name of the strictest obligation; all that apply are met.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 import cedarpy
 import orjson
 
 from retinue.policies.entities import ACTIONS, CALL, LIST, Caller, Resource, entity_value, name_origin
-from retinue.policies.policy_set import Policy, PolicySet
+from retinue.policies.policy_set import OBLIGATIONS, Effect, Policy, PolicySet
 from retinue.policies.reads import EntityId, Path, ValueType
 from retinue.policies.values import UnmappableError, project
 
@@ -41,7 +45,13 @@ _BUILT_IN_ID = "retinue:default"
 _KEPT = 2_000
 """Cut sets, and entities of calls, that are kept for the next call."""
 
-Verdict = Literal["allow", "deny", "approve"]
+Verdict = Literal["allow", "redact", "limit", "approve", "deny"]
+"""From the mildest to the strictest."""
+
+_STRICTEST_FIRST: tuple[Verdict, ...] = ("approve", "limit", "redact")
+"""The verdicts of obligations."""
+
+_STRICTNESS: Mapping[Verdict, int] = {verdict: place for place, verdict in enumerate(get_args(Verdict))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,18 @@ class Decision:
     policies: tuple[Policy, ...] = ()
     problem: str = ""
     would_be: Decision | None = None
+
+    def select(self, effect: Effect) -> tuple[Policy, ...]:
+        """The policies with an effect among those that decided."""
+        return tuple(policy for policy in self.policies if policy.effect == effect)
+
+    def combine(self, other: Decision) -> Decision:
+        """The decision about a call that both must permit: the stricter one, with all obligations."""
+        first, second = sorted((self, other), key=lambda each: _STRICTNESS[each.verdict], reverse=True)
+        if first.verdict == "deny" or second.verdict == "allow":
+            return replace(first, would_be=first.would_be or second.would_be)
+        policies = {policy.id: policy for policy in (*first.policies, *second.policies)}
+        return replace(first, policies=tuple(policies.values()), would_be=first.would_be or second.would_be)
 
 
 ALLOWED = Decision("allow")
@@ -125,13 +147,13 @@ class _Cut:
                 if path not in arguments or known == "present":
                     arguments[path] = kind
         arguments, clash = _drop_records(arguments)
-        rules = [policy for policy in policies if policy.effect != "approve"]
-        obligations = [policy for policy in policies if policy.effect == "approve"]
+        rules = [policy for policy in policies if policy.effect not in OBLIGATIONS]
+        obligations = [policy for policy in policies if policy.effect in OBLIGATIONS]
         return cls(
             None if permits and not rules else _Rules.make(rules, permits=permits),
             _Rules.make(obligations, permits=True) if obligations else None,
             arguments,
-            any("origin" in policy.reads.facts for policy in policies),
+            any("origin" in policy.facts for policy in policies),
             conflict or clash,
         )
 
@@ -163,7 +185,9 @@ class _Cut:
         obliged = self.obligations.evaluate(request, entities)
         if obliged.verdict == "allow" or obliged.problem:
             return obliged if obliged.problem else decision
-        return Decision("approve", obliged.policies)
+        effects = {policy.effect for policy in obliged.policies}
+        strictest = next(verdict for verdict in _STRICTEST_FIRST if verdict in effects)
+        return Decision(strictest, obliged.policies)
 
     def _find_readers(self, error: UnmappableError) -> tuple[Policy, ...]:
         """The policies that read arguments of the skill, one of which has the problem."""
@@ -272,7 +296,7 @@ class Engine:
             permits = self.policies.default == "allow"
             enforced = [policy for policy in selected if not policy.is_watched]
             watched = None if len(enforced) == len(selected) else _Cut.make(selected, permits=permits)
-            facts = frozenset(name for policy in selected for name in policy.reads.facts)
+            facts = frozenset(name for policy in selected for name in policy.facts)
             cut = _SkillPolicies(_Cut.make(enforced, permits=permits), watched, facts)
             if len(self._shared) >= _KEPT:
                 self._shared.clear()

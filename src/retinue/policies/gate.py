@@ -7,7 +7,7 @@ process does not decide again: there an approval would be used twice, and the ca
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
@@ -15,12 +15,13 @@ from typing import Any, Literal
 
 from retinue.approvals.records import SCOPE, ApprovalRequest, ApprovalStore
 from retinue.core.call import Call, Principal, TraceContext, TraceExtension
-from retinue.core.errors import ApprovalNeededError, PolicyDeniedError
+from retinue.core.errors import ApprovalNeededError, BusyError, PolicyDeniedError
 from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
 from retinue.core.record import Resource as ReadableResource
-from retinue.mesh.dispatch import PermittedCall
+from retinue.mesh.dispatch import Guards, PermittedCall
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
+from retinue.policies.counts import CallCounts, MemoryCounts, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.entities import (
     CALL,
@@ -32,6 +33,7 @@ from retinue.policies.entities import (
     entity_value,
     name_principal,
 )
+from retinue.policies.obligations import CountedBy
 from retinue.policies.policy_set import Policy
 from retinue.policies.reads import EntityId
 from retinue.policies.recording import InputRecorder
@@ -60,14 +62,17 @@ _REMEDY = "ask the owner of this mesh; retinue policy explain shows which polici
 class Gate:
     """The policies of one process; ``engine`` is replaced as a whole when files have changed.
 
-    ``open_approvals`` opens the store of approvals, None in a process that keeps none. ``recorder`` keeps
-    what policies read, None where the owner does not want it.
+    ``open_approvals`` opens the store of approvals, None in a process that keeps none. ``open_counts`` opens
+    the counts of calls that all processes share; where it is None, calls are counted in ``counts``.
+    ``recorder`` keeps what policies read, None where the owner does not want it.
     """
 
     engine: Engine
     mode: Mode = "enforce"
     open_approvals: Callable[[], Awaitable[ApprovalStore]] | None = None
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    counts: CallCounts = field(default_factory=MemoryCounts)
+    open_counts: Callable[[], Awaitable[CallCounts]] | None = None
     recorder: InputRecorder | None = None
 
     async def check(
@@ -102,14 +107,65 @@ class Gate:
             admitted.trace = note_origin(admitted.trace, find_origin(call))
             is_allowed = decision.verdict == "allow"
             return PermittedCall(None if is_allowed else self._render(decision, watched=True))
-        note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
         if decision.verdict == "deny":
             raise deny(decision, listing.name, name)
-        approve = None
+        permitted = self._oblige(decision, call, listing, name)
+        admitted.trace = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
+        return permitted
+
+    def _oblige(self, decision: Decision, call: Call, listing: Listing, name: str) -> PermittedCall:
+        """What the obligations of a permitted call ask for."""
+        note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
+        if decision.verdict == "allow":
+            return PermittedCall(note)
+        note = self._render(decision, watched=False)
+        approve: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
         if decision.verdict == "approve":
             approve = self._bind_approval(decision, call, listing, name)
-        admitted.trace = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
-        return PermittedCall(note, approve)
+        if limits := decision.select("limit"):
+            approve = partial(self._count, limits, call, f"{listing.name}/{name}", note, approve)
+        masking = tuple(policy for policy in decision.select("redact") if policy.redaction is not None)
+        return PermittedCall(note, approve, partial(_mask, masking) if masking else None)
+
+    async def _count(
+        self,
+        limits: tuple[Policy, ...],
+        call: Call,
+        what: str,
+        note: Mapping[str, Any],
+        approve: Callable[[], Awaitable[Mapping[str, Any]]] | None,
+    ) -> Mapping[str, Any]:
+        """Count the call in its limits, and then use a yes; raises BusyError where a limit is reached.
+
+        A call that waits for a person is not counted, because it does not run.
+        """
+        facts: dict[CountedBy, str] = {
+            "principal": call.principal.id,
+            "origin": find_origin(call),
+            "skill": what,
+        }
+        counts = {make_count(policy, facts): policy for policy in limits}
+        kept = self.counts if self.open_counts is None else await self.open_counts()
+        refusal = await kept.take(list(counts))
+        if refusal is not None:
+            policy = counts[refusal.count]
+            limit = "" if policy.limit is None else policy.limit.text
+            raise BusyError(f"{what} is limited to {limit}: {describe((policy,))}", refusal.wait_s)
+        if self.open_counts is None:
+            note = {**note, "counted_by": "this process"}
+        if approve is None:
+            return note
+        try:
+            return await approve()
+        except BaseException:
+            await kept.give_back(list(counts))
+            raise
+
+    def redacts(self, agent: str) -> bool:
+        """Whether the values of calls of an agent may be masked, so that they must be read."""
+        return any(
+            policy.effect == "redact" and not policy.is_watched for policy in self.engine.policies.policies
+        )
 
     def _decide(self, engine: Engine, call: Call, resource: Resource, action: EntityId = CALL) -> Decision:
         """The decision; a call that an agent makes for its caller must be permitted to both."""
@@ -118,12 +174,7 @@ class Gate:
         if decision.verdict == "deny" or not principal.through:
             return decision
         agent = Caller.of(replace(principal, id=principal.through))
-        other = self._decide_for(engine, call, resource, agent, action)
-        if decision.verdict == other.verdict == "approve":
-            # who answers must be an approver of all policies that ask
-            both = {policy.id: policy for policy in (*decision.policies, *other.policies)}
-            return replace(other, policies=tuple(both.values()))
-        return decision if other.verdict == "allow" else other
+        return decision.combine(self._decide_for(engine, call, resource, agent, action))
 
     def _decide_for(
         self, engine: Engine, call: Call, resource: Resource, caller: Caller, action: EntityId
@@ -191,10 +242,11 @@ class Gate:
         self, decision: Decision, call: Call, listing: Listing, name: str
     ) -> Callable[[], Awaitable[Mapping[str, Any]]]:
         """What uses the yes of a person for this call; raises PolicyDeniedError where nobody can be asked."""
+        asking = decision.select("approve")
         if self.open_approvals is None:
             raise PolicyDeniedError(
                 f"{listing.name}/{name} needs the approval of a person, and this process cannot ask",
-                policies=[policy.id for policy in decision.policies],
+                policies=[policy.id for policy in asking],
                 remedy="call it through the hub, which keeps approvals",
             )
         request = ApprovalRequest(
@@ -204,28 +256,28 @@ class Gate:
             version=listing.version or "",
             skill=name,
             arguments=call.arguments if isinstance(call.arguments, Mapping) else {"": call.arguments},
-            reason=describe(decision.policies),
-            approvers=tuple(policy.approvers for policy in decision.policies if policy.approvers),
+            reason=describe(asking),
+            approvers=tuple(policy.approvers for policy in asking if policy.approvers),
             terms=f"policies {self.engine.policies.digest}, listing {listing.digest or ''}",
         )
         note = self._render(decision, watched=False)
-        return partial(_use_approval, self.open_approvals, request, decision, note)
+        return partial(_use_approval, self.open_approvals, request, asking, note)
 
 
 async def _use_approval(
     open_approvals: Callable[[], Awaitable[ApprovalStore]],
     request: ApprovalRequest,
-    decision: Decision,
+    asking: tuple[Policy, ...],
     note: Mapping[str, Any],
 ) -> Mapping[str, Any]:
     """Use the yes of a person for one call; the note with its id.
 
     Raises ApprovalNeededError without an answer, and PolicyDeniedError after a no.
     """
-    names = [policy.id for policy in decision.policies]
+    names = [policy.id for policy in asking]
     what = f"{request.agent}/{request.skill}"
     store = await open_approvals()
-    expires_s = min(policy.expires_s for policy in decision.policies)
+    expires_s = min(policy.expires_s for policy in asking)
     approval = await store.ask(request, expires_s=expires_s)
     if approval.state == "approved":
         # not by the id of the call: a repetition has the same id, and would use the yes twice
@@ -246,6 +298,20 @@ async def _use_approval(
         policies=names,
         remedy=f"let a person run: retinue approvals approve {approval.id}; then send the call again",
     )
+
+
+def _mask(policies: tuple[Policy, ...], guards: Guards | None) -> Guards:
+    """The guards of a process with those that mask what the policies say."""
+    # imported here, because most calls are not masked
+    from retinue.guards.call_guards import CallGuards, GuardRule
+    from retinue.guards.guard import MaskGuard
+
+    rules = [
+        GuardRule(policy.id, MaskGuard(policy.redaction.arguments, policy.redaction.results))
+        for policy in policies
+        if policy.redaction is not None
+    ]
+    return guards.and_then(rules) if isinstance(guards, CallGuards) else CallGuards(rules)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from retinue.mesh.observing import call_facts
 from retinue.policies.recording import SEPARATOR
 
-Past = Literal["allow", "deny", "approve"]
+Past = Literal["allow", "redact", "limited", "approve", "deny"]
 
 _DECIDED: Mapping[str, Past] = {
     "policy_denied": "deny",
@@ -112,10 +112,13 @@ def read_past_call(row: Mapping[str, Any], inputs: Mapping[str, Any] | None) -> 
     past: Past | None = "allow"
     if row["status"] == "refused":
         past = _DECIDED.get(row.get("error", ""))
+    noted = policy.get("verdict") if isinstance(policy, Mapping) and not policy.get("watched") else None
+    if noted == "limit" and row.get("error") == "busy":
+        past = "limited"
+    elif noted in ("approve", "redact") and past == "allow":
+        past = noted
     if past is None or (isinstance(facts, Mapping) and facts.get("message")):
         return None
-    if isinstance(policy, Mapping) and not policy.get("watched") and policy.get("verdict") == "approve":
-        past = "approve"
     depth = int(row.get("depth") or 0)
     ended_at = datetime.fromisoformat(str(row["timestamp"])).astimezone(UTC)
     is_recorded = isinstance(facts, Mapping)

@@ -17,17 +17,30 @@ import cedarpy
 
 from retinue.approvals.records import CALL_EXPIRES_S
 from retinue.core.errors import InvalidSettingError
+from retinue.guards.sensitive import KINDS
 from retinue.policies.entities import ACTION, NAMESPACE, Groups, normalize
+from retinue.policies.obligations import CallLimit, Redaction, read_limit, read_masks
 from retinue.policies.reads import EntityId, ReadError, Reads, find_reads
 from retinue.policies.schema import find_errors
 
-Effect = Literal["permit", "deny", "approve"]
-"""``permit`` and ``deny`` are those of Cedar; with ``approve`` a person decides about a permitted call."""
+Effect = Literal["permit", "deny", "approve", "limit", "redact"]
+"""``permit`` and ``deny`` are those of Cedar; the others are obligations of a permitted call.
+
+With ``approve`` a person decides, ``limit`` counts calls, ``redact`` masks values.
+"""
 
 Default = Literal["allow", "deny"]
 
-_ANNOTATIONS = frozenset({"id", "reason", "effect", "mode", "approvers", "expires"})
-_EFFECTS = ("approve",)
+OBLIGATIONS: Mapping[str, tuple[str, ...]] = {
+    "approve": ("approvers", "expires"),
+    "limit": ("limit",),
+    "redact": ("arguments", "results"),
+}
+"""The effects of obligations with the annotations that belong to them."""
+
+_ANNOTATIONS = frozenset(
+    {"id", "reason", "effect", "mode", *(name for names in OBLIGATIONS.values() for name in names)}
+)
 _TYPES = frozenset(
     f"{NAMESPACE}::{kind}"
     for kind in ("Action", "Agent", "Caller", "Group", "Prompt", "Resource", "Skill", "Source", "Tag")
@@ -45,7 +58,8 @@ class Policy:
     """One policy. ``body`` is its JSON form without annotations.
 
     ``reason`` is told to callers. ``approvers`` are globs of the principals that may answer, () = anybody
-    with the scope. An approval counts for ``expires_s``. A policy that ``is_watched`` decides nothing: what
+    with the scope. An approval counts for ``expires_s``. ``limit`` and ``redaction`` are those of the effects
+    of these names, None for others. A policy that ``is_watched`` decides nothing: what
     it would have decided is recorded.
     """
 
@@ -58,6 +72,14 @@ class Policy:
     approvers: tuple[str, ...] = ()
     expires_s: float = CALL_EXPIRES_S
     is_watched: bool = False
+    limit: CallLimit | None = None
+    redaction: Redaction | None = None
+
+    @property
+    def facts(self) -> frozenset[str]:
+        """The facts of the context that the policy reads, also to count calls."""
+        by_origin = self.limit is not None and "origin" in self.limit.by
+        return frozenset(self.reads.facts | {"origin"} if by_origin else self.reads.facts)
 
     def concerns_action(self, action: str) -> bool:
         """Whether the policy may apply to this action."""
@@ -162,21 +184,48 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
         approvers=tuple(annotations.get("approvers", "").replace(",", " ").split()),
         expires_s=_read_expiry(where, annotations),
         is_watched=mode == "watch",
+        limit=_read_limit(where, annotations) if effect == "limit" else None,
+        redaction=_read_redaction(where, annotations) if effect == "redact" else None,
     )
 
 
 def _read_effect(where: str, annotations: Mapping[str, str], cedar_effect: str) -> Effect:
     effect = annotations.get("effect")
+    if effect is not None and effect not in OBLIGATIONS:
+        raise _refuse(where, f"@effect is {effect!r}", f"known are {', '.join(OBLIGATIONS)}")
+    for owner, names in OBLIGATIONS.items():
+        for name in names:
+            if name in annotations and owner != effect:
+                without = "" if effect is None else f", and it is {effect}"
+                raise _refuse(where, f"@{name} without @effect{without}", f'add @effect("{owner}")')
     if effect is None:
-        for name in ("approvers", "expires"):
-            if name in annotations:
-                raise _refuse(where, f"@{name} without @effect", 'add @effect("approve")')
         return "permit" if cedar_effect == "permit" else "deny"
-    if effect not in _EFFECTS:
-        raise _refuse(where, f"@effect is {effect!r}", "known is approve")
     if cedar_effect != "forbid":
         raise _refuse(where, f'a permit with @effect("{effect}")', "write it as a forbid")
-    return "approve"
+    return effect  # type: ignore[return-value]
+
+
+def _read_limit(where: str, annotations: Mapping[str, str]) -> CallLimit:
+    try:
+        return read_limit(annotations.get("limit", ""))
+    except ValueError as error:
+        raise _refuse(where, str(error), 'write such as @limit("5 per hour by origin")') from None
+
+
+def _read_redaction(where: str, annotations: Mapping[str, str]) -> Redaction:
+    try:
+        masks = {
+            name: read_masks(name, annotations[name]) for name in OBLIGATIONS["redact"] if name in annotations
+        }
+    except ValueError as error:
+        raise _refuse(
+            where, str(error), f"write kinds ({', '.join(KINDS)}) and places such as /customers/*/name"
+        ) from None
+    if not masks:
+        raise _refuse(
+            where, "nothing to mask", 'add @results("email /customers/*/name") or @arguments("key")'
+        )
+    return Redaction(**masks)
 
 
 def _read_expiry(where: str, annotations: Mapping[str, str]) -> float:

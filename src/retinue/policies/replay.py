@@ -7,22 +7,26 @@ not apply to it whatever the unknown facts were.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from retinue.core.call import Principal
 from retinue.core.record import HUB_NAME, Skill
 from retinue.policies.decision import CallFacts, Engine
 from retinue.policies.entities import CALL, Caller, Resource, entity_value, name_principal
 from retinue.policies.gate import MAX_ORIGIN, OWNERS_SKILLS
+from retinue.policies.obligations import CountedBy
 from retinue.policies.past_calls import Past, PastCall, SkillKey
-from retinue.policies.policy_set import Policy, PolicySet
+from retinue.policies.policy_set import Effect, Policy, PolicySet
 from retinue.policies.uncertain import Fact, find_unknown, weaken
 
-Verdict = Literal["allow", "deny", "approve", "cannot_tell"]
-Change = Literal["same", "denied", "asked", "allowed", "cannot_tell"]
+Verdict = Literal["allow", "redact", "limit", "limited", "approve", "cannot_tell", "deny"]
+"""A call that is counted has ``limit``, and ``limited`` where it would have been one too many."""
+
+Change = Literal["same", "denied", "asked", "limited", "redacted", "allowed", "cannot_tell"]
 
 MAX_ROWS = 200
 """Rows of a report; further ones are counted."""
@@ -43,9 +47,29 @@ class Replayed(NamedTuple):
     verdict: Verdict
     policies: tuple[str, ...] = ()
     reason: str = ""
+    limits: tuple[Policy, ...] = ()
 
 
-_ORDER: tuple[Verdict, ...] = ("deny", "cannot_tell", "approve", "allow")
+_ORDER: tuple[Verdict, ...] = ("deny", "cannot_tell", "approve", "limited", "limit", "redact", "allow")
+
+_OPEN_EFFECTS: Mapping[str, tuple[Effect, ...]] = {
+    "deny": ("permit",),
+    "approve": ("deny",),
+    "limit": ("deny", "approve"),
+    "redact": ("deny", "approve", "limit"),
+    "allow": ("deny", "approve", "limit", "redact"),
+}
+"""The effects of policies that may not be decided, and would change a certain decision."""
+
+_CHANGES: Mapping[Verdict, Change] = {
+    "deny": "denied",
+    "approve": "asked",
+    "limited": "limited",
+    "limit": "allowed",
+    "redact": "redacted",
+    "allow": "allowed",
+    "cannot_tell": "cannot_tell",
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +83,7 @@ class Replay:
     skills: Mapping[SkillKey, KnownSkill]
     assumed: int = 0
     """Calls that were decided by the hints and tags that their skill has now, in another card."""
+    _counts: dict[tuple[str, ...], deque[float]] = field(default_factory=dict)
     _engines: dict[tuple[str, ...], Engine] = field(default_factory=dict)
     _weakened: dict[tuple[str, str, str], Engine] = field(default_factory=dict)
 
@@ -73,7 +98,34 @@ class Replay:
         self.assumed += known is not None and not known.is_same
         callers = [call.caller, *([call.through] if call.through else [])]
         decisions = [self._decide(call, caller, resource, is_known=known is not None) for caller in callers]
-        return min(decisions, key=lambda decision: _ORDER.index(decision.verdict))
+        strictest = min(decisions, key=lambda decision: _ORDER.index(decision.verdict))
+        limits = {policy.id: policy for decision in decisions for policy in decision.limits}
+        if strictest.verdict != "limit":
+            return strictest
+        return self._count(strictest, call, list(limits.values()))
+
+    def _count(self, replayed: Replayed, call: PastCall, limits: Sequence[Policy]) -> Replayed:
+        """The decision about a call that is counted; calls are replayed in the order of their times."""
+        counted: list[deque[float]] = []
+        at = call.began_at.timestamp()
+        facts: dict[CountedBy, str] = {
+            "principal": call.caller,
+            "origin": call.origin or "",
+            "skill": f"{call.key.agent}/{call.key.skill}",
+        }
+        for policy in limits:
+            if policy.limit is None:
+                continue
+            key = (policy.id, *(facts[name] for name in policy.limit.by))
+            times = self._counts.setdefault(key, deque())
+            while times and times[0] <= at - policy.limit.window_s:
+                times.popleft()
+            if len(times) >= policy.limit.calls:
+                return Replayed("limited", (policy.id,), policy.limit.text)
+            counted.append(times)
+        for times in counted:
+            times.append(at)
+        return replayed
 
     def _decide(self, call: PastCall, caller_id: str, resource: Resource, *, is_known: bool) -> Replayed:
         unknown = call.find_unknown()
@@ -98,16 +150,15 @@ class Replay:
         ids = tuple(policy.id for policy in decision.policies)
         if decision.verdict == "deny" and (ids or decision.problem):
             return Replayed("deny", ids, decision.problem)
-        # those that could change the decision; what is certain already is not changed by others of its kind
-        open_effects: tuple[str, ...] = ("permit",)
-        if decision.verdict != "deny":
-            open_effects = ("deny",) if decision.verdict == "approve" else ("deny", "approve")
+        open_effects = _OPEN_EFFECTS[decision.verdict]
         open_policies = [(policy, problem) for policy, problem in uncertain if policy.effect in open_effects]
         if open_policies:
             first, problem = open_policies[0]
             names = tuple(policy.id for policy, _ in open_policies)
             return Replayed("cannot_tell", names, f"{first.id}: {problem}")
-        return Replayed(decision.verdict, ids, "no policy permits it" if decision.verdict == "deny" else "")
+        if decision.verdict == "deny":
+            return Replayed("deny", ids, "no policy permits it")
+        return Replayed(decision.verdict, ids, limits=decision.select("limit"))
 
     def _select(self, resource: Resource, *, is_known: bool) -> list[Policy]:
         if is_known:
@@ -152,7 +203,7 @@ class Replay:
     def _read_facts(
         self, call: PastCall, caller: Caller, resource: Resource, policies: Iterable[Policy]
     ) -> CallFacts:
-        names = {name for policy in policies for name in policy.reads.facts}
+        names = {name for policy in policies for name in policy.facts}
         now = call.began_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         facts: dict[str, Any] = {
             "endpoint": call.endpoint,
@@ -185,9 +236,7 @@ class _Group:
 class ReplayReport:
     """Counts what a replay decides, and groups the calls that it decides otherwise."""
 
-    counts: dict[Change, int] = field(
-        default_factory=lambda: {"same": 0, "denied": 0, "asked": 0, "allowed": 0, "cannot_tell": 0}
-    )
+    counts: dict[Change, int] = field(default_factory=lambda: dict.fromkeys(get_args(Change), 0))
     reasons: dict[str, int] = field(default_factory=dict)
     _groups: dict[tuple[Any, ...], _Group] = field(default_factory=dict)
 
@@ -208,7 +257,7 @@ class ReplayReport:
 
     def as_json(self) -> dict[str, Any]:
         """Counts, why some calls cannot be told, and the groups, those with most calls first."""
-        order: tuple[Change, ...] = ("denied", "asked", "cannot_tell", "allowed")
+        order: tuple[Change, ...] = ("denied", "asked", "limited", "redacted", "cannot_tell", "allowed")
         ordered = sorted(self._groups.items(), key=lambda item: (order.index(item[0][0]), -item[1].count))
         keys = ("change", "caller", "skill", "before", "policies", "reason")
         rows = [
@@ -230,12 +279,8 @@ class ReplayReport:
 
 
 def _compare(past: Past, verdict: Verdict) -> Change:
-    if verdict == "cannot_tell":
-        return "cannot_tell"
-    if past == verdict:
-        return "same"
-    changes: Mapping[Verdict, Change] = {"deny": "denied", "approve": "asked", "allow": "allowed"}
-    return changes[verdict]
+    # a call that is only counted runs as before
+    return "same" if past == ("allow" if verdict == "limit" else verdict) else _CHANGES[verdict]
 
 
 def _guess(key: SkillKey) -> Resource:

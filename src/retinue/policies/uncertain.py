@@ -41,6 +41,7 @@ def find_unknown(policy: Policy, explain: Explain) -> str:
     facts = [fact for part in policy.body["conditions"] for fact in iterate_facts(part["body"])]
     if _names_containers(policy.body["resource"]):
         facts.append(Fact("skill"))
+    facts += [Fact(name) for name in sorted(policy.facts - policy.reads.facts)]
     for fact in facts:
         if problem := explain(fact):
             name = ".".join(("args", *fact.path)) if fact.path else fact.name
@@ -60,7 +61,7 @@ def weaken(policy: Policy, explain: Explain) -> Policy:
     if _names_containers(resource) and explain(Fact("skill")):
         resource = _ALL
     body = {**policy.body, "effect": "forbid", "conditions": conditions, "resource": resource}
-    return replace(policy, effect="deny", body=body, reads=find_reads(body))
+    return replace(policy, effect="deny", body=body, reads=find_reads(body), limit=None)
 
 
 def iterate_facts(node: Any) -> Iterator[Fact]:

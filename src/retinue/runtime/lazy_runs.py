@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from retinue.workflows.durable.retention import OnDeleted
     from retinue.workflows.durable.runs import DurableRuns
     from retinue.workflows.durable.tables.approvals import ApprovalTable
+    from retinue.workflows.durable.tables.call_counts import CallCountTable
     from retinue.workflows.durable.tables.revised import ScheduleTable
     from retinue.workflows.durable.tables.sessions import SessionTable
     from retinue.workflows.durable.tables.triggers import TriggerTable
@@ -166,6 +167,10 @@ class LazyRuns:
     async def open_approvals(self) -> ApprovalTable:
         """The approvals, which are stored with the runs."""
         return await (await self._open()).open_approvals()
+
+    async def open_call_counts(self) -> CallCountTable:
+        """The counted calls of policies, which are stored with the runs."""
+        return await (await self._open()).open_call_counts()
 
     async def open_sessions(self) -> SessionTable:
         """The sessions of steps ``think``, which are stored with the runs."""

@@ -23,9 +23,8 @@ _ROWS = """
 """
 _LAST = f"SELECT id, row FROM ({_ROWS} ORDER BY id DESC LIMIT :limit) ORDER BY id"  # noqa: S608
 _ALL = "SELECT row FROM audit WHERE id > ? ORDER BY id"
-_PAGE_BEFORE = """
-    SELECT id, CAST(row AS TEXT) AS row FROM audit WHERE id < ? ORDER BY id DESC LIMIT 2000
-"""
+_TIME_AFTER = "SELECT CAST(row AS TEXT) ->> 'timestamp' FROM audit WHERE id > ? ORDER BY id LIMIT 1"
+_PAGE_AFTER = "SELECT id, CAST(row AS TEXT) AS row FROM audit WHERE id > ? ORDER BY id LIMIT 2000"
 _INPUTS = "SELECT row FROM policy_inputs WHERE at >= ? ORDER BY id"
 _TRACES = """
     SELECT DISTINCT CAST(row AS TEXT) ->> 'trace_id' AS trace FROM audit
@@ -76,17 +75,30 @@ class AuditLog:
             rows = connection.execute(_ALL, (self.find_end() - last,)).fetchall() if connection else []
         return [orjson.loads(row) for (row,) in rows]
 
-    def iterate_calls_since(self, since: datetime) -> Iterator[Mapping[str, Any]]:
-        """The calls that have ended since then, newest first."""
-        oldest, before = since.astimezone(UTC).isoformat(), 2**63 - 1
+    def find_start(self, since: datetime, *, limit: int) -> int:
+        """The id before the first row since then, of the newest ``limit`` rows."""
+        oldest = since.astimezone(UTC).isoformat()
+        with self._reading() as connection:
+            row = connection.execute("SELECT max(id) FROM audit").fetchone() if connection else None
+            end = int(row[0] or 0) if row else 0
+            # rows are nearly in the order of their times
+            low, high = max(0, end - limit), end
+            while connection and low < high:
+                middle = (low + high) // 2
+                at = connection.execute(_TIME_AFTER, (middle,)).fetchone()
+                if at is not None and at[0] is not None and at[0] < oldest:
+                    low = middle + 1
+                else:
+                    high = middle
+        return low
+
+    def iterate_calls(self, *, after: int) -> Iterator[Mapping[str, Any]]:
+        """The calls that have ended with an id beyond ``after``, oldest first."""
         with self._reading() as connection:
             while connection:
-                page = connection.execute(_PAGE_BEFORE, (before,)).fetchall()
-                for before, text in page:  # noqa: B007 - the last one is where the next page begins
+                page = connection.execute(_PAGE_AFTER, (after,)).fetchall()
+                for after, text in page:
                     row = orjson.loads(text)
-                    # rows of all releases have the time in UTC, in one format
-                    if str(row.get("timestamp", oldest)) < oldest:
-                        return
                     if row.get("type") == "CALL:ENDED":
                         yield row
                 if not page:

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from retinue.runtime.loading.policy_files import Draft
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_TITLES = {"denied": "denied", "asked": "asked", "allowed": "allowed", "cannot_tell": "cannot tell"}
+_TITLES = {
+    "denied": "denied",
+    "asked": "asked",
+    "limited": "limited",
+    "redacted": "redacted",
+    "allowed": "allowed",
+    "cannot_tell": "cannot tell",
+}
 
 since_option = click.option(
     "--since", metavar="TIME", default="1d", show_default=True, help="How far back: 90m, 12h, 7d."
@@ -52,8 +59,8 @@ def replay(
 ) -> None:
     """Show what the policies NEW would have decided about the calls of the audit.
 
-    NEW are files *.cedar or folders. Nothing is changed. Exits with 1 if a call would be denied or asked
-    about that was not, and with 2 for files that are not valid. The audit has no arguments: a policy that
+    NEW are files *.cedar or folders. Nothing is changed. Exits with 1 if a call would be denied, asked
+    about or limited that was not, and with 2 for files that are not valid. The audit has no arguments: a policy that
     reads some is told for calls of which policy.record = "inputs" has kept them, because a policy in force,
     or one with @mode("watch"), has read them.
     """
@@ -70,7 +77,7 @@ def replay(
         print_json(reply)
     else:
         _show(reply)
-    if counts["denied"] or counts["asked"] or (strict and counts["cannot_tell"]):
+    if counts["denied"] or counts["asked"] or counts["limited"] or (strict and counts["cannot_tell"]):
         raise click.exceptions.Exit(1)
 
 

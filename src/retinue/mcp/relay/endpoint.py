@@ -145,9 +145,8 @@ class RelayEndpoint:
         return self._client.lacks_endpoint(listing, in_session=in_session)
 
     def _is_guarded(self, listing: Listing) -> bool:
-        """Whether guards look at calls of the agent: they see values, not the bytes that pass here."""
-        guards = self._dispatcher.guards
-        return self._fallback is not None and guards is not None and guards.concern(listing.name)
+        """Whether guards or policies look at values of the agent, which they cannot see in bytes."""
+        return self._fallback is not None and self._dispatcher.is_guarded(listing.name)
 
     async def _fall_back(self, listing: Listing, scope: Scope, receive: Receive, send: Send) -> None:
         assert self._fallback is not None

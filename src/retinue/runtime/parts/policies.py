@@ -31,6 +31,7 @@ LOOK_S = 1.0
 """Seconds between two looks for changed files."""
 
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
+    from retinue.policies.counts import MemoryCounts
     from retinue.policies.gate import Gate
     from retinue.policies.recording import InputRecorder
     from retinue.runtime.lazy_runs import LazyRuns
@@ -53,6 +54,7 @@ class LoadedPolicies:
         self._in_force: Snapshot = ()
         self.problem: RetinueError | None = None
         self._gate: Gate | None = None
+        self._counts: MemoryCounts | None = None
 
     def load(self) -> None:
         """Load the files; raises InvalidSettingError for a set that is not valid."""
@@ -64,12 +66,18 @@ class LoadedPolicies:
             self._give(None)
             return
         # imported here, because most processes have no policies
+        from retinue.policies.counts import MemoryCounts
         from retinue.policies.decision import Engine
         from retinue.policies.gate import Gate
 
         runs = self._process.find(_lazy_runs()) if self._process.kind in KEEP_APPROVALS else None
         opening = None if runs is None else runs.open_approvals
-        self._gate = Gate(Engine(policies), self._table.mode, opening, recorder=self._make_recorder())
+        counting = None if runs is None else runs.open_call_counts
+        # what was counted stays counted when files change
+        self._counts = self._counts or MemoryCounts()
+        engine = Engine(policies)
+        self._gate = Gate(engine, self._table.mode, opening, counts=self._counts, open_counts=counting)
+        self._gate.recorder = self._make_recorder()
         self._give(self._gate.check)
 
     def _make_recorder(self) -> InputRecorder | None:
@@ -89,6 +97,7 @@ class LoadedPolicies:
 
     def _give(self, check: CheckPolicies | None) -> None:
         self._process.dispatcher.check_policies = check
+        self._process.dispatcher.redacts = None if self._gate is None else self._gate.redacts
         self._process.dispatcher.check_read = None if self._gate is None else self._gate.check_read
         self._process.dispatcher.access.filter_lists(None if self._gate is None else self._gate.filter_lists)
         if (joined := self._process.find(JoinedMesh)) is not None:

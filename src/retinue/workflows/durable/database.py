@@ -100,6 +100,7 @@ class RunDatabase:
         self.hosted = self._tables.hosted
         self.approvals = self._tables.approvals
         self.sessions = self._tables.sessions
+        self.call_counts = self._tables.call_counts
         # Not the loop's default executor: DBOS replaces it, and shuts its own down when it is closed.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="runs-database")
         self._prepared = asyncio.Lock()

@@ -32,6 +32,7 @@ from retinue.workflows.durable.run_rows import (
     stored_args,
 )
 from retinue.workflows.durable.tables.approvals import ApprovalTable
+from retinue.workflows.durable.tables.call_counts import CallCountTable
 from retinue.workflows.durable.tables.held_artifacts import HeldArtifacts
 from retinue.workflows.durable.tables.hosted import HostedTable
 from retinue.workflows.durable.tables.revised import ScheduleTable
@@ -321,6 +322,9 @@ class DurableRuns:
 
     async def open_approvals(self) -> ApprovalTable:
         return self._approvals
+
+    async def open_call_counts(self) -> CallCountTable:
+        return CallCountTable(self._database)
 
     async def open_sessions(self) -> SessionTable:
         return self._sessions

@@ -65,6 +65,10 @@ CREATE TABLE IF NOT EXISTS {sessions} (
     key TEXT PRIMARY KEY, root TEXT NOT NULL, changed DOUBLE PRECISION NOT NULL, history TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS retinue_sessions_root ON {sessions} (root)
 """,
+    """
+CREATE TABLE IF NOT EXISTS {call_counts} (
+    key TEXT PRIMARY KEY, expires DOUBLE PRECISION NOT NULL, times TEXT NOT NULL)
+""",
 )
 """One script for each version. Append new ones; never change a released one.
 
@@ -110,6 +114,7 @@ class OwnTables:
         self.hosted = f"{own}hosted_workflows"
         self.approvals = f"{own}approvals"
         self.sessions = f"{own}sessions"
+        self.call_counts = f"{own}call_counts"
         self._versions = f"{own}schema_version"
 
     def check(self) -> None:
@@ -143,6 +148,7 @@ class OwnTables:
                 "hosted": self.hosted,
                 "approvals": self.approvals,
                 "sessions": self.sessions,
+                "call_counts": self.call_counts,
                 "serial": serial,
             }
             for script in self._scripts[stored.version :]:
