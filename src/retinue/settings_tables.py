@@ -40,6 +40,7 @@ class HubTable(_Table):
     host: str = "127.0.0.1"
     port: int = Field(9000, ge=0, le=65535)
     advertise: PublicUrl | None = None
+    processes: Annotated[int, Field(ge=1, le=64)] | Literal["auto"] = 1
     bare: bool = False
     listing: Literal["all", "search", "auto"] = "auto"
     expose: tuple[str, ...] = ()

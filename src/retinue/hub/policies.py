@@ -119,7 +119,7 @@ class PolicyBook:
         return {"cedar": await asyncio.to_thread(run), "gone": usage.gone}
 
     def _iterate_calls(self, since: datetime, *, with_relays: bool = False) -> Iterator[PastCall]:
-        """The calls that policies decided about, oldest first, of the newest `MAX_REPLAYED` rows; in any thread."""
+        """The calls that policies decided about, oldest first, among the newest `MAX_REPLAYED` rows."""
         from retinue.policies.past_calls import read_past_call
         from retinue.policies.replay import is_decided
 

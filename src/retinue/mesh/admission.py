@@ -21,6 +21,9 @@ from retinue.mesh.observing.events import CallEndedEvent, EventBus, now
 
 Clock = Callable[[], float]
 
+TakeRate = Callable[[str, float, int], float]
+"""Takes one call of a caller at a rate per second and a burst; returns 0, or the seconds to wait."""
+
 
 class TokenBucket:
     """Allows ``rate_per_s`` calls on average and bursts of ``burst``."""
@@ -56,9 +59,18 @@ class LimitSettings:
 
 
 class ProcessLimits:
-    """The limits of one process; each `admit` that succeeds is followed by one `release`."""
+    """The limits of one process; each `admit` that succeeds is followed by one `release`.
 
-    def __init__(self, settings: LimitSettings | None = None, clock: Clock = time.monotonic) -> None:
+    ``take_rate`` counts the rate of callers where several processes have it in common.
+    """
+
+    def __init__(
+        self,
+        settings: LimitSettings | None = None,
+        clock: Clock = time.monotonic,
+        take_rate: TakeRate | None = None,
+    ) -> None:
+        self._take_rate = take_rate or self._take_own
         self._settings = settings or LimitSettings()
         self.is_rated = self._settings.rate_per_s is not None
         """Whether `take` limits the rate of callers."""
@@ -95,7 +107,7 @@ class ProcessLimits:
         rate_per_s = self._settings.rate_per_s
         if rate_per_s is None:
             return
-        wait_s = self._bucket(caller, rate_per_s).take()
+        wait_s = self._take_rate(caller, rate_per_s, self._settings.burst)
         if wait_s:
             raise BusyError(f"{caller} passed {rate_per_s:g} calls per second", wait_s)
 
@@ -103,11 +115,11 @@ class ProcessLimits:
         """End an admitted call."""
         self._in_flight -= 1
 
-    def _bucket(self, caller: str, rate_per_s: float) -> TokenBucket:
+    def _take_own(self, caller: str, rate_per_s: float, burst: int) -> float:
         bucket = self._buckets.get(caller)
         if bucket is None:
-            bucket = self._buckets[caller] = TokenBucket(rate_per_s, self._settings.burst, self._clock)
-        return bucket
+            bucket = self._buckets[caller] = TokenBucket(rate_per_s, burst, self._clock)
+        return bucket.take()
 
 
 @dataclass(frozen=True, slots=True)

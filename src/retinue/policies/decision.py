@@ -239,6 +239,7 @@ class Engine:
     policies: PolicySet
     _cuts: dict[tuple[Resource, EntityId], _SkillPolicies] = field(default_factory=dict)
     _shared: dict[tuple[str, ...], _SkillPolicies] = field(default_factory=dict)
+    _parts: dict[tuple[object, ...], _Cut] = field(default_factory=dict)
     _callers: dict[tuple[Caller, str | None], cedarpy.Entities] = field(default_factory=dict)
     _entities: dict[tuple[Caller, Resource, str | None], cedarpy.Entities] = field(default_factory=dict)
 
@@ -265,6 +266,16 @@ class Engine:
         if other.verdict == decision.verdict:
             return decision
         return Decision(decision.verdict, decision.policies, decision.problem, other)
+
+    def decide_by(self, policies: Sequence[Policy], facts: CallFacts, *, permits: bool) -> Decision:
+        """The decision by these policies alone, which concern the call; ``permits`` = the default permits."""
+        key = (permits, *(policy.id for policy in policies))
+        cut = self._parts.get(key)
+        if cut is None:
+            if len(self._parts) >= _KEPT:
+                self._parts.clear()
+            cut = self._parts[key] = _Cut.make(policies, permits=permits)
+        return cut.decide(facts, self._render(facts.caller, facts.resource, facts.origin or None))
 
     def reads_of(self, resource: Resource, action: EntityId) -> frozenset[str]:
         """The facts of the context, besides arguments, that policies about this skill read."""

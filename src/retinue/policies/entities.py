@@ -48,10 +48,14 @@ class Caller:
     def of(cls, principal: Principal) -> Caller:
         return cls(name_principal(principal.id), tuple(sorted(principal.scopes)))
 
+    def list_groups(self, groups: Groups) -> list[EntityId]:
+        """The groups of the caller."""
+        return _list_groups(self.id, groups)
+
     def render(self, groups: Groups) -> dict[str, Any]:
         """The entity with its groups."""
         attributes = {"name": self.id.id, "scopes": list(self.scopes)}
-        return _render(self.id, attributes, _list_groups(self.id, groups))
+        return _render(self.id, attributes, self.list_groups(groups))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,13 @@ from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.entities import (
     CALL,
     GET_PROMPT,
-    LIST,
     READ,
     Caller,
     Resource,
     entity_value,
     name_principal,
 )
+from retinue.policies.lists import ListDecisions
 from retinue.policies.obligations import CountedBy
 from retinue.policies.policy_set import Policy
 from retinue.policies.reads import EntityId
@@ -74,6 +74,7 @@ class Gate:
     counts: CallCounts = field(default_factory=MemoryCounts)
     open_counts: Callable[[], Awaitable[CallCounts]] | None = None
     recorder: InputRecorder | None = None
+    _lists: ListDecisions | None = None
 
     async def check(
         self, call: Call, listing: Listing, skill: Skill, admitted: AdmittedCall
@@ -190,7 +191,9 @@ class Gate:
         """What the policies leave out of the lists of a principal; None where they leave out nothing."""
         if self.mode != "enforce" or not self.engine.narrows_lists:
             return None
-        return ListedSkills(Caller.of(principal), self.engine)
+        if self._lists is None or self._lists.engine is not self.engine:
+            self._lists = ListDecisions(self.engine)
+        return ListedItems(Caller.of(principal), self._lists)
 
     def explain(self, call: Call, listing: Listing, skill: Skill) -> dict[str, Any]:
         """What the policies decide about a call that is not made, and the policies that concern its skill."""
@@ -315,15 +318,14 @@ def _mask(policies: tuple[Policy, ...], guards: Guards | None) -> Guards:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedSkills:
+class ListedItems:
     """What policies leave in the lists of one caller; equal for one caller and set of policies."""
 
     caller: Caller
-    engine: Engine
+    decisions: ListDecisions
 
     def __call__(self, agent: Candidate, item: Item) -> bool:
-        resource = Resource.of(agent, item)
-        return self.engine.decide(CallFacts(self.caller, resource, LIST)).verdict != "deny"
+        return self.decisions.decide(self.caller, agent, item)
 
 
 def name_item(item: ReadableResource | Prompt) -> str:

@@ -92,12 +92,17 @@ class Policy:
 
     def concerns(self, skill: EntityId, containers: Sequence[EntityId]) -> bool:
         """Whether the policy may apply to this skill, which is a member of ``containers``."""
+        named = self.scope_entity
+        if named is None:
+            return True
+        return named == skill or (self.body["resource"]["op"] != "==" and named in containers)
+
+    @property
+    def scope_entity(self) -> EntityId | None:
+        """The entity that the scope of the resource names; None where it names none."""
         scope = self.body["resource"]
         entity = scope.get("entity") or scope.get("in", {}).get("entity")
-        if entity is None:
-            return True
-        named = EntityId(entity["type"], entity["id"])
-        return named == skill or (scope["op"] != "==" and named in containers)
+        return None if entity is None else EntityId(entity["type"], entity["id"])
 
 
 @dataclass(frozen=True, slots=True)

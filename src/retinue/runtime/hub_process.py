@@ -17,7 +17,7 @@ from retinue.parts.process import Echo, Process
 from retinue.runtime.access import hub_access
 from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource, Start
 from retinue.runtime.lazy_runs import LazyRuns
-from retinue.runtime.mesh import open_mesh
+from retinue.runtime.mesh import ALONE, Chains, open_mesh
 from retinue.runtime.models import spending_reader
 from retinue.runtime.parts.artifacts import ArtifactsPart
 from retinue.runtime.parts.audit import AuditPart
@@ -87,6 +87,11 @@ async def run_hub(
     )
 
 
+def make_hub_id() -> str:
+    """The name of a hub in the traces that pass it."""
+    return f"hub-{uuid.uuid4().hex[:12]}"
+
+
 def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
     """The parts of a hub, in the order in which they run unless their needs say otherwise."""
     bare = options.bare or settings.hub.bare
@@ -126,7 +131,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
 
 
 @asynccontextmanager
-async def open_hub(start: Start) -> AsyncIterator[Process]:
+async def open_hub(start: Start, hub_id: str | None = None, chains: Chains = ALONE) -> AsyncIterator[Process]:
     """The core of a hub: its stores, directory, dispatcher and agent."""
     settings, state = start.settings, start.state
     RunStore(settings.database, state.runs).check()
@@ -145,10 +150,11 @@ async def open_hub(start: Start) -> AsyncIterator[Process]:
                 state,
                 listings,
                 open_runs=runs.open,
-                hub_id=f"hub-{uuid.uuid4().hex[:12]}",
+                hub_id=hub_id or make_hub_id(),
                 url=start.url,
                 texts=texts,
                 spending_of=spending_reader(settings, state),
+                chains=chains,
             )
         )
         process = mesh.as_process("hub", start)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel
+from starlette.types import ASGIApp
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst
@@ -21,6 +22,7 @@ from retinue.runtime.peers import Peers
 from retinue.runtime.serving import Stop
 from retinue.settings import Settings, environment
 from retinue.storage.state import State
+from retinue.web.connection_gate import HttpLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +127,16 @@ class Shared:
     report: Callable[[Mapping[str, Any]], None]
 
 
+Serve = Callable[[Process, ASGIApp, socket.socket, Stop, HttpLimits], AbstractAsyncContextManager[None]]
+"""Serves an app of a process at a listening socket while inside, until the process is asked to stop."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """One process to run: the differences between the kinds of processes.
 
     A process without an ``address`` serves nothing. Parts that open or start longer than ``hang_s`` after a
-    request to stop are cut off.
+    request to stop are cut off. ``serve`` serves the app in another way than at the socket alone.
     """
 
     identity: ProcessIdentity
@@ -142,6 +148,7 @@ class Launch:
     address: Address | None = None
     hang_s: float = 3.0
     shared: Shared | None = None
+    serve: Serve | None = None
 
 
 def tables_of(settings: Settings) -> Tables:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
+from retinue.core.call import new_id
 from retinue.core.record import HUB_NAME
 from retinue.flows.body import CodeBody, HostedWorkflows
 from retinue.flows.modules import load_hosted
@@ -20,7 +21,7 @@ from retinue.hub.agents import find_relayed
 from retinue.hub.hub_agent import HubAgent, MeshView, Workflows, hub_agent
 from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.skills import SpendingOf
-from retinue.mesh.admission import Admission, ProcessLimits
+from retinue.mesh.admission import Admission, ProcessLimits, TakeRate
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ExposeOverride
 from retinue.mesh.directory.listings import Listings
@@ -69,6 +70,18 @@ from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.hosting import HostedWorkflow
 from retinue.workflows.runs.ports import Body, Runs
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """What several processes of one hub count together: chains of calls by their id, and rates of callers."""
+
+    make_id: Callable[[], str] = new_id
+    take_rate: TakeRate | None = None
+
+
+ALONE = Chains()
+"""The counts of a process that shares none."""
 
 
 @dataclass(slots=True)
@@ -144,6 +157,7 @@ async def open_mesh(
     url: str | None = None,
     texts: TextIndex | None = None,
     spending_of: SpendingOf = lambda agent: None,
+    chains: Chains = ALONE,
 ) -> AsyncIterator[Mesh]:
     """Compose the mesh of ``state`` and the configured registries; closed on leaving.
 
@@ -167,7 +181,7 @@ async def open_mesh(
         search = _make_search(directory, texts)
         peers = make_peers(settings, state, http, named)
         lookup = LocalFirst(directory, peers.remote)
-        dispatcher = _make_dispatcher(settings, directory, lookup, peers, hub_id)
+        dispatcher = make_dispatcher(settings, directory, lookup, peers, hub_id, chains)
         events = dispatcher.admission.events
         figures = CallFigures(catch_up=events.flush)
         events.subscribe_later(figures.observe)
@@ -266,16 +280,25 @@ def _make_caller(
     )
 
 
-def _make_dispatcher(
-    settings: Settings, directory: Directory, lookup: LocalFirst, peers: Peers, hub_id: str | None
+def make_dispatcher(
+    settings: Settings,
+    directory: Directory,
+    lookup: LocalFirst,
+    peers: Peers,
+    hub_id: str | None,
+    chains: Chains = ALONE,
 ) -> Dispatcher:
-    guard = TraceGuard(guard_settings(settings.trace), hub_id=hub_id, signer=peers.signer)
+    """The dispatcher of a process that has a directory."""
+    guard = TraceGuard(
+        guard_settings(settings.trace), hub_id=hub_id, signer=peers.signer, make_id=chains.make_id
+    )
+    limits = ProcessLimits(limit_settings(settings.limits), take_rate=chains.take_rate)
     agent_stats = AgentStatsTable()
     return Dispatcher(
         agent=HUB_NAME,
         lookup=lookup,
         invoker_of=lookup.invoker_of,
-        admission=Admission(guard, ProcessLimits(limit_settings(settings.limits)), EventBus()),
+        admission=Admission(guard, limits, EventBus()),
         agent_stats=agent_stats,
         health_sink=directory.record_health,
         timeouts=timeout_settings(settings.timeouts),

@@ -83,7 +83,10 @@ async def run_process(launch: Launch) -> int:
             reload.add(endpoint_part(checks, launch.address, parts.list_path_exceptions()))
             app = behind_proxies(checks, process.tables.get(EndpointTable), process.url or "")
             limits = http_limits(process.tables.get(LimitTable))
-            await stack.enter_async_context(serving(app, listener, stop, limits))
+            if launch.serve is None:
+                await stack.enter_async_context(serving(app, listener, stop, limits))
+            else:
+                await stack.enter_async_context(launch.serve(process, app, listener, stop, limits))
         await _enter(stack, parts.running(), stop, launch.hang_s)
         if await _is_ready(parts, stop):
             own.is_started = True

@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
@@ -221,46 +221,68 @@ def _is_failure(record: logging.LogRecord) -> bool:
     return not isinstance(error, ClientDisconnect | asyncio.CancelledError)
 
 
+class HttpServer:
+    """An HTTP server for ``app`` within ``limits``; made in the running event loop."""
+
+    def __init__(self, app: ASGIApp, limits: HttpLimits | None = None) -> None:
+        limits = fit_to_open_files(limits or HttpLimits(), raise_open_files() - count_open_files())
+        limits = fit_to_memory(limits, count_free_memory())
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            loop="none",
+            http="httptools",
+            ws="none",
+            # uvicorn would trust every program on this machine; PublicAddress trusts the proxies that are
+            # named
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=3,
+        )
+        config.load()
+        logging.getLogger("uvicorn.error").addFilter(_is_failure)
+        self._gate = ConnectionGate(limits, asyncio.get_running_loop(), is_streamed_path)
+        protocol = partial(LimitedHttpProtocol, gate=self._gate)
+        config.http_protocol_class = cast(type[asyncio.Protocol], protocol)
+        self._config = config
+        self._server = _Server(config)
+        self.server_state = self._server.server_state
+
+    def make_protocol(self) -> asyncio.Protocol:
+        """The protocol of a connection that was accepted elsewhere."""
+        return LimitedHttpProtocol(
+            self._config, self.server_state, self._server.lifespan.state, gate=self._gate
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self, listeners: Sequence[socket.socket], stop: Stop) -> AsyncIterator[None]:
+        """Serve while inside; on leaving, wait a few seconds for calls in flight."""
+        server = self._server
+        task = asyncio.create_task(server.serve(sockets=list(listeners)))
+        task.add_done_callback(lambda _: stop.ask("the server has stopped"))
+        while not server.started and not task.done():
+            await asyncio.sleep(0.005)
+        # objects of imports and start-up live as long as the process; exclude them from collections
+        gc.collect()
+        gc.freeze()
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await task
+            self._gate.close()
+
+
 @contextlib.asynccontextmanager
 async def serving(
     app: ASGIApp, listener: socket.socket, stop: Stop, limits: HttpLimits | None = None
 ) -> AsyncIterator[None]:
     """Serve while inside; on leaving, wait a few seconds for calls in flight."""
-    limits = fit_to_open_files(limits or HttpLimits(), raise_open_files() - count_open_files())
-    limits = fit_to_memory(limits, count_free_memory())
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        loop="none",
-        http="httptools",
-        ws="none",
-        # uvicorn would trust every program on this machine; PublicAddress trusts the proxies that are named
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=3,
-    )
-    config.load()
-    logging.getLogger("uvicorn.error").addFilter(_is_failure)
-    gate = ConnectionGate(limits, asyncio.get_running_loop(), is_streamed_path)
-    protocol = partial(LimitedHttpProtocol, gate=gate)
-    config.http_protocol_class = cast(type[asyncio.Protocol], protocol)
-    server = _Server(config)
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-    task.add_done_callback(lambda _: stop.ask("the server has stopped"))
-    while not server.started and not task.done():
-        await asyncio.sleep(0.005)
-    # objects of imports and start-up live as long as the process; exclude them from collections
-    gc.collect()
-    gc.freeze()
-    try:
+    async with HttpServer(app, limits).running((listener,), stop):
         yield
-    finally:
-        server.should_exit = True
-        await task
-        gate.close()
 
 
 def run_loop(main: Callable[[], Awaitable[int]], *, leave: Callable[[int], None] = os._exit) -> int:

@@ -36,7 +36,8 @@ _LAST_BACK_OFF_S = 30.0
 class ChildSpec:
     """A child to run: arguments of the ``retinue`` command, and its whole environment.
 
-    ``listener`` is a listening socket that the child takes over by `serving.take_listener`.
+    ``listener`` is a listening socket that the child takes over by `serving.take_listener`; ``descriptors``
+    are others that it inherits. With ``shares_output`` it prints where this process does.
     """
 
     name: str
@@ -45,6 +46,8 @@ class ChildSpec:
     listener: socket.socket | None = None
     ready_within_s: float = 20.0
     stop_within_s: float = field(default=6.0, compare=False)
+    descriptors: tuple[int, ...] = ()
+    shares_output: bool = False
 
 
 Ready = Mapping[str, Any]
@@ -106,10 +109,10 @@ class ChildProcess:
                 "retinue",
                 *self.spec.arguments,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
+                stdout=None if self.spec.shares_output else asyncio.subprocess.PIPE,
+                stderr=None if self.spec.shares_output else asyncio.subprocess.STDOUT,
                 env={**self.spec.environment, **descriptors},
-                pass_fds=tuple(passed.values()),
+                pass_fds=(*passed.values(), *self.spec.descriptors),
                 start_new_session=True,
             )
         except BaseException:
@@ -118,7 +121,8 @@ class ChildProcess:
         finally:
             theirs.close()
         self._line = ours
-        self._readers = [asyncio.create_task(self._keep_output(self._process))]
+        if not self.spec.shares_output:
+            self._readers = [asyncio.create_task(self._keep_output(self._process))]
         try:
             async with asyncio.timeout(self.spec.ready_within_s):
                 ready = await self._become_ready(ours)

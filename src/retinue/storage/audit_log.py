@@ -97,12 +97,13 @@ class AuditLog:
         with self._reading() as connection:
             while connection:
                 page = connection.execute(_PAGE_AFTER, (after,)).fetchall()
-                for after, text in page:
+                for _, text in page:
                     row = orjson.loads(text)
                     if row.get("type") == "CALL:ENDED":
                         yield row
                 if not page:
                     return
+                after = page[-1][0]
 
     def read_inputs(self, since: datetime) -> dict[str, Mapping[str, Any]]:
         """What policies have read of the arguments of calls since then, by the id of the call."""

@@ -67,13 +67,16 @@ class SqliteListings:
     """Listings in the file ``path``; implements ``retinue.mesh.directory.listings.Listings``.
 
     Raises StateDamagedError when the file is not a Retinue database, StateError when it cannot be opened,
-    StorageFullError when the disk is full.
+    StorageFullError when the disk is full. With ``follows`` another process writes the file, and what this
+    one would write is dropped.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, follows: bool = False) -> None:
+        self._follows = follows
         self._database = Database(path)
         try:
-            self._rebuild_rows()
+            if not follows:
+                self._rebuild_rows()
         except BaseException:
             self._database.close()
             raise
@@ -109,6 +112,8 @@ class SqliteListings:
             return None
 
     def put_all(self, listings: Sequence[Listing]) -> None:
+        if self._follows:
+            return
         entries = [_render_entry(entry_of(listing)) for listing in listings]
         cards = [_render_card(listing) for listing in listings]
         with self._database.writing() as connection:
@@ -116,11 +121,15 @@ class SqliteListings:
             connection.executemany(_PUT_CARD, cards)
 
     def update_all(self, entries: Sequence[Entry]) -> None:
+        if self._follows:
+            return
         rows = [(e.enabled, e.reachable, _render_time(e.since), e.last_error, *e.id) for e in entries]
         with self._database.writing() as connection:
             connection.executemany(_UPDATE_HEALTH, rows)
 
     def remove_all(self, listing_ids: Collection[ListingKey]) -> None:
+        if self._follows:
+            return
         with self._database.writing() as connection:
             for table in ("listings", "cards"):
                 connection.executemany(

@@ -26,6 +26,7 @@ from retinue.storage.mesh_key import mesh_key
 FOLDER = ".retinue"
 HUB_VARIABLE = "RETINUE_HUB"
 _LOCK = "hub.lock"
+_LEADER_LOCK = "hub-leader.lock"
 
 OUTCOMES = "outcomes"
 """The folder of the stored outcomes."""
@@ -47,6 +48,7 @@ _OWN = (
     "hub.log*",
     "logs",
     "hub-start.lock",
+    "hub-leader.lock",
     "imports.toml*",
     "agents",
     "imported-tools.json",
@@ -77,7 +79,7 @@ class HubAddress:
     """Address of the running hub; ``is_ready`` once the agents that it starts have answered or timed out.
 
     ``writes_log`` if its output goes to the state folder's ``hub.log``. ``birth`` is the start time of its
-    process where the system reports it.
+    process where the system reports it. ``processes`` is how many processes serve at the address.
     """
 
     url: str
@@ -86,6 +88,7 @@ class HubAddress:
     is_ready: bool = True
     writes_log: bool = False
     birth: int | None = None
+    processes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +321,7 @@ class State:
                 bool(facts.get("ready", True)),
                 bool(facts.get("log", False)),
                 birth,
+                int(facts.get("processes", 1)),
             )
             if not 0 < hub.pid < _PIDS:
                 raise ValueError(f"pid {hub.pid}")
@@ -331,8 +335,10 @@ class State:
             ) from error
         return hub if is_process(hub.pid, birth) else None
 
-    def write_hub(self, url: str, *, ready: bool = True, writes_log: bool = False) -> None:
-        """Record this process as the hub at ``url``."""
+    def write_hub(
+        self, url: str, *, ready: bool = True, writes_log: bool = False, processes: int = 1
+    ) -> None:
+        """Record this process as the hub at ``url``; ``processes`` of its children serve, if not one."""
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         address: dict[str, object] = {
             "url": url,
@@ -343,6 +349,8 @@ class State:
         }
         if (birth := _start_time_of(os.getpid())) is not None:
             address["birth"] = birth
+        if processes != 1:
+            address["processes"] = processes
         with storage_errors(self.hub_file):
             replace_file(self.hub_file, orjson.dumps(address), mode=0o600)
 
@@ -385,6 +393,26 @@ class State:
         except OSError:
             with storage_errors(self.root / _LOCK):
                 raise
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def lead(self, within_s: float) -> Iterator[None]:
+        """Hold the lock of the leading process of a hub with several, as its only writer.
+
+        The lock of `own` is held by their parent. A leader that has just ended may hold this one for a
+        moment; raises StateError if it does so for longer than ``within_s``.
+        """
+        lock = FileLock(self.root / _LEADER_LOCK, mode=0o600)
+        try:
+            with storage_errors(self.root / _LEADER_LOCK):
+                lock.acquire(timeout=within_s)
+        except Timeout:
+            raise StateError(
+                f"another process leads the hub of {self.root}", remedy="wait until it has ended"
+            ) from None
         try:
             yield
         finally:

@@ -71,7 +71,8 @@ def status(only_pid: bool, as_json: bool) -> int:
         up = "" if status.up_s is None else f", up {render_duration(round(status.up_s))}"
         lines = {
             "hub": f"{status.hub.url}  {_WORDS[status.status]}",
-            "process": f"pid {status.hub.pid}{up}{_render_memory(status.memory_bytes)}",
+            "process": f"pid {status.hub.pid}{_render_processes(status.hub.processes)}{up}"
+            f"{_render_memory(status.memory_bytes)}",
             "agents": None if status.agents is None else f"{status.available} of {status.agents} available",
             "state": status.state,
             "log": status.log or "at the terminal or the service that started it",
@@ -87,6 +88,10 @@ def status(only_pid: bool, as_json: bool) -> int:
 
 
 _WORDS = {"running": "running", "starting": "starting its agents", "unanswering": "does not answer"}
+
+
+def _render_processes(count: int) -> str:
+    return "" if count == 1 else f" and {count} processes that serve"
 
 
 def _render_memory(size_bytes: int | None) -> str:

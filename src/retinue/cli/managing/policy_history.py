@@ -59,10 +59,10 @@ def replay(
 ) -> None:
     """Show what the policies NEW would have decided about the calls of the audit.
 
-    NEW are files *.cedar or folders. Nothing is changed. Exits with 1 if a call would be denied, asked
-    about or limited that was not, and with 2 for files that are not valid. The audit has no arguments: a policy that
-    reads some is told for calls of which policy.record = "inputs" has kept them, because a policy in force,
-    or one with @mode("watch"), has read them.
+    NEW are files *.cedar or folders. Nothing is changed. Exits with 1 if a call would be denied, asked about
+    or limited that was not, and with 2 for files that are not valid. The audit has no arguments: a policy
+    that reads some is told for calls of which policy.record = "inputs" has kept them, because a policy in
+    force, or one with @mode("watch"), has read them.
     """
     draft, in_force = read_drafts(paths, with_current=with_current)
     request = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,8 @@ from retinue.cli.session import accept_join, open_session, run_command
 from retinue.core.errors import InvalidSettingError
 
 if TYPE_CHECKING:
+    from retinue.cli.session import CommandSession
+    from retinue.runtime.hub_process import HubOptions
     from retinue.storage.state import HubAddress
 
 
@@ -187,6 +189,11 @@ def serve(
     help="Port to listen on; 9000 unless configured, 0 for any free port.",
 )
 @registry_option("Also find agents in this registry; repeatable.", multiple=True)
+@click.option(
+    "--processes",
+    metavar="N",
+    help="Number of processes that serve at the address; auto: one for each processor. Default: 1.",
+)
 @click.option("--bare", is_flag=True, help="Do not start the agents of installed packages.")
 @click.option(
     "--detach", "-d", is_flag=True, help="Run in the background; see retinue status, logs and stop."
@@ -200,6 +207,7 @@ def hub(
     host: str | None,
     port: int | None,
     registries: tuple[str, ...],
+    processes: str | None,
     bare: bool,
     detach: bool,
     database: str | None,
@@ -222,9 +230,9 @@ def hub(
         from retinue.runtime.launch import Address
         from retinue.runtime.serving import run_loop
 
+    arguments = {n: v for n, v in click.get_current_context().params.items() if n != "detach"}
     if detach:
-        arguments = click.get_current_context().params
-        return _detach_hub({name: value for name, value in arguments.items() if name != "detach"})
+        return _detach_hub(arguments)
     flags: dict[str, Any] = dict(part_flags)
     if registries:
         flags["registries"] = tuple(check_location(registry) for registry in registries)
@@ -240,7 +248,31 @@ def hub(
         insecure_bind=insecure_bind,
     )
     options = HubOptions(address, bare, _next_step() if sys.stdout.isatty() else None)
+    wanted = processes or configured.processes
+    if wanted != 1 and wanted != "1":
+        return _run_hub_processes(wanted, _render_arguments(arguments), options, session)
     return run_loop(lambda: run_hub(options, session.settings, session.state, click.echo, session.reread))
+
+
+def _run_hub_processes(
+    wanted: int | str, arguments: Sequence[str], options: HubOptions, session: CommandSession
+) -> int:
+    """Run the parent of a hub with several processes, or one of them."""
+    from retinue.runtime.hub_process import run_hub
+    from retinue.runtime.hub_processes.parent import count_processes, run_hub_parent
+    from retinue.runtime.hub_processes.place import take_place
+    from retinue.runtime.hub_processes.running import run_hub_process
+    from retinue.runtime.serving import run_loop
+
+    settings, state = session.settings, session.state
+    place = take_place()
+    if place is not None:
+        return run_loop(lambda: run_hub_process(place, options, settings, state, click.echo, session.reread))
+    count = count_processes(wanted)
+    if count == 1:
+        return run_loop(lambda: run_hub(options, settings, state, click.echo, session.reread))
+    command = ("hub", *arguments)
+    return run_loop(lambda: run_hub_parent(count, command, options, settings, state, click.echo))
 
 
 def _next_step() -> str:

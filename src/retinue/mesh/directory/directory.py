@@ -431,6 +431,24 @@ class Directory:
         (held,) = self._cache.accept([listing])
         return held
 
+    def follow(self, listing: Listing) -> Entry:
+        """Take a listing as another process has stored it, with its measurements and choices."""
+        (held,) = self._cache.accept([listing])
+        current = replace(
+            held,
+            enabled=listing.enabled,
+            reachable=listing.reachable,
+            since=listing.since,
+            last_error=listing.last_error,
+        )
+        if current != held:
+            self._cache.update([current])
+        return current
+
+    def list_tags(self, source: str, key: str) -> list[Entry]:
+        """The entries of one key of a source: the versions of one agent, by tag."""
+        return self._index.list_tags(source, key)
+
     def remove(self, listing_id: ListingKey) -> None:
         """Remove a listing, if it exists; its source may list it again."""
         self._cache.remove([listing_id])

@@ -110,7 +110,10 @@ class _InFlight:
 
 
 class TraceGuard:
-    """Decides for each inbound call whether its chain may continue, and traces the calls that follow."""
+    """Decides for each inbound call whether its chain may continue, and traces the calls that follow.
+
+    ``make_id`` makes the id of a new chain.
+    """
 
     def __init__(
         self,
@@ -119,7 +122,9 @@ class TraceGuard:
         hub_id: str | None = None,
         signer: TraceSigner | None = None,
         clock: Callable[[], float] = time.monotonic,
+        make_id: Callable[[], str] = new_id,
     ) -> None:
+        self._make_id = make_id
         self._settings = settings or GuardSettings()
         self._hub_id = hub_id
         self._signer = signer
@@ -260,7 +265,7 @@ class TraceGuard:
         # the new chain gets a signature, which must not cover fields that somebody claims
         extension = None if trace.extension is None else without_others(trace)
         extension = self._limit_claim(extension)
-        return _resolved(trace, new_id(), trace.depth, trace.path, calls_left, began_here, extension)
+        return _resolved(trace, self._make_id(), trace.depth, trace.path, calls_left, began_here, extension)
 
     def _judge(self, trace: TraceContext, call: Call) -> TraceContext:
         """The trace of a received message: as it is where it is signed, else bounded."""

@@ -56,6 +56,7 @@ METRICS: Mapping[str, Metric] = {
     "retinue_circuit_breaker_open": Metric("gauge", "1 for each agent whose breaker is open", ("agent",)),
     "retinue_source_up": Metric("gauge", "Whether the last reading of a registry succeeded", ("source",)),
     "retinue_upstream_up": Metric("gauge", "Whether an imported server is connected", ("upstream",)),
+    "retinue_hub_process_up": Metric("gauge", "Whether a process of the hub serves", ("number",)),
     "retinue_child_up": Metric("gauge", "Whether an agent that the hub started is ready", ("child",)),
     "retinue_child_restarts_total": Metric(
         "counter", "How often an agent that the hub started was started again", ("child",)

@@ -57,6 +57,7 @@ class HubStatus:
         facts: Mapping[str, Any] = {
             "url": hub and hub.url,
             "pid": hub and hub.pid,
+            "processes": hub.processes if hub and hub.processes != 1 else None,
             "started_at": hub and hub.started_at,
             "up_s": None if up_s is None else round(up_s, 1),
             "log": self.log,
@@ -75,7 +76,7 @@ async def read_status(settings: Settings, state: State) -> HubStatus:
     if hub is None:
         return HubStatus("killed" if state.hub_file.exists() else "stopped", str(state.root))
     log = str(state.hub_log) if hub.writes_log else None
-    memory = _read_memory(hub.pid)
+    memory = _read_memory_of(hub)
     timeout_s = settings.timeouts.probe_s
     async with HttpClient() as http:
         trouble = await answers(http, hub.url, timeout_s=timeout_s)
@@ -190,6 +191,18 @@ async def _has_ended(hub: HubAddress, within_s: float) -> bool:
             return False
         await asyncio.sleep(_POLL_S)
     return True
+
+
+def _read_memory_of(hub: HubAddress) -> int | None:
+    """The memory of the hub: with several processes, that of its parent and of each of them."""
+    own = _read_memory(hub.pid)
+    if own is None or hub.processes == 1:
+        return own
+    try:
+        children = Path(f"/proc/{hub.pid}/task/{hub.pid}/children").read_text().split()
+    except OSError:
+        return own
+    return own + sum(_read_memory(int(child)) or 0 for child in children)
 
 
 def _read_memory(pid: int) -> int | None:

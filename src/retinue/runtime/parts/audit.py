@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,27 @@ from retinue.storage.audit_store import SqliteAudit
 
 class RecordedCalls(EventBus):
     """A product: the calls that are recorded and logged in batches."""
+
+
+class AuditLog:
+    """A product: where the audit rows of a hub go; ``append`` must not block for long."""
+
+    def __init__(self, append: Callable[[Mapping[str, Any]], None]) -> None:
+        self.append = append
+
+
+@contextmanager
+def recording(process: Process, log: AuditLog) -> Iterator[RecordedCalls]:
+    """Record the calls of a process in ``log``, and write their log lines."""
+    recorded, rows = RecordedCalls(), LateBeginnings(record_calls(log.append))
+    recorded.subscribe_later(rows)
+    recorded.subscribe_batches(log_lines)
+    process.dispatcher.admission.events.subscribe(OncePerMinute(recorded.emit))
+    try:
+        yield recorded
+    finally:
+        recorded.flush()
+        rows.close()
 
 
 class AuditPart(Part):
@@ -52,24 +73,21 @@ class AuditPart(Part):
             for export in exports:
                 export.append(row)
 
-        recorded, rows = RecordedCalls(), LateBeginnings(record_calls(append))
-        recorded.subscribe_later(rows)
-        recorded.subscribe_batches(log_lines)
-        process.dispatcher.admission.events.subscribe(OncePerMinute(recorded.emit))
-        # before the process serves, else calls would count twice
-        summary, _ = await asyncio.gather(
-            asyncio.to_thread(audit.summarise_calls), asyncio.to_thread(audit.measure)
-        )
-        process.get(CallFigures).seed(summary)
+        log = AuditLog(append)
+        process.add(AuditLog, log)
         try:
-            yield Opened(
-                product=recorded,
-                on_checks=lambda checks: checks.watch_access(AccessRows(append).note),
-                skills=lambda agent: add_call_skills(agent, partial(read_calls, audit), access),
-            )
+            with recording(process, log) as recorded:
+                # before the process serves, else calls would count twice
+                summary, _ = await asyncio.gather(
+                    asyncio.to_thread(audit.summarise_calls), asyncio.to_thread(audit.measure)
+                )
+                process.get(CallFigures).seed(summary)
+                yield Opened(
+                    product=recorded,
+                    on_checks=lambda checks: checks.watch_access(AccessRows(append).note),
+                    skills=lambda agent: add_call_skills(agent, partial(read_calls, audit), access),
+                )
         finally:
-            recorded.flush()
-            rows.close()
             for export in exports:
                 export.flush()
 

@@ -1,0 +1,124 @@
+"""Serves connections of a listening socket that several processes of a hub have in common.
+
+The system wakes every process for a new connection. The process with the fewest connections accepts it at
+once; another one gives that process a millisecond first, so that long connections are spread evenly without
+a balancer. A process that has ended accepts nothing, so no new connection waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from retinue.runtime.hub_processes.board import Board
+from retinue.runtime.serving import HttpServer, Stop
+from retinue.web.connection_gate import HttpLimits
+
+YIELD_S = 0.001
+"""How long a process with more connections than another one waits before it accepts."""
+
+PAUSE_S = 0.2
+"""How long a process that cannot accept leaves new connections to the others."""
+
+
+@asynccontextmanager
+async def serving_shared(
+    app: ASGIApp, listener: socket.socket, stop: Stop, limits: HttpLimits, board: Board, processes: int
+) -> AsyncIterator[None]:
+    """Serve while inside, as `retinue.runtime.serving.serving`, from a socket of several processes."""
+    server = HttpServer(app, limits)
+    server.server_state.connections = CountedConnections(board.note_connections)
+    async with server.running((), stop):
+        acceptor = Acceptor(listener, server.make_protocol, server.server_state.connections, board, processes)
+        acceptor.start()
+        board.note_serving()
+        try:
+            yield
+        finally:
+            acceptor.stop()
+
+
+class CountedConnections(set[Any]):
+    """The connections of a server; ``note`` is called with their number when it changes."""
+
+    def __init__(self, note: Callable[[int], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def add(self, connection: Any) -> None:
+        super().add(connection)
+        self._note(len(self))
+
+    def discard(self, connection: Any) -> None:
+        super().discard(connection)
+        self._note(len(self))
+
+
+class Acceptor:
+    """Accepts connections one by one; ``open_connections`` are those that this process has."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        make_protocol: Callable[[], asyncio.Protocol],
+        open_connections: set[Any],
+        board: Board,
+        processes: int,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._make_protocol = make_protocol
+        self._open = open_connections
+        self._board = board
+        self._processes = processes
+        self._waiting: asyncio.TimerHandle | None = None
+        self._opening: set[asyncio.Task[Any]] = set()
+
+    def start(self) -> None:
+        self._loop.add_reader(self._listener.fileno(), self._on_connection)
+
+    def stop(self) -> None:
+        """Accept nothing more; connections that wait are left to the other processes."""
+        self._loop.remove_reader(self._listener.fileno())
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _on_connection(self) -> None:
+        if self._board.is_ahead(len(self._open) + len(self._opening), self._processes):
+            self._loop.remove_reader(self._listener.fileno())
+            self._waiting = self._loop.call_later(YIELD_S, self._accept_late)
+        else:
+            self._accept()
+
+    def _accept_late(self) -> None:
+        self._waiting = None
+        self._accept()
+        if self._waiting is None:
+            self.start()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # another process has it, or the client is gone
+            return
+        except OSError:  # no descriptor is left
+            self._loop.remove_reader(self._listener.fileno())
+            self._waiting = self._loop.call_later(PAUSE_S, self._accept_late)
+            return
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        opening = self._loop.create_task(self._open_connection(connection))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
+
+    async def _open_connection(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make_protocol, connection)
+        except OSError:
+            connection.close()

@@ -1,0 +1,112 @@
+"""What the processes of one hub share in memory: who serves, their connections, and the rates of callers.
+
+The board is a small file that every process maps. A process writes its own row only, and the parent clears
+the row of one that has ended. The rates are kept under a lock of the file, which ends with its holder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import time
+from hashlib import blake2b
+from pathlib import Path
+
+MAX_PROCESSES = 64
+
+_ROW_WORDS = 2
+_WORD_BYTES = 8
+_SLOTS = 16_384
+"""Callers whose rate is known at once; a caller that has not called for a while needs no slot."""
+
+_TRIED_SLOTS = 16
+_RATES_AT = MAX_PROCESSES * _ROW_WORDS
+_SIZE_BYTES = (_RATES_AT + 2 * _SLOTS) * _WORD_BYTES
+
+
+class Board:
+    """The board in the file ``path``; ``index`` is the number of this process, None for the parent."""
+
+    def __init__(self, path: Path, index: int | None = None) -> None:
+        self._index = index
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if os.fstat(self._file).st_size < _SIZE_BYTES:
+            os.ftruncate(self._file, _SIZE_BYTES)
+        self._map = mmap.mmap(self._file, _SIZE_BYTES)
+        self._view = memoryview(self._map)
+        self._words = self._view.cast("Q")
+        self._times = self._view.cast("d")
+
+    def close(self) -> None:
+        """Release the file, which stays for the other processes."""
+        self._times.release()
+        self._words.release()
+        self._view.release()
+        self._map.close()
+        os.close(self._file)
+
+    def note_serving(self) -> None:
+        """Record that this process takes connections."""
+        self._words[_row(self._own)] = os.getpid()
+
+    def note_ended(self, index: int) -> None:
+        """Record that a process takes no connections."""
+        self._words[_row(index)] = self._words[_row(index) + 1] = 0
+
+    def note_connections(self, count: int) -> None:
+        """Record how many connections this process has open."""
+        self._words[_row(self._own) + 1] = count
+
+    def find_pid(self, index: int) -> int | None:
+        """The process id of a process that serves; None for one that does not."""
+        return self._words[_row(index)] or None
+
+    def is_ahead(self, count: int, processes: int) -> bool:
+        """Whether another process that serves has fewer connections than this one with ``count``."""
+        words = self._words
+        return any(
+            words[_row(index)] and words[_row(index) + 1] < count
+            for index in range(processes)
+            if index != self._index
+        )
+
+    def take(self, caller: str, rate_per_s: float, burst: int) -> float:
+        """Take one call of a caller; returns 0, or the seconds until one is available.
+
+        All processes together allow ``rate_per_s`` calls on average and bursts of ``burst``. A slot holds
+        the time at which the caller's burst is whole again, so one whose time is over is free.
+        """
+        key = int.from_bytes(blake2b(caller.encode(), digest_size=8).digest()) or 1
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1)
+        try:
+            now = time.monotonic()
+            slot = self._find_slot(key, now)
+            place = _RATES_AT + 2 * slot
+            whole_at = self._times[place + 1] if self._words[place] == key else now
+            whole_at = max(whole_at, now)
+            wait_s = whole_at - now - (burst - 1) / rate_per_s
+            if wait_s > 0:
+                return wait_s
+            self._words[place] = key
+            self._times[place + 1] = whole_at + 1 / rate_per_s
+            return 0.0
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1)
+
+    def _find_slot(self, key: int, now: float) -> int:
+        """The slot of a caller, else a free one, else the one that is free next."""
+        tried = [(key + step) % _SLOTS for step in range(_TRIED_SLOTS)]
+        for slot in tried:
+            if self._words[_RATES_AT + 2 * slot] == key:
+                return slot
+        return min(tried, key=lambda slot: max(self._times[_RATES_AT + 2 * slot + 1], now))
+
+    @property
+    def _own(self) -> int:
+        assert self._index is not None, "the parent has no row"
+        return self._index
+
+
+def _row(index: int) -> int:
+    return index * _ROW_WORDS

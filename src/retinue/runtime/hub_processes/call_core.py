@@ -1,0 +1,147 @@
+"""The core of a process of a hub that answers calls beside the leader: no sources, no runs, no agents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from retinue.authoring.agent import Agent
+from retinue.authoring.local import LocalFirst
+from retinue.core.record import HUB_NAME, Candidate, Health
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listing_cache import ExposeOverride
+from retinue.mesh.observing.access_rows import AccessRows
+from retinue.mesh.observing.metrics import Figures
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.parts.part import Opened, Part
+from retinue.parts.process import Process
+from retinue.parts.shown_agents import MeshAgents
+from retinue.rpc.server import health_route
+from retinue.runtime.factories import named_registries, registry_sources
+from retinue.runtime.hub_processes.board import Board
+from retinue.runtime.hub_processes.follower import DirectoryFollower, Leader, list_followed
+from retinue.runtime.hub_processes.forwarding import Forwarder
+from retinue.runtime.hub_processes.front import Reach, own_trace_ids
+from retinue.runtime.hub_processes.leader import render_figures, send_json
+from retinue.runtime.hub_processes.place import LEADER, HubPlace
+from retinue.runtime.launch import Start
+from retinue.runtime.mesh import Chains, make_dispatcher
+from retinue.runtime.observing.process_state import ProcessState
+from retinue.runtime.parts.audit import AuditLog, recording
+from retinue.runtime.peers import make_peers
+from retinue.runtime.serving import end_task
+from retinue.storage.listing_store import SqliteListings
+from retinue.web.http_client import HttpClient
+
+
+@asynccontextmanager
+async def open_call_process(start: Start, place: HubPlace, board: Board) -> AsyncIterator[Process]:
+    """The core of a process that answers calls: the directory of its leader, and a dispatcher."""
+    settings, state = start.settings, start.state
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
+        forwarder = Forwarder(place)
+        stack.push_async_callback(forwarder.aclose)
+        store = SqliteListings(state.database, follows=True)
+        stack.callback(store.close)
+        leader = Leader(lambda: forwarder.session(LEADER))
+        named = named_registries(settings, LayoutRegistry(state.registry), http, state)
+        sources = list_followed(registry_sources(settings, named, state), leader, store)
+        directory = Directory(
+            store,
+            sources,
+            ttl_s=settings.directory.ttl_s,
+            expose_override=ExposeOverride(settings.hub.expose) if settings.hub.expose else None,
+        )
+        stack.push_async_callback(directory.aclose)
+        peers = make_peers(settings, state, http, named)
+        lookup = LocalFirst(directory, peers.remote)
+        chains = Chains(own_trace_ids(place), board.take)
+        dispatcher = make_dispatcher(settings, directory, lookup, peers, place.hub_id, chains)
+
+        def note_health(candidate: Candidate, health: Health, reason: str) -> None:
+            directory.record_health(candidate, health, reason)
+            leader.note_health(candidate, health, reason)
+
+        dispatcher.health_sink = note_health
+        stack.callback(dispatcher.admission.events.flush)
+        agent = Agent(HUB_NAME)
+        shown = MeshAgents(agent, dispatcher.access, start.url, directory)
+        process = start.make_process("hub", agent, dispatcher, shown, peers, lookup)
+        follower = DirectoryFollower(
+            directory, store, dispatcher.agent_stats, lambda: forwarder.session(LEADER)
+        )
+        reach = Reach(
+            directory,
+            dispatcher,
+            [s.name for s in sources],
+            follower.is_current.is_set,
+            lambda: follower.own_skills,
+        )
+        for product in (directory, forwarder, leader, follower, reach):
+            process.products[type(product)] = product
+        yield process
+
+
+class HealthPart(Part):
+    """``/health`` of a process that answers calls; everything else of a hub is answered by its leader."""
+
+    name = "health"
+    kinds = frozenset({"hub"})
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        yield Opened(routes=(health_route(),))
+
+
+class FollowPart(Part):
+    """Follows the leader: its directory comes from there, and audit rows and verdicts go there."""
+
+    name = "hub-processes"
+    kinds = frozenset({"hub"})
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        leader, follower = process.get(Leader), process.get(DirectoryFollower)
+        log = AuditLog(leader.append_row)
+
+        @asynccontextmanager
+        async def running() -> AsyncIterator[None]:
+            tasks = [
+                asyncio.create_task(follower.run(), name="hub directory"),
+                asyncio.create_task(leader.send_notes(), name="hub rows"),
+            ]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    await end_task(task)
+
+        async def on_ready() -> None:
+            await follower.is_current.wait()
+
+        with recording(process, log):
+            yield Opened(
+                on_checks=lambda checks: checks.watch_access(AccessRows(leader.append_row).note),
+                running=running,
+                on_ready=on_ready,
+            )
+        await leader.flush()
+
+
+def figures_app(process: Process) -> ASGIApp:
+    """The exchange by which the leader reads the figures of this process."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        figures = Figures()
+        state = process.get(ProcessState)
+        process.dispatcher.admission.events.flush()
+        state.calls.read(figures)
+        await send_json(send, render_figures(figures, state.admission.limits.in_flight))
+
+    return answer

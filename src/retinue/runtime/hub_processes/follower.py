@@ -1,0 +1,195 @@
+"""How a process of a hub follows its leader: the directory, the health of agents, and its own audit rows.
+
+The leader reads the sources and writes the listings into the state. A follower keeps the same entries in
+memory, reads cards from the state, and applies each change that the leader tells it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import orjson
+import structlog
+
+from retinue.core.errors import RegistryUnreachableError, StateError
+from retinue.core.record import Candidate, Health, Listing, ListingKey
+from retinue.core.trust import Trust
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.sources import Give, Reading, Source, SourceProblem
+from retinue.mesh.entry import Entry
+from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.runtime.hub_processes.forwarding import request_inside
+from retinue.runtime.hub_processes.leader import CHANGES_PATH, HEALTH_PATH, REREAD_PATH, ROWS_PATH
+from retinue.storage.listing_store import SqliteListings
+
+RETRY_S = 0.1
+"""Seconds between two attempts to reach a leader that has ended."""
+
+EXCHANGE_WITHIN_S = 10.0
+ROWS_AFTER_S = 0.2
+ROWS_AT_ONCE = 500
+ROWS_KEPT = 10_000
+"""Rows that wait for a leader that has ended; beyond that the oldest are dropped."""
+
+_PAGE = 500
+
+_log = structlog.get_logger("retinue.processes")
+
+
+class FollowedSource(Source):
+    """A source that the leader reads; this process knows what the leader has stored of it."""
+
+    def __init__(self, name: str, trust: Trust, leader: Leader, store: SqliteListings) -> None:
+        self.name = name
+        self.trust = trust
+        self._leader = leader
+        self._store = store
+
+    async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
+        # a problem of the whole source keeps every listing of it as it is
+        return Reading((), (SourceProblem(self.name, None, self._is_followed()),))
+
+    async def read_key(self, key: str) -> Sequence[Listing]:
+        """Let the leader read the key again, and take what it has stored."""
+        try:
+            tags = await self._leader.reread(self.name, key)
+        except (OSError, TimeoutError):
+            raise self._is_followed() from None
+        return self._store.find_all([ListingKey(self.name, key, tag) for tag in tags])
+
+    def _is_followed(self) -> RegistryUnreachableError:
+        return RegistryUnreachableError(self.name, "the leading process of the hub reads it")
+
+
+class Leader:
+    """The exchanges of a follower with its leader, over ``session``."""
+
+    def __init__(self, session: Callable[[], aiohttp.ClientSession]) -> None:
+        self._session = session
+        self._rows: deque[Mapping[str, Any]] = deque(maxlen=ROWS_KEPT)
+        self._verdicts: dict[ListingKey, Mapping[str, Any]] = {}
+        self._wake = asyncio.Event()
+
+    def append_row(self, row: Mapping[str, Any]) -> None:
+        """Have a row recorded by the leader, within `ROWS_AFTER_S` while it serves."""
+        self._rows.append(row)
+        self._wake.set()
+
+    def note_health(self, candidate: Candidate, health: Health, reason: str) -> None:
+        """Tell the leader what calls have shown of an agent."""
+        self._verdicts[candidate.id] = {"key": list(candidate.id), "health": health, "reason": reason}
+        self._wake.set()
+
+    async def reread(self, source: str, key: str) -> list[str]:
+        """Let the leader read one key from its source; the tags that it lists then. Raises OSError."""
+        value = {"source": source, "key": key}
+        tags: list[str] = await self._exchange(REREAD_PATH, value)
+        return tags
+
+    async def send_notes(self) -> None:
+        """Send rows and verdicts until cancelled; those that were not taken are sent again."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await asyncio.sleep(ROWS_AFTER_S)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Send what waits; returns when the leader has it, or cannot be reached."""
+        try:
+            while self._verdicts:
+                key = next(iter(self._verdicts))
+                verdict = self._verdicts.pop(key)
+                await self._exchange(HEALTH_PATH, verdict)
+            while self._rows:
+                rows = [self._rows[number] for number in range(min(ROWS_AT_ONCE, len(self._rows)))]
+                await self._exchange(ROWS_PATH, rows)
+                for _ in rows:
+                    self._rows.popleft()
+        except (OSError, TimeoutError) as error:
+            _log.warning("the leading process does not answer", problem=str(error))
+            self._wake.set()
+
+    async def _exchange(self, path: str, value: Any) -> Any:
+        return await request_inside(self._session(), "POST", path, value, timeout_s=EXCHANGE_WITHIN_S)
+
+
+class DirectoryFollower:
+    """Keeps the directory of this process as the leader has stored it; `run` follows until cancelled."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        store: SqliteListings,
+        agent_stats: AgentStatsTable,
+        session: Callable[[], aiohttp.ClientSession],
+    ) -> None:
+        self._directory = directory
+        self._store = store
+        self._agent_stats = agent_stats
+        self._session = session
+        self.is_current = asyncio.Event()
+        """Set once the directory was as the leader has it; it stays so while a new leader starts."""
+        self.own_skills: frozenset[str] = frozenset()
+        """The skills of the hub itself, which the leader runs."""
+
+    async def run(self) -> None:
+        """Follow the leader, and the next one when it ends."""
+        while True:
+            try:
+                await self._follow()
+            except (aiohttp.ClientError, OSError, StateError) as error:
+                _log.info("the leading process is gone", problem=str(error))
+            await asyncio.sleep(RETRY_S)
+
+    async def _follow(self) -> None:
+        async with self._session().get(f"http://hub{CHANGES_PATH}") as changes:
+            async for line in changes.content:
+                news = orjson.loads(line)
+                if (skills := news.get("skills")) is not None:
+                    self.own_skills = frozenset(skills)
+                    await self._read_all()
+                    self.is_current.set()
+                else:
+                    await self._apply([ListingKey(*key) for key in news["changed"]])
+
+    async def _read_all(self) -> None:
+        """Make the directory as the state has it, because changes may have been missed."""
+        stored = {entry.id: entry for entry in self._store.load()}
+        known = {entry.id: entry for entry in self._directory.list_held()}
+        changed = [key for key, entry in stored.items() if not _is_same(entry, known.get(key))]
+        await self._apply([*changed, *(key for key in known if key not in stored)])
+
+    async def _apply(self, keys: Sequence[ListingKey]) -> None:
+        for start in range(0, len(keys), _PAGE):
+            page = keys[start : start + _PAGE]
+            listings = {listing.id: listing for listing in self._store.find_all(page)}
+            for key in page:
+                listing = listings.get(key)
+                if listing is None:
+                    self._directory.remove(key)
+                else:
+                    self._take(listing)
+            await asyncio.sleep(0)
+
+    def _take(self, listing: Listing) -> None:
+        before = self._directory.find_entry(listing.id)
+        entry = self._directory.follow(listing)
+        if entry.health == "healthy" and before is not None and before.health != "healthy":
+            self._agent_stats.of(entry).probe_answered()
+
+
+def _is_same(stored: Entry, known: Entry | None) -> bool:
+    if known is None:
+        return False
+    return stored == replace(known, standby=False)
+
+
+def list_followed(sources: Iterable[Source], leader: Leader, store: SqliteListings) -> list[FollowedSource]:
+    """The sources of the leader, as a follower has them."""
+    return [FollowedSource(source.name, source.trust, leader, store) for source in sources]

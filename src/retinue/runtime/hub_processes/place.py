@@ -1,0 +1,92 @@
+"""The place of one process in its hub, which its parent passes to it in the environment."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+PLACE_VARIABLE = "RETINUE_HUB_PLACE"
+"""Environment variable with the place of a process; absent from every other process."""
+
+LEADER = 0
+"""The number of the process that runs everything that one process of a hub runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubPlace:
+    """Process ``index`` of ``count``; ``folder`` holds the board and the socket of each process.
+
+    ``hub_id`` names the hub in traces. ``listener`` and ``inner`` are descriptors of the listening sockets
+    that the parent has opened: the hub's address, and the socket at which the other processes reach this one.
+    """
+
+    index: int
+    count: int
+    folder: Path
+    hub_id: str
+    listener: int
+    inner: int
+
+    @property
+    def is_leader(self) -> bool:
+        return self.index == LEADER
+
+    @property
+    def board(self) -> Path:
+        return board_path(self.folder)
+
+    def socket_of(self, index: int) -> str:
+        """The path of the socket of a process."""
+        return str(socket_path(self.folder, index))
+
+    def as_variable(self) -> str:
+        """The value of `PLACE_VARIABLE`."""
+        facts = {
+            "index": self.index,
+            "count": self.count,
+            "folder": str(self.folder),
+            "hub_id": self.hub_id,
+            "listener": self.listener,
+            "inner": self.inner,
+        }
+        return orjson.dumps(facts).decode()
+
+    def take_listener(self) -> socket.socket:
+        """The socket of the hub's address, which all processes of the hub accept from."""
+        return _take(self.listener)
+
+    def take_inner(self) -> socket.socket:
+        """The socket at which the other processes reach this one."""
+        return _take(self.inner)
+
+
+def take_place(environ: dict[str, str] | os._Environ[str] = os.environ) -> HubPlace | None:
+    """The place of this process; None if it is no process of a hub with several. Removes the variable."""
+    text = environ.pop(PLACE_VARIABLE, None)
+    if text is None:
+        return None
+    facts: Mapping[str, Any] = orjson.loads(text)
+    return HubPlace(**{**facts, "folder": Path(facts["folder"])})
+
+
+def board_path(folder: Path) -> Path:
+    """The file of the board."""
+    return folder / "board"
+
+
+def socket_path(folder: Path, index: int) -> Path:
+    """The socket of a process; short, because a path of a socket has at most 100 bytes."""
+    return folder / f"{index}.sock"
+
+
+def _take(descriptor: int) -> socket.socket:
+    listener = socket.socket(fileno=descriptor)
+    listener.set_inheritable(False)
+    listener.setblocking(False)
+    return listener

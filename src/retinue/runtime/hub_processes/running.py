@@ -1,0 +1,125 @@
+"""Runs one process of a hub with several: the leader, or one that answers calls beside it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
+from functools import partial
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp
+
+from retinue.core.record import HUB_NAME
+from retinue.parts.part import Part
+from retinue.parts.process import Echo, Process
+from retinue.runtime.access import hub_access
+from retinue.runtime.hub_process import HubOptions, hub_parts, open_hub
+from retinue.runtime.hub_processes.accepting import serving_shared
+from retinue.runtime.hub_processes.board import Board
+from retinue.runtime.hub_processes.call_core import (
+    FollowPart,
+    HealthPart,
+    figures_app,
+    open_call_process,
+)
+from retinue.runtime.hub_processes.forwarding import Forwarder, restored
+from retinue.runtime.hub_processes.front import Front, Reach, own_trace_ids
+from retinue.runtime.hub_processes.leader import LeaderExchange, LeaderPart, inner_app
+from retinue.runtime.hub_processes.place import HubPlace
+from retinue.runtime.launch import Core, Launch, ProcessIdentity, SettingsSource
+from retinue.runtime.mesh import Chains
+from retinue.runtime.parts.calls import CallsPart
+from retinue.runtime.parts.hub_moments import FolderWatchPart, HubFilePart
+from retinue.runtime.parts.policies import PoliciesPart
+from retinue.runtime.parts.protocols import ExecutePart
+from retinue.runtime.run_process import run_process
+from retinue.runtime.serving import HttpServer, Stop
+from retinue.settings import Settings
+from retinue.storage.state import State
+from retinue.web.connection_gate import HttpLimits
+
+LEADS_WITHIN_S = 10.0
+"""How long a new leader waits until the one before it has ended."""
+
+_OF_PARENT = (HubFilePart, FolderWatchPart)
+"""The parts of a hub that its parent does, when it has several processes."""
+
+
+async def run_hub_process(
+    place: HubPlace,
+    options: HubOptions,
+    settings: Settings,
+    state: State,
+    echo: Echo,
+    reread: Callable[[], Settings] | None = None,
+) -> int:
+    """Run until asked to stop; returns the exit code. Raises what `run_process` raises."""
+    board = Board(place.board, place.index)
+    address = replace(options.address, listen=place.take_listener)
+    parts: list[Part]
+    if place.is_leader:
+        chains = Chains(own_trace_ids(place), board.take)
+        core = Core(
+            hold_state=partial(state.lead, LEADS_WITHIN_S),
+            open=lambda start: open_hub(start, place.hub_id, chains),
+            access_of=hub_access,
+        )
+        parts = [part for part in hub_parts(options, settings) if not isinstance(part, _OF_PARENT)]
+        parts.insert(0, LeaderPart(place, board))
+    else:
+        core = Core(
+            hold_state=_no_state,
+            open=lambda start: open_call_process(start, place, board),
+            access_of=hub_access,
+        )
+        parts = [PoliciesPart(), ExecutePart(), HealthPart(), FollowPart(), CallsPart()]
+    return await run_process(
+        Launch(
+            identity=ProcessIdentity("hub", HUB_NAME, HUB_NAME),
+            source=SettingsSource(settings, reread),
+            state=state,
+            echo=echo if place.is_leader else _say_nothing,
+            core=core,
+            parts=parts,
+            address=address,
+            serve=partial(_serve, place, board),
+        )
+    )
+
+
+@asynccontextmanager
+async def _serve(
+    place: HubPlace,
+    board: Board,
+    process: Process,
+    app: ASGIApp,
+    listener: socket.socket,
+    stop: Stop,
+    limits: HttpLimits,
+) -> AsyncIterator[None]:
+    """Serve at the address of the hub, and at the socket for the other processes."""
+    async with AsyncExitStack() as stack:
+        prefix = urlsplit(process.url or "").path.rstrip("/")
+        if place.is_leader:
+            forwarder = Forwarder(place)
+            stack.push_async_callback(forwarder.aclose)
+            front = Front(app, None, forwarder, place, board, prefix)
+            exchange: ASGIApp = process.get(LeaderExchange)
+        else:
+            front = Front(app, process.get(Reach), process.get(Forwarder), place, board, prefix)
+            exchange = figures_app(process)
+        inner = HttpServer(inner_app(exchange, restored(front.answer)), limits)
+        await stack.enter_async_context(inner.running((place.take_inner(),), stop))
+        await stack.enter_async_context(serving_shared(front, listener, stop, limits, board, place.count))
+        yield
+
+
+@contextmanager
+def _no_state() -> Iterator[None]:
+    yield
+
+
+def _say_nothing(line: str) -> None:
+    """The leader says what the hub does."""

@@ -1,0 +1,71 @@
+"""What the processes of one hub share in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from retinue.core.errors import InvalidSettingError
+from retinue.runtime.hub_processes.board import Board
+from retinue.runtime.hub_processes.front import own_trace_ids, owner_of
+from retinue.runtime.hub_processes.parent import count_processes
+from retinue.runtime.hub_processes.place import HubPlace, take_place
+
+
+@pytest.fixture
+def boards(tmp_path: Path) -> Iterator[list[Board]]:
+    """The board as two processes have it."""
+    boards = [Board(tmp_path / "board", index) for index in range(2)]
+    yield boards
+    for board in boards:
+        board.close()
+
+
+def test_the_rate_of_a_caller_holds_over_all_processes(boards: list[Board]) -> None:
+    taken = [boards[number % 2].take("token:ci", 0.001, 10) for number in range(12)]
+    assert taken[:10] == [0.0] * 10
+    assert all(wait_s > 900 for wait_s in taken[10:])
+    assert boards[1].take("token:other", 0.001, 10) == 0.0
+
+
+def test_a_burst_is_whole_again_after_a_while(boards: list[Board]) -> None:
+    assert [boards[0].take("local", 1_000_000.0, 1) for _ in range(5)] == [0.0] * 5
+
+
+def test_callers_that_share_a_slot_are_counted_apart(boards: list[Board]) -> None:
+    callers = [f"token:{number}" for number in range(2_000)]
+    assert [boards[0].take(caller, 0.001, 1) for caller in callers] == [0.0] * len(callers)
+    assert all(boards[1].take(caller, 0.001, 1) > 0 for caller in callers)
+
+
+def test_a_process_gives_way_to_one_that_serves_and_has_fewer_connections(boards: list[Board]) -> None:
+    assert not boards[0].is_ahead(5, 2)
+    boards[1].note_serving()
+    boards[1].note_connections(4)
+    assert boards[0].is_ahead(5, 2)
+    assert not boards[0].is_ahead(4, 2)
+    boards[0].note_ended(1)
+    assert not boards[0].is_ahead(5, 2)
+
+
+def test_a_process_counts_the_chains_that_it_begins(tmp_path: Path) -> None:
+    for index in range(3):
+        make = own_trace_ids(HubPlace(index, 3, tmp_path, "hub-1", 0, 0))
+        assert {owner_of(make().encode(), 3) for _ in range(20)} == {index}
+
+
+def test_a_process_finds_its_place_once(tmp_path: Path) -> None:
+    place = HubPlace(1, 2, tmp_path, "hub-1", 7, 8)
+    environ = {"RETINUE_HUB_PLACE": place.as_variable()}
+    assert take_place(environ) == place
+    assert take_place(environ) is None
+
+
+def test_a_number_of_processes_out_of_range_is_refused() -> None:
+    assert count_processes("auto") >= 1
+    with pytest.raises(InvalidSettingError, match="1 to 64"):
+        count_processes(65)
+    with pytest.raises(InvalidSettingError, match="not a number"):
+        count_processes("many")
