@@ -26,7 +26,19 @@ async def write_file(path: str) -> str:
     with (HERE / "log").open("a") as log:
         log.write(f"write {path}\\n")
     return "written"
+
+
+@agent.skill
+async def remove_file(path: str) -> str:
+    """Removes a file."""
+    with (HERE / "log").open("a") as log:
+        log.write(f"remove {path}\\n")
+    return "removed"
 '''
+POLICY = """
+@id("removals") @reason("a person removes") @effect("approve")
+forbid(principal, action == Retinue::Action::"call", resource == Retinue::Skill::"files/remove_file");
+"""
 MODEL = '''
 from retinue.testing import ScriptedModel
 
@@ -49,6 +61,12 @@ WORKFLOW: dict[str, Any] = {
     "steps": [
         {"id": "write", "think": {"prompt": "Write", "tools": ["files/*"], "approve": ["files/write_*"]}}
     ],
+}
+
+
+REMOVAL: dict[str, Any] = {
+    "name": "removal",
+    "steps": [{"id": "remove", "skill": "remove_file", "with": {"path": "a"}}],
 }
 
 
@@ -95,6 +113,8 @@ def test_calls_that_wait_for_approval_outlive_the_hub_and_are_made_once(
     (tmp_path / "retinue.toml").write_text(f'database = "{database}"\n')
     keys = retinue_home / "keys"
     runs = ("approved", "denied", "by-token")
+    (retinue_home / "policies").mkdir(parents=True)
+    (retinue_home / "policies" / "own.cedar").write_text(POLICY)
     with (
         program("serve", "files.py", cwd=tmp_path) as files,
         program("serve", "model.py", cwd=tmp_path) as model,
@@ -105,12 +125,24 @@ def test_calls_that_wait_for_approval_outlive_the_hub_and_are_made_once(
             hub = Hub(served.url_in("hub at"), keys)
             for run in runs:
                 hub.get("start_run", workflow=WORKFLOW, input={}, run=run)
-            wait_until(lambda: len(hub.list_open()) == 3, "each run asks")
+            for run in ("step-yes", "step-no"):
+                hub.get("start_run", workflow=REMOVAL, input={}, run=run)
+            wait_until(lambda: len(hub.list_open()) == 5, "each run asks")
             before = hub.list_open()
             served.end(signal.SIGKILL)
+        # answered while no hub is there
+        assert "approved: files/remove_file" in run_command(
+            "approvals", "approve", before.pop("step-yes"), cwd=tmp_path
+        )
+        denial = ("approvals", "deny", before.pop("step-no"), "--reason", "keep it")
+        assert "denied: files/remove_file" in run_command(*denial, cwd=tmp_path)
         with program("hub", "--bare", "--port", "0", cwd=tmp_path) as served:
             hub = Hub(served.url_in("hub at"), keys)
             assert hub.list_open() == before
+            assert hub.wait_for("step-yes") == "removed"
+            wait_until(lambda: hub.get("show_run", run="step-no")["status"] == "failed", "the no arrives")
+            assert "keep it" in hub.get("show_run", run="step-no")["steps"][0]["error"]["message"]
+            assert read_log(tmp_path) == {"remove a": 1}
             answer = {"approval": before["approved"], "verdict": "yes"}
             assert hub.ask("answer_approval", answer)["error"]["data"]["type"] == "insufficient_scope"
             forged = {
@@ -124,20 +156,22 @@ def test_calls_that_wait_for_approval_outlive_the_hub_and_are_made_once(
                 "approvals", "approve", before["approved"], cwd=tmp_path
             )
             assert hub.wait_for("approved") == "The end."
-            assert read_log(tmp_path) == {"write a": 1}, "an equal call of another run still waits"
+            assert read_log(tmp_path) == {"remove a": 1, "write a": 1}, (
+                "an equal call of another run still waits"
+            )
             assert set(hub.list_open()) == {"denied", "by-token"}
             deny = ("approvals", "deny", before["denied"], "--reason", "not on a Sunday")
             assert "denied: files/write_file" in run_command(*deny, cwd=tmp_path)
             assert hub.wait_for("denied") == "The end."
             assert "not on a Sunday" in hub.get("read_results")[0]
-            assert read_log(tmp_path) == {"write a": 1}
+            assert read_log(tmp_path) == {"remove a": 1, "write a": 1}
 
             token = run_command("token", "new", "--scope", "mesh", "--scope", "approves", cwd=tmp_path)
             answer = {"approval": before["by-token"], "verdict": "yes"}
             reply = hub.ask("answer_approval", answer, token.splitlines()[0])
             assert reply["result"]["state"] == "approved", reply
             assert hub.wait_for("by-token") == "The end."
-            assert read_log(tmp_path) == {"write a": 2}
+            assert read_log(tmp_path) == {"remove a": 1, "write a": 2}
             assert hub.list_open() == {}
 
             calls = hub.get("list_calls", skill="answer_approval")["calls"]

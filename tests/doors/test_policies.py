@@ -203,9 +203,9 @@ def read_approval(reply: Reply) -> str:
     return named[1].decode()
 
 
-async def answer(bank: Bank, approval: str, verdict: str, **headers: str) -> Reply:
-    owner = {"authorization": f"Bearer {bank.system.state.owner_token()}", **headers}
-    asked = {"approval": approval, "verdict": verdict}
+async def answer(bank: Bank, approval: str, verdict: str, comment: str = "") -> Reply:
+    owner = {"authorization": f"Bearer {bank.system.state.owner_token()}"}
+    asked = {"approval": approval, "verdict": verdict, "comment": comment}
     return await bank.wire.call(bank.hub.url, "answer_approval", asked, **owner)
 
 
@@ -214,6 +214,8 @@ async def test_a_call_that_needs_a_person_runs_once_after_a_yes_on_every_way(
 ) -> None:
     bank = await open_bank(system, wire, ASK, durable=True)
     for name, ask in WAYS.items():
+        if name == "a step of a workflow":
+            continue  # it waits: test_run_approvals
         bank.refunds.clear()
         refused = await ask(bank)
         assert bank.refunds == [], name

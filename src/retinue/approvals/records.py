@@ -57,6 +57,11 @@ class ApprovalRequest:
     terms: str = ""
     approvers: tuple[tuple[str, ...], ...] = ()
 
+    @property
+    def awaits_signal(self) -> bool:
+        """Whether the step of the run waits for a signal; a call that policies ask about reads the store."""
+        return bool(self.run) and not self.terms
+
     def digest(self) -> str:
         """The digest of the call: equal calls of one caller have equal digests.
 

@@ -51,7 +51,7 @@ async def read_checked(
         request = _with_arguments(request, call.arguments)
         channel = guards.watch(channel, call, listing, skill)
     if approve is not None:
-        admitted.policy = await approve()
+        admitted.policy = (await approve(channel)).note
     try:
         value = await read(request, call, channel)
     except RetinueError as error:

@@ -112,16 +112,23 @@ class TimeoutSettings:
     agent_call_s: float = 30.0
 
 
+class ApprovedCall(NamedTuple):
+    """The yes of a person for a call; ``note`` is for the call's audit row."""
+
+    note: Mapping[str, Any]
+
+
 class PermittedCall(NamedTuple):
     """What policies say of a call that no rule denies.
 
     ``note`` is for the call's audit row. ``approve`` counts the call in its limits and uses the yes of a
-    person, where the call needs that, and returns the note with it; it raises BusyError, ApprovalNeededError
-    and PolicyDeniedError. ``add_guards`` gives the guards of the process with those that the call needs.
+    person, where the call needs that, who may be asked through the channel; it raises BusyError,
+    ApprovalNeededError and PolicyDeniedError. ``add_guards`` gives the guards of the process with those that
+    the call needs.
     """
 
     note: Mapping[str, Any] | None = None
-    approve: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+    approve: Callable[[Channel], Awaitable[ApprovedCall]] | None = None
     add_guards: Callable[[Guards | None], Guards] | None = None
 
 
@@ -330,7 +337,8 @@ class Dispatcher:
                 continue
             if permitted.approve is not None:
                 try:
-                    state.policy = await permitted.approve()  # last, so that nothing refuses after a used yes
+                    # last, so that nothing refuses after a used yes
+                    state.policy = (await permitted.approve(channel)).note
                 except BaseException:
                     stats.breaker.abandoned()
                     raise

@@ -13,14 +13,16 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Literal
 
-from retinue.approvals.records import SCOPE, ApprovalRequest, ApprovalStore
+from retinue.approvals.records import SCOPE, ApprovalStore
 from retinue.core.call import Call, Principal, TraceContext, TraceExtension
-from retinue.core.errors import ApprovalNeededError, BusyError, PolicyDeniedError
+from retinue.core.errors import BusyError, PolicyDeniedError
 from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
 from retinue.core.record import Resource as ReadableResource
-from retinue.mesh.dispatch import Guards, PermittedCall
+from retinue.mesh.channel import Channel
+from retinue.mesh.dispatch import ApprovedCall, Guards, PermittedCall
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
+from retinue.policies.approving import CallQuestion, describe
 from retinue.policies.counts import CallCounts, MemoryCounts, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.entities import (
@@ -120,7 +122,7 @@ class Gate:
         if decision.verdict == "allow":
             return PermittedCall(note)
         note = self._render(decision, watched=False)
-        approve: Callable[[], Awaitable[Mapping[str, Any]]] | None = None
+        approve: Callable[[Channel], Awaitable[ApprovedCall]] | None = None
         if decision.verdict == "approve":
             approve = self._bind_approval(decision, call, listing, name)
         if limits := decision.select("limit"):
@@ -134,8 +136,9 @@ class Gate:
         call: Call,
         what: str,
         note: Mapping[str, Any],
-        approve: Callable[[], Awaitable[Mapping[str, Any]]] | None,
-    ) -> Mapping[str, Any]:
+        approve: Callable[[Channel], Awaitable[ApprovedCall]] | None,
+        channel: Channel,
+    ) -> ApprovedCall:
         """Count the call in its limits, and then use a yes; raises BusyError where a limit is reached.
 
         A call that waits for a person is not counted, because it does not run.
@@ -155,9 +158,9 @@ class Gate:
         if self.open_counts is None:
             note = {**note, "counted_by": "this process"}
         if approve is None:
-            return note
+            return ApprovedCall(note)
         try:
-            return await approve()
+            return await approve(channel)
         except BaseException:
             await kept.give_back(list(counts))
             raise
@@ -243,7 +246,7 @@ class Gate:
 
     def _bind_approval(
         self, decision: Decision, call: Call, listing: Listing, name: str
-    ) -> Callable[[], Awaitable[Mapping[str, Any]]]:
+    ) -> Callable[[Channel], Awaitable[ApprovedCall]]:
         """What uses the yes of a person for this call; raises PolicyDeniedError where nobody can be asked."""
         asking = decision.select("approve")
         if self.open_approvals is None:
@@ -252,55 +255,9 @@ class Gate:
                 policies=[policy.id for policy in asking],
                 remedy="call it through the hub, which keeps approvals",
             )
-        request = ApprovalRequest(
-            caller=call.principal.id,
-            scopes=call.principal.scopes,
-            agent=listing.name,
-            version=listing.version or "",
-            skill=name,
-            arguments=call.arguments if isinstance(call.arguments, Mapping) else {"": call.arguments},
-            reason=describe(asking),
-            approvers=tuple(policy.approvers for policy in asking if policy.approvers),
-            terms=f"policies {self.engine.policies.digest}, listing {listing.digest or ''}",
-        )
         note = self._render(decision, watched=False)
-        return partial(_use_approval, self.open_approvals, request, asking, note)
-
-
-async def _use_approval(
-    open_approvals: Callable[[], Awaitable[ApprovalStore]],
-    request: ApprovalRequest,
-    asking: tuple[Policy, ...],
-    note: Mapping[str, Any],
-) -> Mapping[str, Any]:
-    """Use the yes of a person for one call; the note with its id.
-
-    Raises ApprovalNeededError without an answer, and PolicyDeniedError after a no.
-    """
-    names = [policy.id for policy in asking]
-    what = f"{request.agent}/{request.skill}"
-    store = await open_approvals()
-    expires_s = min(policy.expires_s for policy in asking)
-    approval = await store.ask(request, expires_s=expires_s)
-    if approval.state == "approved":
-        # not by the id of the call: a repetition has the same id, and would use the yes twice
-        if await store.use(approval.id, approval.digest):
-            return {**note, "approval": approval.id}
-        approval = await store.ask(request, expires_s=expires_s)  # another call has used it
-    if approval.state == "denied":
-        comment = f": {approval.comment}" if approval.comment else ""
-        until = datetime.fromtimestamp(approval.expires_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        raise PolicyDeniedError(
-            f"{what} is denied by a person{comment} (approval {approval.id})",
-            policies=names,
-            remedy=f"the answer counts until {until}; after that the same call asks anew",
-        )
-    raise ApprovalNeededError(
-        f"{what} needs the approval of a person: {request.reason} (approval {approval.id})",
-        approval=approval.id,
-        policies=names,
-        remedy=f"let a person run: retinue approvals approve {approval.id}; then send the call again",
-    )
+        question = CallQuestion.of(call, listing, name, asking, self.engine.policies.digest, note)
+        return partial(question.use_answer, self.open_approvals)
 
 
 def _mask(policies: tuple[Policy, ...], guards: Guards | None) -> Guards:
@@ -349,11 +306,6 @@ def deny(decision: Decision, agent: str, skill: str) -> PolicyDeniedError:
     return PolicyDeniedError(
         f"{what} is denied: {describe(decision.policies)}", policies=names, remedy=_REMEDY
     )
-
-
-def describe(policies: tuple[Policy, ...]) -> str:
-    """The reasons of policies with their ids, for a caller."""
-    return "; ".join(f"{policy.reason} ({policy.id})" if policy.reason else policy.id for policy in policies)
 
 
 def _describe_policy(policy: Policy) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import cedarpy
 
-from retinue.approvals.records import CALL_EXPIRES_S
 from retinue.core.errors import InvalidSettingError
 from retinue.guards.sensitive import KINDS
 from retinue.policies.entities import ACTION, NAMESPACE, Groups, normalize
@@ -58,9 +57,9 @@ class Policy:
     """One policy. ``body`` is its JSON form without annotations.
 
     ``reason`` is told to callers. ``approvers`` are globs of the principals that may answer, () = anybody
-    with the scope. An approval counts for ``expires_s``. ``limit`` and ``redaction`` are those of the effects
-    of these names, None for others. A policy that ``is_watched`` decides nothing: what
-    it would have decided is recorded.
+    with the scope. An approval counts for ``expires_s``, None for the default. ``limit`` and ``redaction``
+    are those of the effects of these names, None for others. A policy that ``is_watched`` decides nothing:
+    what it would have decided is recorded.
     """
 
     id: str
@@ -70,7 +69,7 @@ class Policy:
     reads: Reads
     reason: str = ""
     approvers: tuple[str, ...] = ()
-    expires_s: float = CALL_EXPIRES_S
+    expires_s: float | None = None
     is_watched: bool = False
     limit: CallLimit | None = None
     redaction: Redaction | None = None
@@ -233,9 +232,9 @@ def _read_redaction(where: str, annotations: Mapping[str, str]) -> Redaction:
     return Redaction(**masks)
 
 
-def _read_expiry(where: str, annotations: Mapping[str, str]) -> float:
+def _read_expiry(where: str, annotations: Mapping[str, str]) -> float | None:
     if "expires" not in annotations:
-        return CALL_EXPIRES_S
+        return None
     match = _DURATION.fullmatch(annotations["expires"])
     seconds = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if seconds <= 0:

@@ -79,21 +79,24 @@ class PolicyDeniedError(NotAllowedError):
 class ApprovalNeededError(NotAllowedError):
     """A policy lets a person decide about the call; ``approval`` is the id under which the person is asked.
 
-    The call has not run. After a yes, the same call of the same caller runs once.
+    The call has not run. After a yes, the same call of the same caller runs once. ``step`` is that of a run
+    whose call it is, as ``RUN/PATH``, "" outside of runs.
     """
 
     type = "approval_needed"
 
     def __init__(
-        self, message: str, *, approval: str, policies: Sequence[str] = (), remedy: str = ""
+        self, message: str, *, approval: str, policies: Sequence[str] = (), remedy: str = "", step: str = ""
     ) -> None:
         super().__init__(message, remedy=remedy)
         self.approval = approval
         self.policies = tuple(policies)
+        self.step = step
 
     @property
     def data(self) -> dict[str, Any]:
-        return {"approval": self.approval, "policies": list(self.policies)}
+        facts: dict[str, Any] = {"approval": self.approval, "policies": list(self.policies)}
+        return {**facts, "step": self.step} if self.step else facts
 
 
 class GuardError(RetinueError):

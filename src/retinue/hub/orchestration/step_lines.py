@@ -10,6 +10,7 @@ import orjson
 
 from retinue.core.approval_lines import render_open, render_over
 from retinue.core.durations import render_elapsed
+from retinue.core.errors import ApprovalNeededError
 from retinue.workflows.definitions.definition import Definition, iterate_steps
 from retinue.workflows.runs.records import RunEvent
 
@@ -38,7 +39,7 @@ async def follow_steps(
     )
     ended = 0
     async for event in events:
-        if _OF_A_LOOP.search(event.step):
+        if _OF_A_LOOP.search(event.step) or _is_question(event):
             if (line := describe_turn(event)) is not None:
                 await report(None, line)
             continue
@@ -46,11 +47,17 @@ async def follow_steps(
         if facts.get("kind") not in CALLS:
             continue
         step, agent = event.step.partition("/")[0], facts.get("agent")
+        if (facts.get("error") or {}).get("type") == ApprovalNeededError.type:
+            continue  # the line of the question follows
         if event.kind == "step_started":
             await report(min(ended / max(expected, 1), _ALMOST), f"{step}: {agent} is asked")
         elif event.kind == "step_finished":
             ended += 1
             await report(min(ended / max(expected, 1), _ALMOST), f"{step}: {agent} {_describe_end(facts)}")
+
+
+def _is_question(event: RunEvent) -> bool:
+    return event.facts.get("kind") == "wait" and "approval" in event.facts
 
 
 def describe_turn(event: RunEvent) -> str | None:

@@ -45,7 +45,7 @@ from retinue.mcp.relay.requests import RelayRequest, RequestReader, SessionGoneE
 from retinue.mcp.relay.response_writer import ResponseWriter
 from retinue.mcp.relay.sessions import RelayedSessions
 from retinue.mcp.upstream.client import AgentClient
-from retinue.mesh.channel import PausingChannel
+from retinue.mesh.channel import NullChannel, PausingChannel
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import AdmittedCall
@@ -253,7 +253,7 @@ class RelayEndpoint:
         permitted = await check(call, listing, item, admitted)
         admitted.policy = permitted.note
         if permitted.approve is not None and message.method != "resources/subscribe":
-            admitted.policy = await permitted.approve()
+            admitted.policy = (await permitted.approve(NullChannel())).note
 
     async def _pass_stream(self, method: str, request: RelayRequest, writer: ResponseWriter) -> None:
         """GET: forward unsolicited messages until either side ends the stream. DELETE: end a session."""

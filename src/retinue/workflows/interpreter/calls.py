@@ -45,6 +45,7 @@ from retinue.core.errors import (
 from retinue.core.parts import is_made_of_parts, list_beside, render_parts
 from retinue.workflows.caller import Choice, Wanted, cache_key
 from retinue.workflows.definitions.definition import AskFirst, Retry
+from retinue.workflows.interpreter.call_approvals import MAX_QUESTIONS, await_answer, find_question
 from retinue.workflows.interpreter.call_budget import StepBudget
 from retinue.workflows.interpreter.frame import (
     Frame,
@@ -102,6 +103,7 @@ class Ask:
     unknown, ``choice`` the agent that had it. ``once`` = only one that
     was lost or refused is followed by another. ``check`` raises an error for a value that the body cannot
     use; it belongs to the call, so such a value wins no race. ``most`` = what it may spend on models.
+    ``begin`` records at a path that a call is made which a person was asked about.
     """
 
     step_id: str
@@ -128,6 +130,7 @@ class Ask:
     choice: Choice | None = None
     once: bool = False
     verify: Callable[[], Awaitable[None]] | None = None
+    begin: Callable[[str], Awaitable[None]] | None = None
     keep: Callable[[Outcome], Awaitable[Outcome]] | None = None
     shown: Any = None
     heeds_agents_wait: bool = False
@@ -279,14 +282,14 @@ class _Attempt:
             if outcome.fault is not None:
                 return None, outcome
             choice = read_json(Choice, outcome.value)
-        outcome = await self._call(self._here, choice, timeout_s)
+        outcome = await self._call_approved(self._here, choice, timeout_s)
         if outcome.fault is not None and _did_not_arrive(outcome.fault):
             may_move = self._may_move(choice, outcome.fault)
             other = await self._find_other(choice) if may_move else None
             # A call that was not sent may be made once more, even to the same agent.
             if other is not None or not outcome.fault.data.get("sent"):
                 choice = other or choice
-                outcome = await self._call(f"{self._here}/again", choice, timeout_s, wait_s)
+                outcome = await self._call_approved(f"{self._here}/again", choice, timeout_s, wait_s)
         fault = outcome.fault
         is_cut_off = fault is not None and is_step_time_out(fault) and fault.data["timeout_s"] >= left_s
         if nearest is not None and is_cut_off:
@@ -392,6 +395,35 @@ class _Attempt:
             role = ask.role or ""
             return (await caller.list_role(role, named, origin.scopes, origin.caller, origin.reach))[0]
         return await caller.choose(ask.skill, agent, ask.version, origin.scopes, origin.caller, origin.reach)
+
+    async def _call_approved(
+        self, path: str, choice: Choice, timeout_s: float, wait_s: float = 0.0
+    ) -> StepOutcome:
+        """Make a call; where policies let a person decide about it, wait for the answer and make it again.
+
+        The time of the step does not run meanwhile.
+        """
+        outcome, here = await self._call(path, choice, timeout_s, wait_s), path
+        for number in range(1, MAX_QUESTIONS + 1):
+            question = find_question(outcome, self._frame.name(here))
+            if question is None:
+                break
+            is_answered = await await_answer(
+                self._frame,
+                question,
+                f"{path}/answer-{number}",
+                step=self._path,
+                call=f"{choice.agent}/{self._ask.skill or choice.skill}",
+                arguments=self.sent[-1].trial.sent,
+            )
+            if not is_answered:
+                break
+            here = f"{path}/answered-{number}"
+            if self._ask.begin is not None:
+                await self._ask.begin(f"{path}/begin-{number}")
+            self._left_s, _ = await self._frame.time_left(here, step=self._path)
+            outcome = await self._call(here, choice, min(timeout_s, self._left_s), wait_s)
+        return outcome
 
     async def _call(self, path: str, choice: Choice, timeout_s: float, wait_s: float = 0.0) -> StepOutcome:
         ask, context = self._ask, self._frame.context

@@ -77,9 +77,11 @@ class MarkedContext:
     ) -> StepOutcome:
         mark = mark or self._mark
         if self._rounds is not None:
-            # the choice of an agent decides no race
-            decides = (facts or {}).get("kind") in ("call", "model")
-            return await self._rounds.step(StepCall(path, effect, timeout_s, facts, count, mark, decides))
+            kind = (facts or {}).get("kind")
+            # neither the choice of an agent nor the wait for a person decides a race
+            decides = kind in ("call", "model")
+            call = StepCall(path, effect, timeout_s, facts, count, mark, decides, is_long=kind == "wait")
+            return await self._rounds.step(call)
         return await self._context.step(
             path, effect, timeout_s=timeout_s, facts=facts, count=count, mark=mark
         )
@@ -243,7 +245,7 @@ class Rounds:
         So calls that take long begin together, and no choice waits for one of them.
         """
         asked = sorted(self._asked, key=lambda one: one.place)
-        brief = [one for one in asked if isinstance(one.call, StepCall) and not one.call.decides]
+        brief = [one for one in asked if isinstance(one.call, StepCall) and _is_brief(one.call)]
         asked = brief or asked
         taken = set(asked)
         self._asked = [one for one in self._asked if one not in taken]
@@ -272,6 +274,10 @@ class Rounds:
     def _note(self) -> None:
         if len(self._waiting) == self._live:
             self._quiet.set()
+
+
+def _is_brief(call: StepCall) -> bool:
+    return not (call.decides or call.is_long)
 
 
 def _error_of(task: asyncio.Task[Any]) -> BaseException | None:

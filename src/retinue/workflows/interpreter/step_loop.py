@@ -6,8 +6,9 @@ concurrent work is done in child runs. Paths:
 - ``plan``: a step; ``refine#2.build``: a step in the second round of a loop; ``route.fix``: of a switch;
 - ``each.left``, ``files#3``: a branch and an item, each a child run;
 - after the path of a step: ``/choose`` (choice of an agent), ``@2`` (second attempt), ``/again`` (same
-  attempt at another agent, after the first one was unreachable), ``/undo`` (compensation), ``/handled``
-  (a failure that ``on_error`` handled).
+  attempt at another agent, after the first one was unreachable), ``/answer-1`` and ``/answered-1`` (the
+  wait for a person who decides about the call, and the call after it), ``/undo`` (compensation),
+  ``/handled`` (a failure that ``on_error`` handled).
 """
 
 from __future__ import annotations

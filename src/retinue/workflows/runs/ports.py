@@ -86,7 +86,8 @@ class StepCount:
 class StepCall:
     """One of the effects that `RunContext.together` runs; its fields are arguments of `RunContext.step`.
 
-    ``decides`` = its success counts as one of those that are enough.
+    ``decides`` = its success counts as one of those that are enough. ``is_long`` = it may take as long as a
+    call.
     """
 
     path: str
@@ -96,6 +97,7 @@ class StepCall:
     count: StepCount | None = None
     mark: Mark | None = None
     decides: bool = True
+    is_long: bool = False
 
 
 class RunContext(Protocol):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from retinue.core.errors import ApprovalNeededError
 from retinue.core.parts import PARTS_FIELD
 from retinue.workflows.runs.records import RunEvent, StepRecord
 
@@ -21,7 +22,7 @@ _SHOWN_CALLS = (*_CALLS, "model")
 
 _WAITS = ("wait", "timer")
 _UNDOING = ("undo", "settle")
-_TRY = re.compile(r"(?:@\d+|/again)+$")
+_TRY = re.compile(r"(?:@\d+|/again|/answered-\d+)+$")
 _OF_THE_RUN = re.compile(r"(?:^|/)(?:cache/(?:find|keep)|settings/max_duration)$")
 _RUN_EVENTS = ("run_started", "run_finished", "run_resumed")
 _SERVING = ("choose", "clock", "random", "fail", "settle")
@@ -290,7 +291,9 @@ def _take_call(node: StepNode, event: RunEvent, kind: str) -> None:
     ended = {"duration_ms": facts.get("duration_ms")} | ({} if error is None else {"error": error})
     if node.attempts:
         node.attempts[-1] |= ended
-    if error is not None:
+    if error is not None and error.get("type") == ApprovalNeededError.type and "step" in error["data"]:
+        node.status = "waiting"  # until a person has decided about it
+    elif error is not None:
         node.facts["error"] = error
 
 

@@ -100,7 +100,7 @@ class ApprovalTable:
                 raise UnknownApprovalError(approval_id)
             answered = known.answer(verdict, by, comment, now)
             self._update(connection, answered)
-            if answered.request.run:
+            if answered.request.awaits_signal:
                 value = {"verdict": verdict, "by": by, "comment": comment}
                 self._signals.insert(connection, answered.request.run, topic_of(approval_id), value)
             return answered

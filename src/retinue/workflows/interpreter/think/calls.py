@@ -177,21 +177,19 @@ class CallTurn:
         """Record that calls begin which must not be made twice; False if an earlier execution began them."""
         if all(call.tool.is_repeatable for call in planned):
             return True
-        is_new = False
-
-        async def effect() -> None:
-            nonlocal is_new
-            is_new = True
-
-        facts = {"kind": "begin", "below": ""}
-        await self.frame.context.step(f"{self.turn}/begin", effect, timeout_s=60.0, facts=facts)
-        return is_new
+        return await _note_new(self.frame, f"{self.turn}/begin")
 
     async def _make_one(self, frame: Frame, planned: PlannedCall, is_begun_here: bool) -> _CallEnd:
         tool, choice = planned.tool, read_choice(planned.tool.choice)
+        is_new = is_begun_here
+
+        async def begin(path: str) -> None:
+            # the call before it was refused, so only this one may have had its effect
+            nonlocal is_new
+            is_new = await _note_new(frame, path)
 
         async def verify() -> None:
-            if not (is_begun_here or tool.is_repeatable):
+            if not (is_new or tool.is_repeatable):
                 raise _unknown_outcome(tool)
             await self._check_pin(frame, tool, choice)
 
@@ -207,6 +205,7 @@ class CallTurn:
             wait_s=AWAY_S,
             allow_empty=True,
             verify=verify,
+            begin=begin,
             keep=lambda outcome: keep_result(frame, tool.skill, outcome, self.plan.keep_bytes),
         )
         calls = CallSteps(frame)
@@ -242,6 +241,18 @@ class CallTurn:
         parts = result.facts.get("parts", ())
         self.repeats.note_result(planned.key, [result.output, parts], changes=not tool.is_read_only)
         return render_result(planned.call, tool.id, result.output, parts)
+
+
+async def _note_new(frame: Frame, path: str) -> bool:
+    """Record that calls begin; False if an earlier execution recorded it."""
+    is_new = False
+
+    async def effect() -> None:
+        nonlocal is_new
+        is_new = True
+
+    await frame.context.step(path, effect, timeout_s=60.0, facts={"kind": "begin", "below": ""})
+    return is_new
 
 
 def _find_problem(schema: Mapping[str, Any], arguments: Mapping[str, Any] | str) -> str | None:
