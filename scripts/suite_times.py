@@ -32,6 +32,8 @@ SLOW = {
 """By folder, the suites that start programs or work for long: what ``make test-all`` adds."""
 LONG = (
     "tests/crash/test_durable_resuming.py",
+    "tests/crash/test_durable_suite.py",
+    "tests/crash/test_durable_own_suite.py",
     "tests/processes/test_guard_stdio.py",
     "tests/doors/test_guard_matrix.py",
     "tests/processes/test_http_flood.py",

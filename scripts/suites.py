@@ -17,7 +17,6 @@ from scripts.suite_times import FAST, SLOW, SUITES, suite_of
 
 ROOT = Path(__file__).resolve().parent.parent
 END_TO_END = (
-    "tests/conformance/test_stub_types.py::test_a_right_program_passes_and_runs_and_a_wrong_one_is_refused",
     "tests/processes/test_first_agent.py::test_new_serve_call",
     "tests/processes/test_guard_stdio.py"
     "::test_a_loop_that_is_entered_over_stdio_is_refused_at_hop_six[MCP over stdio]",

@@ -83,6 +83,7 @@ def test_a_failed_test_fails_its_run_and_is_not_run_again(
     (tmp_path / "tests" / "test_one.py").write_text(COUNTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.setenv("PYTHONPATH", str(suites.ROOT))
+    monkeypatch.setattr(suites, "WORKERS", 1)
     status, _ = suites.run_pytest("one", ["tests"], tmp_path)
     assert status == 1
     assert (tmp_path / "tests" / "runs").read_text() == "x"

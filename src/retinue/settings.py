@@ -39,6 +39,7 @@ from retinue.settings_tables import (
     EndpointTable,
     ExecuteTable,
     GuardTable,
+    HistoryTable,
     HookTable,
     HubTable,
     ImportsTable,
@@ -122,6 +123,7 @@ class Settings(_Sources):
     limits: LimitTable = LimitTable()
     logs: LogTable = LogTable()
     audit: AuditTable = AuditTable()
+    history: HistoryTable = HistoryTable()
     doors: EndpointTable = EndpointTable()
     execute: ExecuteTable = ExecuteTable()
     mcp: McpTable = McpTable()

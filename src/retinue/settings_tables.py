@@ -238,6 +238,17 @@ class AuditTable(_Table):
     export_files: int = Field(10, ge=1, le=1000)
 
 
+class HistoryTable(_Table):
+    """``[history]``: whether a hub keeps what came of calls that were found by words.
+
+    ``wishes`` is what is kept of requests that nobody serves: their words (``text``), only their number
+    (``count``), or nothing (``off``).
+    """
+
+    keep: bool = True
+    wishes: Literal["text", "count", "off"] = "count"
+
+
 class EndpointTable(_Table):
     """``[doors]``: host names and web origins accepted in addition to this machine's own."""
 

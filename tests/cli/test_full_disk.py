@@ -128,6 +128,7 @@ READS = frozenset(
     | {"capabilities", "workflows", "runs", "token list", "keys", "imports", "completion", "cache clear"}
     | {"policy check", "policy test", "policy explain", "policy replay", "policy suggest"}
     | {"approvals", "approvals show", "approvals approve", "approvals deny"}
+    | {"history", "wishes"}
     | {"imports logout", "context list", "docs", "workflows check"}
     | {"artifacts", "artifacts show", "artifacts delete", "artifacts gc"}
     | {"schedules", *(f"schedules {change}" for change in ("add", "pause", "resume", "remove", "run-now"))}

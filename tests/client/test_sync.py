@@ -260,3 +260,32 @@ def test_an_interrupt_of_an_iteration_is_a_keyboard_interrupt() -> None:
     finally:
         signal.signal(signal.SIGALRM, previous)
     thread.close()
+
+
+@pytest.mark.timeout(20)
+def test_an_interrupt_while_a_step_is_handed_to_the_loop_ends_the_iteration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    thread = LoopThread()
+    hand_over = asyncio.run_coroutine_threadsafe
+    ends: list[str] = []
+
+    async def updates() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            await asyncio.Event().wait()
+        finally:
+            ends.append("closed")
+
+    def interrupt(coroutine: Any, loop: asyncio.AbstractEventLoop) -> None:
+        hand_over(coroutine, loop)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    iterator = thread.iterate(updates())
+    assert next(iterator) == 1
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert ends == ["closed"]
+    thread.close()

@@ -1,4 +1,4 @@
-"""Pages of a large mesh: a thousand agents, ten thousand calls, a run of five hundred steps.
+"""Pages of a large mesh: three hundred agents, three thousand calls, a run of five hundred steps.
 
 What the pages cost is measured by ``benchmarks/dashboard.py``; here they are bounded in size.
 """
@@ -15,9 +15,11 @@ import pytest
 from retinue.authoring.agent import Agent
 from retinue.dashboard.drawings.step_levels import MAX_ROWS
 from retinue.storage.state import State
-from tests.support.large_mesh import AGENTS, LONG_TRACE, STEPS, fill_state
+from tests.support.large_mesh import LONG_TRACE, STEPS, fill_state
 from tests.system import Wire, open_system, open_wire
 
+AGENTS = 300
+CALLS = 3_000
 MAX_BYTES = 150_000
 
 
@@ -53,7 +55,7 @@ def make_worker() -> Agent:
 @pytest.fixture
 async def visitor(retinue_home: Path) -> AsyncIterator[Visitor]:
     state = State(retinue_home)
-    await fill_state(state)
+    await fill_state(state, agents=AGENTS, calls=CALLS)
     async with open_system(state) as system, open_wire() as wire:
         await system.start_agent(make_worker())
         hub = await system.start_hub(dashboard=True)

@@ -17,6 +17,7 @@ from retinue.hub.search import add_search_skills
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.observing.call_figures import CallFigures, TrackRecord
 from retinue.mesh.permissions import Access, AccessRule
 from retinue.mesh.search.agents import AgentSearch
@@ -49,7 +50,8 @@ class Hub:
         add_capability_skills(
             agent, self.directory, AgentSearch(search, candidates=candidates), roster, access
         )
-        add_search_skills(agent, self.directory, search, access)
+        history = SearchHistory(self.directory.find_skill, lambda name: None)
+        add_search_skills(agent, self.directory, search, access, history)
         self._dispatcher = local_dispatcher(agent)
 
     async def ask(self, skill_id: str, /, principal: Principal = PART, **arguments: Any) -> dict[str, Any]:

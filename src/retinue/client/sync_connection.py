@@ -30,6 +30,9 @@ T = TypeVar("T")
 
 _END = object()
 
+_NOTICE_S = 0.5
+"""How often a thread that waits looks for signals."""
+
 
 class LoopThread:
     """An event loop in a daemon thread, which starts with the first call and ends with `close`."""
@@ -52,11 +55,12 @@ class LoopThread:
             raise RuntimeError(
                 "a call that waits was made in the event loop's own thread; use retinue.connect()"
             )
-        future = self._hand_over(coroutine)
+        step = _Step()
         try:
-            return future.result()
+            # an interrupt may come before the future is here: the step is what can be cancelled at any time
+            return _wait_for(self._hand_over(step, coroutine))
         except BaseException as error:
-            future.cancel()
+            self._give_up(step)
             if isinstance(error, futures.CancelledError) and self.is_closed:
                 raise CallCancelledError("a call of a connection that was closed") from error
             raise
@@ -87,13 +91,18 @@ class LoopThread:
                 return
             ending = asyncio.run_coroutine_threadsafe(_end_all(last), loop)
         try:
-            ending.result()
+            _wait_for(ending)
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
 
-    def _hand_over(self, coroutine: Coroutine[Any, Any, R]) -> futures.Future[R]:
+    def _give_up(self, step: _Step) -> None:
+        with self._handing:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(step.cancel)
+
+    def _hand_over(self, step: _Step, coroutine: Coroutine[Any, Any, R]) -> futures.Future[R]:
         with self._handing:
             if self.is_closed:
                 coroutine.close()
@@ -106,7 +115,38 @@ class LoopThread:
                     target=self._loop.run_forever, name="retinue-connection", daemon=True
                 )
                 self._thread.start()
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            return asyncio.run_coroutine_threadsafe(step.run(coroutine), self._loop)
+
+
+class _Step:
+    """One coroutine in the loop, cancelled in the loop whether or not it has begun."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+        self._is_cancelled = False
+
+    async def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        self._task = asyncio.current_task()
+        if self._is_cancelled:
+            coroutine.close()
+            raise asyncio.CancelledError
+        return await coroutine
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+
+def _wait_for(future: futures.Future[R]) -> R:
+    """The result of a future.
+
+    A signal that arrives just before the thread begins to wait does not wake it. So the thread wakes by
+    itself, and Ctrl-C takes effect after ``_NOTICE_S`` at the latest.
+    """
+    while not futures.wait((future,), _NOTICE_S).done:
+        pass
+    return future.result()
 
 
 async def _next(updates: AsyncGenerator[T, None], stepping: asyncio.Lock) -> Any:

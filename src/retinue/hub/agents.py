@@ -18,6 +18,7 @@ from retinue.hub.search import list_missing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import AskedSkill
 from retinue.mesh.entry import Entry
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import Access, is_mesh_itself, is_seen
 
 Json = dict[str, Any]
@@ -77,7 +78,11 @@ def _check_read_only(directory: Directory, skill: str, candidates: Sequence[Entr
 
 
 def add_agent_skills(
-    agent: Agent, directory: Directory, access: Access, stats_of: Callable[[Listing], Stats]
+    agent: Agent,
+    directory: Directory,
+    access: Access,
+    stats_of: Callable[[Listing], Stats],
+    history: SearchHistory,
 ) -> None:
     """Add ``call_skill``, ``call_read_only_skill``, ``show_agent``, ``map_agents`` and ``refresh_agents``."""
 
@@ -88,8 +93,10 @@ def add_agent_skills(
         arguments: Annotated[Json | None, Field(description="As its schema says")] = None,
         agent: Annotated[str | None, Field(description="Only this agent")] = None,
         version: Annotated[str | None, Field(description="Such as >=1.2,<2")] = None,
+        search: str = "",
     ) -> Any:
-        """Calls a skill of the mesh with the caller's own rights."""
+        """Calls a skill with the caller's own rights."""
+        history.expect(ctx.trace.id, skill, search)
         return _answer_of(await ctx.relay(skill, arguments or {}, agent=agent, version=version))
 
     @agent.skill(expose=True, read_only=True, timeout_s=_RELAYED_S)

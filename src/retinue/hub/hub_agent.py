@@ -36,6 +36,7 @@ from retinue.hub.text_skills import HubTextSkills
 from retinue.hub.workflows import RunStarter, add_start_skill
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Lookup
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access
 from retinue.mesh.reading import Change
@@ -96,6 +97,10 @@ SKILLS = (
     "explain_policies",
     "check_policies",
     "send_message",
+    "rate_call",
+    "show_history",
+    "forget_history",
+    "list_wishes",
 )
 """The order of the skills on cards and in lists; skills of other distributions follow."""
 
@@ -139,6 +144,7 @@ class MeshView:
     directory: Directory
     lookup: Lookup
     search: SkillSearch
+    history: SearchHistory
     caller: Caller
     track: TrackRecord
     access: Access = _NO_ACCESS_LISTS
@@ -177,12 +183,12 @@ def hub_agent(
         description="Finds agents by what they can do, calls them, and runs workflows of them.",
     )
 
-    add_agent_skills(agent, directory, access, stats_of)
+    add_agent_skills(agent, directory, access, stats_of, mesh.history)
     run_access = RunAccess(orchestrator.runs, access)
     roster = Roster(directory, track, access)
     known_skills = KnownSkills(mesh.lookup, access, mesh.caller)
     starter = RunStarter(orchestrator, library, run_access, known_skills, workflows.progress)
-    auto = AutoChoice(mesh.caller, directory, search, roster, access)
+    auto = AutoChoice(mesh.caller, directory, search, roster, access, mesh.history)
     cache = AnswerCache()
     orchestration = Orchestration(
         starter,
@@ -194,12 +200,13 @@ def hub_agent(
         auto=auto,
         cache=cache,
         conversations=conversations,
+        history=mesh.history,
     )
     add_orchestration_skills(agent, orchestration, cache, workflows.clear_steps)
     add_workflow_list(agent, library, roster)
     agent_search = AgentSearch(search)
     add_capability_skills(agent, directory, agent_search, roster, access, mesh.spending_of)
-    add_search_skills(agent, directory, search, access)
+    add_search_skills(agent, directory, search, access, mesh.history)
     add_query_skill(agent, directory, agent_search, track, access)
     add_draft_skills(agent, library, known_skills, workflows.store)
     add_start_skill(agent, starter, auto)
@@ -208,6 +215,6 @@ def hub_agent(
     prompts = WorkflowPrompts(agent, library)
     tools = ToolList(directory, prompts.list_custom, lambda: agent.changes.notify(Change("tools")))
     starter.on_first_start(tools.note_run)
-    finder = HubTextSkills(agent, directory, search, roster, access)
+    finder = HubTextSkills(agent, directory, search, roster, access, mesh.history)
     text_skills = TextSkills(finder.choose, finder.list_options, finder.find)
     return HubAgent(agent, prompts, tools, starter, text_skills)

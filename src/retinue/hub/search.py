@@ -14,6 +14,7 @@ from pydantic import Field
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.cards.rows import render_short_skill_row, render_skill_row
+from retinue.core.call import Principal
 from retinue.core.errors import RetinueError, StateError
 from retinue.core.record import Candidate, Listing, ListingKey, Skill
 from retinue.mesh.directory.choice import describe_trust, list_groups
@@ -21,6 +22,8 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import select_candidates, visible_candidates
 from retinue.mesh.directory.versions import version_preference
 from retinue.mesh.entry import Entry
+from retinue.mesh.history.learned_ranking import LearnedRanking
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import Access, AgentView, is_listed, is_seen
 from retinue.mesh.search.agents import explain_place
 from retinue.mesh.search.ranking import Found, SkillSearch, rank_skills
@@ -43,9 +46,11 @@ MAX_SHORT_BYTES = 6_000
 _log = structlog.get_logger("retinue.search")
 
 
-def add_search_skills(agent: Agent, directory: Directory, search: SkillSearch, access: Access) -> None:
+def add_search_skills(
+    agent: Agent, directory: Directory, search: SkillSearch, access: Access, history: SearchHistory
+) -> None:
     """Add the skill ``find_skills``; ``access`` decides which agents a caller sees."""
-    finder = _Finder(directory, search)
+    finder = _Finder(directory, search, history)
 
     @agent.skill(expose=True, read_only=True)
     async def find_skills(
@@ -54,8 +59,8 @@ def add_search_skills(agent: Agent, directory: Directory, search: SkillSearch, a
         skill: Annotated[str | None, Field(description="Its id")] = None,
         agent: Annotated[str | None, Field(description="Only this agent")] = None,
         version: Annotated[str | None, Field(description="Such as >=1.2,<2")] = None,
-        labels: Annotated[dict[str, str] | None, Field(description="All of these; * = any value")] = None,
-        why: Annotated[str | None, Field(description="Explain this agent's place")] = None,
+        labels: Annotated[dict[str, str] | None, Field(description="* = any value")] = None,
+        why: Annotated[str | None, Field(description="Why this agent's place")] = None,
         limit: Annotated[int, Field(ge=1, le=1000)] = 5,
         detailed: Annotated[bool, Field(description="With schemas")] = False,
     ) -> Json:
@@ -77,11 +82,16 @@ def add_search_skills(agent: Agent, directory: Directory, search: SkillSearch, a
             if view is not None or agent is not None or version is not None or labels or not query.strip():
                 within = await finder.narrow(agent, version, labels, view)
             if query.strip():
-                offers, reply = await finder.find(query, scopes, within, limit, why, view)
+                offers, reply = await finder.find(query, ctx.principal, within, limit, why, view)
                 more = len(offers) - limit
             else:
                 offers, more = await finder.list_offers(within or [], scopes, limit)
         offers = [(entry, offer) for entry, offer in offers if is_listed(view, entry, offer)]
+        if query.strip() and skill is None:
+            is_wish = not offers or not reply.get("fit", {}).get("likely", True)
+            listed = [(entry, offer.id) for entry, offer in offers[:limit] if isinstance(entry, Entry)]
+            search_id = history.note_search(ctx.principal, query, listed, is_wish=is_wish)
+            reply |= {} if search_id is None else {"search": search_id}
         render = render_skill_row if detailed else render_short_skill_row
         answer: Json = {
             "skills": [render(entry, offer) for entry, offer in offers[:limit]],
@@ -95,9 +105,10 @@ def add_search_skills(agent: Agent, directory: Directory, search: SkillSearch, a
 class _Finder:
     """Finds skills in the directory, by words through the search index."""
 
-    def __init__(self, directory: Directory, search: SkillSearch) -> None:
+    def __init__(self, directory: Directory, search: SkillSearch, history: SearchHistory) -> None:
         self._directory = directory
         self._search = search
+        self._history = history
 
     async def narrow(
         self,
@@ -136,7 +147,7 @@ class _Finder:
     async def find(
         self,
         query: str,
-        scopes: frozenset[str],
+        principal: Principal,
         within: Sequence[Entry] | None,
         limit: int,
         why: str | None,
@@ -145,9 +156,10 @@ class _Finder:
         """The skills that match a query, and further fields of the reply."""
         keys: list[ListingKey] | None = None if within is None else [entry.id for entry in within]
         represents_agent = self._directory.represents_agent
+        scopes, learn = principal.scopes, self._history.learn_for(principal)
         try:
             ranking = self._search.find_skills(
-                query, scopes, limit=limit, within=keys, accept=represents_agent
+                query, scopes, limit=limit, within=keys, accept=represents_agent, learn=learn
             )
         except StateError as error:
             # a full or damaged disk makes the search slower and less precise, but does not end it
@@ -158,12 +170,20 @@ class _Finder:
         if why is not None:
             named = self._directory.get(why, view=view)
             explained = explain_place(
-                query, named, scopes, self._search, within=keys, accept=represents_agent
+                query, named, scopes, self._search, within=keys, accept=represents_agent, learn=learn
             )
             reasons = [*explained.reasons, describe_trust(named)]
             if explained.skill is not None:
                 reasons.append(self._name_takers(explained.skill, scopes, view))
+                if learn is not None and (learned := _render_learned(learn, named, explained.skill)):
+                    reasons.append(learned)
             fit_row["why"] = {**asdict(explained), "reasons": tuple(reasons)}
+        if learn is not None and learn.parts:
+            fit_row["learned"] = [
+                {"agent": hit.entry.name, "skill": hit.skill.id, **parts.as_json()}
+                for hit in ranking.hits
+                if (parts := learn.parts.get((hit.entry.id, hit.skill.id))) is not None
+            ]
         if view is not None:
             fit_row.pop("did_you_mean", None)  # the word may come from a hidden agent
         # of equal hits the version that a call without a range gets is first
@@ -200,6 +220,20 @@ def shorten_reply(reply: Json) -> Json:
         size -= len(orjson.dumps(rows.pop())) + 1
         reply["more"] += 1
     return reply
+
+
+def _render_learned(learn: LearnedRanking, listing: Listing, skill_id: str) -> str | None:
+    """A sentence about the parts of a score; None for a skill without earlier calls."""
+    parts = learn.parts.get((listing.id, skill_id))
+    if parts is None:
+        return None
+    if parts.is_tried:
+        return f"{skill_id} has the first place in this hour because it fits equally and is unproven"
+    return (
+        f"the score of {skill_id} is {parts.total:.2f}: {parts.card:.2f} for its card, "
+        f"{parts.history:+.2f} for {parts.calls:.1f} earlier calls, of which similar requests say "
+        f"{parts.neighbours:+.2f}"
+    )
 
 
 def _place(entry: Entry) -> tuple[bool, bool, str, str]:

@@ -18,6 +18,7 @@ from retinue.core.record import QUERY_CAPABILITIES, is_visible
 from retinue.hub.orchestration.roster import Roster
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import Access, is_seen, may_call
 from retinue.mesh.schema.text_place import find_text_place
 from retinue.mesh.search.ranking import NOTHING, Found, SkillSearch
@@ -40,13 +41,20 @@ class HubTextSkills:
     """The skills for plain texts of a hub; ``agent`` is the hub's own."""
 
     def __init__(
-        self, agent: Agent, directory: Directory, search: SkillSearch, roster: Roster, access: Access
+        self,
+        agent: Agent,
+        directory: Directory,
+        search: SkillSearch,
+        roster: Roster,
+        access: Access,
+        history: SearchHistory,
     ) -> None:
         self._agent = agent
         self._directory = directory
         self._search = search
         self._roster = roster
         self._access = access
+        self._history = history
 
     async def choose(self, text: str, caller: Principal) -> SkillOption | None:
         """The skill to which the text goes without a question; None where none is sure."""
@@ -117,16 +125,19 @@ class HubTextSkills:
             # otherwise hidden agents would use up the limit
             within = [entry.id for entry in self._directory.list_entries() if is_seen(view, entry.name)]
         try:
-            return self._search.find_skills(
+            found = self._search.find_skills(
                 text,
                 caller.scopes,
                 limit=_MAX_HITS,
                 within=within,
                 accept=self._directory.represents_agent,
+                learn=self._history.learn_for(caller),
             )
         except StateError as error:
             _log.warning("text index unusable", error=error.message)
             return NOTHING
+        self._history.note_search(caller, text, ((hit.entry, hit.skill.id) for hit in found.hits))
+        return found
 
     def _find_own(self, skill_id: str, caller: Principal) -> SkillOption | None:
         if not is_seen(self._access.view_of(caller), self._agent.name):

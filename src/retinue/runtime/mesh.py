@@ -29,6 +29,7 @@ from retinue.mesh.directory.routing import make_strategy
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.idempotency import OutcomeCache
 from retinue.mesh.observing.call_figures import CallFigures, TrackRecord
 from retinue.mesh.observing.events import EventBus
@@ -93,6 +94,7 @@ class Mesh:
     lookup: LocalFirst
     directory: Directory
     search: SkillSearch
+    history: SearchHistory
     registries: Registries
     figures: CallFigures
     peers: Peers
@@ -123,6 +125,7 @@ class Mesh:
         for product in (
             self.directory,
             self.search,
+            self.history,
             self.registries,
             self.hub.prompts,
             self.hub.tools,
@@ -179,6 +182,7 @@ async def open_mesh(
         notifications = Notifications(directory, named)
         stack.push_async_callback(notifications.aclose)
         search = _make_search(directory, texts)
+        history = SearchHistory(directory.find_skill, directory.find_named)
         peers = make_peers(settings, state, http, named)
         lookup = LocalFirst(directory, peers.remote)
         dispatcher = make_dispatcher(settings, directory, lookup, peers, hub_id, chains)
@@ -187,7 +191,7 @@ async def open_mesh(
         events.subscribe_later(figures.observe)
         track = TrackRecord(figures, dispatcher.agent_stats)
         progress = RunProgress()
-        caller = _make_caller(dispatcher, lookup, directory, search, track, progress)
+        caller = _make_caller(dispatcher, lookup, directory, search, history, track, progress)
         step_cache = MemoryCache()
         artifacts = state_artifacts(settings, state, http)
         stack.callback(artifacts.close)
@@ -215,6 +219,7 @@ async def open_mesh(
                 directory=directory,
                 lookup=lookup,
                 search=search,
+                history=history,
                 caller=caller,
                 track=track,
                 access=dispatcher.access,
@@ -241,7 +246,9 @@ async def open_mesh(
         )
         lookup.add(LocalLookup({agent.name: agent}, url), local)
         registries = Registries(home, named, notifications)
-        yield Mesh(hub, dispatcher, lookup, directory, search, registries, figures, peers, hosted, artifacts)
+        yield Mesh(
+            hub, dispatcher, lookup, directory, search, history, registries, figures, peers, hosted, artifacts
+        )
 
 
 def _make_search(directory: Directory, texts: TextIndex | None) -> SkillSearch:
@@ -262,6 +269,7 @@ def _make_caller(
     lookup: LocalFirst,
     directory: Directory,
     search: SkillSearch,
+    history: SearchHistory,
     track: TrackRecord,
     progress: RunProgress,
 ) -> DispatchCaller:
@@ -277,6 +285,7 @@ def _make_caller(
         track=track,
         progress=progress,
         search=search,
+        history=history,
     )
 
 

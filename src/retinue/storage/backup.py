@@ -50,7 +50,7 @@ def back_up(state: State, target: Path, settings_file: Path | None = None) -> li
         names = sorted(path.name for path in state.root.iterdir() if _belongs(path))
         for name in names:
             source, place = state.root / name, target / name
-            if source in (state.database, state.runs, state.artifacts):
+            if source in (state.database, state.runs, state.artifacts, state.history):
                 _copy_database(source, place)
             elif source == state.tasks:
                 _make_folder(place)

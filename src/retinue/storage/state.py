@@ -43,6 +43,7 @@ _OWN = (
     "tasks",
     OUTCOMES,
     "artifacts.db*",
+    "history.db*",
     "hub.json",
     "hub.lock",
     "hub.log*",
@@ -161,6 +162,11 @@ class State:
     def artifacts(self) -> Path:
         """The index of the artifacts; their content is in the registry."""
         return self.root / "artifacts.db"
+
+    @property
+    def history(self) -> Path:
+        """What came of calls that were found by words."""
+        return self.root / "history.db"
 
     @property
     def spending(self) -> Path:

@@ -41,6 +41,7 @@ from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.sources import Give, Reading, Source
 from retinue.mesh.dispatch import Calls, Dispatcher
 from retinue.mesh.guard.trace_guard import AdmittedCall
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.observing.call_figures import CallFigures, TrackRecord
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex
@@ -111,7 +112,14 @@ async def connect_agents(
         tools = Tools(caller, cache, artifacts=artifacts, open_sessions=lambda: runs.open_sessions())
         async with MemoryRuns(Interpreter(tools).run) as runs:
             hub = hub_agent(
-                MeshView(directory=directory, lookup=lookup, search=search, caller=caller, track=track),
+                MeshView(
+                    directory=directory,
+                    lookup=lookup,
+                    search=search,
+                    history=SearchHistory(directory.find_skill, directory.find_named),
+                    caller=caller,
+                    track=track,
+                ),
                 Workflows(
                     orchestrator=Orchestrator(runs),
                     library=Library(),

@@ -48,6 +48,7 @@ from retinue.mesh.directory.routing import (
 from retinue.mesh.directory.versions import is_same_repository, mark_standby, name_version
 from retinue.mesh.dispatch import Calls, Lookup
 from retinue.mesh.guard.trace_guard import OutgoingCall, new_trace, next_hop
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access, AgentView, is_seen, may_call, may_send
 from retinue.mesh.search.ranking import SkillSearch
@@ -174,8 +175,9 @@ class DispatchCaller:
         track: TrackRecord | None = None,
         progress: RunProgress | None = None,
         search: SkillSearch | None = None,
+        history: SearchHistory | None = None,
     ) -> None:
-        self._offers = SkillOffers(directory, search)
+        self._offers = SkillOffers(directory, search, history)
         self._progress = progress or RunProgress()
         self._access = access or Access()
         self._calls = calls
@@ -250,7 +252,9 @@ class DispatchCaller:
 
     async def find_skills(self, what: str, origin: Origin, limit: int) -> Sequence[SkillOffer]:
         view = self._view_of(origin)
-        skills = await self._offers.find(what, origin.scopes, view, limit)
+        skills = await self._offers.find(
+            what, _principal(origin.caller, origin.scopes, origin.reach), view, limit
+        )
         offers = [self._make_offer(one) for one in skills]
         return [one for one in offers if may_send(origin.reach.send, one.agent, one.skill)]
 

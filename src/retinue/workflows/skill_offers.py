@@ -9,11 +9,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from retinue.core.call import Principal
 from retinue.core.record import Listing, Skill
 from retinue.core.trust import Trust
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.versions import version_preference
 from retinue.mesh.entry import Entry
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import AgentView, is_listed, is_seen, may_call
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.thinking.toolbox import matches
@@ -51,9 +53,12 @@ def make_offer(choice: Choice, agent: str, skill: Skill | None) -> SkillOffer:
 class SkillOffers:
     """The skills of a directory; without ``search`` none is found by words."""
 
-    def __init__(self, directory: Directory, search: SkillSearch | None) -> None:
+    def __init__(
+        self, directory: Directory, search: SkillSearch | None, history: SearchHistory | None = None
+    ) -> None:
         self._directory = directory
         self._search = search
+        self._history = history
 
     async def list_matching(
         self, pattern: str, scopes: frozenset[str], view: AgentView | None, limit: int
@@ -96,9 +101,10 @@ class SkillOffers:
         ]
 
     async def find(
-        self, what: str, scopes: frozenset[str], view: AgentView | None, limit: int
+        self, what: str, principal: Principal, view: AgentView | None, limit: int
     ) -> list[SkillOfEntry]:
         """The skills of trusted agents that fit a description, best first."""
+        scopes, history = principal.scopes, self._history
         if self._search is None or not what.strip():
             return []
         await self._directory.ensure_fresh()
@@ -110,12 +116,22 @@ class SkillOffers:
                 for entry in page
                 if is_seen(view, entry.name)
             ]
-        found = self._search.find_skills(what, scopes, limit=limit, within=within, accept=self._is_offered)
+        found = self._search.find_skills(
+            what,
+            scopes,
+            limit=limit,
+            within=within,
+            accept=self._is_offered,
+            learn=None if history is None else history.learn_for(principal),
+        )
         # of equal hits the version that a call without a range gets is first
         hits = sorted(found.hits, key=lambda hit: version_preference(hit.entry), reverse=True)
         hits.sort(key=lambda hit: (hit.entry.deprecated, -round(hit.score, 9)))
         offers = [one for hit in hits for one in self._open_skills(hit.entry, [hit.skill.id], scopes)]
-        return [one for one in offers if is_listed(view, one.entry, one.skill)]
+        listed = [one for one in offers if is_listed(view, one.entry, one.skill)]
+        if history is not None:
+            history.note_search(principal, what, ((one.entry, one.skill.id) for one in listed))
+        return listed
 
     def _is_offered(self, entry: Entry) -> bool:
         return entry.enabled and entry.trust <= TRUSTED and self._directory.represents_agent(entry)

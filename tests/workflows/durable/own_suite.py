@@ -1,4 +1,4 @@
-"""What only the durable runs do; run in the child process of ``test_own_suite``."""
+"""What only the durable runs do; run in the child process of ``test_durable_own_suite``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that release 0.1.0 stored are read and resumed; run in the child process of ``test_own_suite``.
+"""Runs that release 0.1.0 stored are read and resumed, in the child process of ``test_durable_own_suite``.
 
 ``stored_runs.json`` holds the rows that its code wrote for three runs of the workflow below: ``done`` has
 ended, ``cancelled`` was cancelled and ``waiting`` left behind while both branches waited for a signal.

@@ -22,6 +22,7 @@ from retinue.hub.orchestration.roster import Roster, describe_missing
 from retinue.hub.orchestration.tool_schemas import AGENTS
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import Access, is_seen, may_call
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.workflows.caller import Caller
@@ -47,13 +48,20 @@ class AutoChoice:
     """Chooses workflows for prompts, by what the caller sees of the mesh."""
 
     def __init__(
-        self, caller: Caller, directory: Directory, search: SkillSearch, roster: Roster, access: Access
+        self,
+        caller: Caller,
+        directory: Directory,
+        search: SkillSearch,
+        roster: Roster,
+        access: Access,
+        history: SearchHistory,
     ) -> None:
         self._caller = caller
         self._directory = directory
         self._search = search
         self._roster = roster
         self._access = access
+        self._history = history
 
     async def choose(
         self, prompt: str, principal: Principal, *, agent: str = AUTO, parallel: bool | None = None
@@ -120,7 +128,9 @@ class AutoChoice:
 
         await self._directory.ensure_fresh()
         try:
-            result = self._search.find_skills(prompt, principal.scopes, limit=1, accept=accept)
+            result = self._search.find_skills(
+                prompt, principal.scopes, limit=1, accept=accept, learn=self._history.learn_for(principal)
+            )
         except StateError as error:
             _log.warning("text index unusable", error=error.message)
             return None

@@ -49,6 +49,7 @@ from retinue.hub.step_reports import passed_on
 from retinue.hub.workflows import RunStarter, StartedRun
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import CAPABILITIES, parse_role
+from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import Access
 from retinue.workflows.caller import Caller, cache_key
 from retinue.workflows.definitions.definition import AUTO, Definition, iterate_steps, list_calls
@@ -115,6 +116,7 @@ class Orchestration:
         auto: AutoChoice,
         cache: AnswerCache,
         conversations: NamedConversations,
+        history: SearchHistory,
     ) -> None:
         self._starter = starter
         self._caller = caller
@@ -125,6 +127,7 @@ class Orchestration:
         self._auto = auto
         self._cache = cache
         self._conversations = conversations
+        self._history = history
         self._flights: dict[str, _Flight] = {}
         self._followers: Counter[str] = Counter()
         self._stopping: dict[str, asyncio.Task[RunRecord]] = {}
@@ -414,7 +417,7 @@ class Orchestration:
     async def _start(
         self, plan: _Plan, ctx: Context, trace: TraceContext, run: str | None = None
     ) -> StartedRun:
-        return await self._starter.start(
+        started = await self._starter.start(
             plan.loaded,
             plan.definition,
             plan.given,
@@ -425,6 +428,9 @@ class Orchestration:
             choice=plan.choice,
             watches=ctx.has_progress_listener,
         )
+        if plan.choice is not None:  # words have chosen the workflow, and so the skills
+            self._history.note_run(ctx.principal, plan.request.prompt, started.record.id)
+        return started
 
     async def _finish(
         self, started: StartedRun, plan: _Plan, ctx: Context, *, keep_alone: Callable[[], bool]

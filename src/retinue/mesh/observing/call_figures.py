@@ -18,7 +18,7 @@ _PRIOR_CALLS = 10
 it.
 """
 
-_FAILURES = frozenset(
+AGENT_FAILURES = frozenset(
     {
         "execution_error",
         "output_validation_error",
@@ -81,7 +81,7 @@ class CallFigures:
         return 1 - failures / (calls + _PRIOR_CALLS)
 
     def _add(self, agent: str, status: str, error: str | None, calls: int, total_ms: float) -> None:
-        failed = status == "failed" and error in _FAILURES
+        failed = status == "failed" and error in AGENT_FAILURES
         if status != "done" and not failed:
             return
         counts = self._counts.setdefault(agent, [0, 0, 0.0])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from retinue.core.record import Listing, ListingKey
 from retinue.mesh.entry import Entry
-from retinue.mesh.search.ranking import Accept, Scopes, SkillSearch, visible_to
+from retinue.mesh.search.ranking import Accept, Learn, Scopes, SkillSearch, visible_to
 from retinue.mesh.search.scoring import match_asked, score_fields, score_skill
 from retinue.mesh.search.skill_texts import SkillText
 
@@ -97,12 +97,15 @@ def explain_place(
     *,
     within: Collection[ListingKey] | None = None,
     accept: Accept | None = None,
+    learn: Learn | None = None,
 ) -> Explanation:
     """Explain the place of ``listing`` in the result of `SkillSearch.find_skills`.
 
     Skills that these scopes do not see are not mentioned.
     """
-    query, ranked = search.rank_skills(text, scopes, limit=_EXPLAINED, within=within, accept=accept)
+    query, ranked = search.rank_skills(
+        text, scopes, limit=_EXPLAINED, within=within, accept=accept, learn=learn
+    )
     ids = [agent.entry.id for agent in ranked[:_EXPLAINED]]
     place = ids.index(listing.id) + 1 if listing.id in ids else None
     skills = search.index.list_skills([listing.id], visible_to(scopes))

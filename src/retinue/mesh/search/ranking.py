@@ -60,6 +60,8 @@ FindListing = Callable[[ListingKey], Listing | None]
 FindEntry = Callable[[ListingKey], Entry | None]
 FindSkill = Callable[[Entry, str], Skill | None]
 Accept = Callable[[Entry], bool]
+Learn = Callable[["SearchQuery", Sequence["RankedSkill"]], "list[RankedSkill]"]
+"""Gives scored candidates new scores (`retinue.mesh.history.learned_ranking`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +199,14 @@ class SkillSearch:
         limit: int = 50,
         within: Collection[ListingKey] | None = None,
         accept: Accept | None = None,
+        learn: Learn | None = None,
     ) -> Found:
         """Find the visible skills that match a word of ``text``, best first; none for a text without words.
 
         ``within`` limits the search to some listings, ``accept`` to those for which it returns True.
-        Equal scores are ordered by reachable ▸ source ▸ key.
+        ``learn`` changes the scores. Equal scores are ordered by reachable ▸ source ▸ key.
         """
-        query, ranked = self.rank_skills(text, scopes, limit=limit, within=within, accept=accept)
+        query, ranked = self.rank_skills(text, scopes, limit=limit, within=within, accept=accept, learn=learn)
         if not query.asked:
             return NOTHING
         return Found(
@@ -221,6 +224,7 @@ class SkillSearch:
         limit: int,
         within: Collection[ListingKey] | None = None,
         accept: Accept | None = None,
+        learn: Learn | None = None,
     ) -> tuple[SearchQuery, list[RankedSkill]]:
         """As `find_skills`, with all skills that were scored, and without reading them."""
         query, candidates = self.find_candidates(text, scopes, within, limit=max(self._candidates, 2 * limit))
@@ -234,6 +238,7 @@ class SkillSearch:
                 and entry.offers(skill.skill_id, scopes)
             ):
                 ranked.append(RankedSkill(entry, skill.skill_id, score, skill))
+        ranked = ranked if learn is None else learn(query, ranked)
         ranked.sort(key=_preference)
         return query, ranked
 

@@ -1,0 +1,167 @@
+"""How the history of calls changes the ranking: after 1, 5 and 20 uses, never used, with wrong reports.
+
+The questions of MetaTool are split as in `benchmarks.ranking`. A use is a question of the tuning half whose
+right tool was called and was done; a wrong report names another tool that the search gave. λ and κ were
+chosen with ``python -m benchmarks.history choose``, which asks other questions of the tuning half. The
+figures below ask the held-out half. Half of the tools are never used.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.figures import Figure
+from benchmarks.ranking import (
+    QUERIES,
+    SCOPES,
+    Catalogue,
+    Question,
+    find_metatool,
+    load_metatool,
+    metatool_catalogue,
+)
+from retinue.mesh.history import learned_ranking
+from retinue.mesh.history.learned_ranking import ExperienceBook, LearnedRanking
+from retinue.mesh.history.records import Experience, Hashes, SkillKey
+from retinue.mesh.search.ranking import SkillSearch
+
+USES = (1, 5, 20)
+WRONG = (0.1, 0.3)
+_HASHES = Hashes(b"benchmark")
+
+
+@dataclass(frozen=True)
+class Result:
+    """hit@1 in percent, of questions whose tool was used, and of those whose tool never was."""
+
+    used: float
+    unused: float
+    asked: int
+
+    @property
+    def interval(self) -> float:
+        """Half of the 95 % interval of ``used``, in points."""
+        share = self.used / 100
+        return 196 * math.sqrt(share * (1 - share) / max(1, self.asked))
+
+
+def measure() -> Iterator[Figure]:
+    folder = find_metatool()
+    if folder is None:
+        print("  SKIPPED: MetaTool is missing; RETINUE_METATOOL names its folder", flush=True)
+        return
+    data = load_metatool(folder)
+    catalogue = metatool_catalogue(data, data.held_out)
+    search = catalogue.open_search()
+    half = pick_used(catalogue)
+    before = ask(search, catalogue.questions, half, ExperienceBook())
+    yield Figure("MetaTool, without history: hit@1", before.used, f"% ± {before.interval:.1f}")
+    yield Figure("MetaTool, without history, never used: hit@1", before.unused, "%")
+    for uses in USES:
+        for wrong in (0.0, *WRONG):
+            book = use(search, data.tuning, half, uses, wrong)
+            after = ask(search, catalogue.questions, half, book)
+            name = f"MetaTool, {uses} uses" + (f", {wrong:.0%} wrong" if wrong else "")
+            target = -8.0 if (uses, wrong) == (5, 0.0) else None
+            yield Figure(f"{name}: points lost at hit@1", before.used - after.used, "", target)
+            target = 0.0 if (uses, wrong) == (5, 0.0) else None
+            yield Figure(f"{name}, never used: points lost", before.unused - after.unused, "", target)
+
+
+def pick_used(catalogue: Catalogue) -> frozenset[str]:
+    """Half of the tools, drawn by lot."""
+    names = sorted(
+        f"{listing.source}/{skill.id}" for listing in catalogue.listings for skill in listing.record.skills
+    )
+    random.Random(3).shuffle(names)
+    return frozenset(names[: len(names) // 2])
+
+
+def use(
+    search: SkillSearch, questions: Sequence[Question], used: frozenset[str], uses: int, wrong: float
+) -> ExperienceBook:
+    """The history after so many uses of each of the tools, with a share of wrong reports."""
+    book, lot = ExperienceBook(), random.Random(5)
+    counts: dict[str, int] = {}
+    for number, (text, tools) in enumerate(questions):
+        (tool,) = tools
+        if tool not in used or counts.get(tool, 0) >= uses:
+            continue
+        counts[tool] = counts.get(tool, 0) + 1
+        if lot.random() < wrong:
+            hits = search.find_skills(text, SCOPES, limit=5).hits
+            others = [f"{hit.entry.source}/{hit.skill.id}" for hit in hits]
+            tool = next((one for one in others if one != tool), tool)
+        source, _, skill = tool.partition("/")
+        entry = next(hit for hit in _agents(search)[skill])
+        key = SkillKey(source, entry, skill)
+        stems = _HASHES.of_request(text)
+        book.put(Experience(f"{number}", 0.0, key, "1", stems, 0, "done"))
+    return book
+
+
+_AGENTS: dict[int, Mapping[str, Sequence[str]]] = {}
+
+
+def _agents(search: SkillSearch) -> Mapping[str, Sequence[str]]:
+    """The agents of each skill."""
+    known = _AGENTS.get(id(search))
+    if known is None:
+        agents: dict[str, list[str]] = {}
+        for listing_id, _ in search.index.iterate_digests():
+            entry = search.find_entry(listing_id)
+            for skill in () if entry is None else entry.skills:
+                agents.setdefault(skill, []).append(entry.name if entry is not None else "")
+        known = _AGENTS[id(search)] = agents
+    return known
+
+
+def ask(
+    search: SkillSearch, questions: Sequence[Question], used: frozenset[str], book: ExperienceBook
+) -> Result:
+    """hit@1 with this history; the place of the bandit is not drawn."""
+    learn = LearnedRanking(
+        book, _HASHES, lambda entry, skill: ("1", True), 0, explored=0.0, clock=lambda: 0.0
+    )
+    hits = {True: 0, False: 0}
+    asked = {True: 0, False: 0}
+    for text, tools in questions:
+        is_used = not tools.isdisjoint(used)
+        asked[is_used] += 1
+        best = search.find_skills(text, SCOPES, limit=1, learn=learn).hits
+        hits[is_used] += bool(best) and f"{best[0].entry.source}/{best[0].skill.id}" in tools
+    return Result(
+        100 * hits[True] / max(1, asked[True]), 100 * hits[False] / max(1, asked[False]), asked[True]
+    )
+
+
+def choose() -> None:
+    """Print hit@1 of questions of the tuning half for several λ and κ."""
+    folder = find_metatool()
+    if folder is None:
+        return
+    data = load_metatool(folder)
+    rest = data.tuning[len(data.tuning) // 2 :][: QUERIES // 4]
+    catalogue = metatool_catalogue(data, rest)
+    search = catalogue.open_search()
+    half = pick_used(catalogue)
+    earlier = data.tuning[: len(data.tuning) // 2]
+    books = [
+        use(search, earlier, half, uses, wrong) for uses, wrong in ((1, 0.0), (5, 0.0), (5, 0.3), (20, 0.1))
+    ]
+    before = ask(search, rest, half, ExperienceBook())
+    print(f"without: used {before.used:.1f} unused {before.unused:.1f}")
+    for weight in (2.0, 3.0, 4.0):
+        for credit in (0.1, 0.2, 0.3):
+            learned_ranking.LAMBDA, learned_ranking.KAPPA = weight, credit
+            results = [ask(search, rest, half, book) for book in books]
+            row = "  ".join(f"{one.used:5.1f}/{one.unused:5.1f}" for one in results)
+            print(f"λ {weight:3.1f} κ {credit:4.2f}: {row}", flush=True)
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["choose"]:
+    choose()

@@ -1,0 +1,90 @@
+"""``retinue history``: what came of calls that words led to; ``retinue wishes``: what was not found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from retinue.cli.options import hub_option, json_option
+from retinue.cli.output import note, print_json, print_table
+from retinue.cli.session import ask_hub
+
+
+@click.command()
+@click.option("--good", metavar="SKILL", help="Your last call of this skill, found by words, was right.")
+@click.option("--bad", metavar="SKILL", help="Your last call of this skill, found by words, was wrong.")
+@click.option("--forget", is_flag=True, help="Remove the whole history and all wishes.")
+@hub_option
+@json_option
+def history(good: str | None, bad: str | None, forget: bool, hub: str | None, as_json: bool) -> None:
+    """Show what came of calls that were found by words, and rate the last one.
+
+    The history changes the order in which skills are found. It holds no text of a request. Without it the
+    order is that of the cards.
+    """
+    if sum((good is not None, bad is not None, forget)) > 1:
+        raise click.UsageError("give one of --good, --bad and --forget")
+    reply: dict[str, Any]
+    rated = good or bad
+    if rated is not None:
+        reply = ask_hub("rate_call", {"skill": rated, "verdict": "good" if good else "bad"}, hub)
+        text = f"{reply['skill']} of {reply['agent']}: {reply['verdict']}" if not as_json else ""
+    elif forget:
+        reply = ask_hub("forget_history", {}, hub)
+        text = f"{reply['forgotten']} records forgotten"
+    else:
+        reply = ask_hub("show_history", {}, hub)
+        text = "" if reply["kept"] else "no history is kept: history.keep is false"
+    if as_json:
+        print_json(reply)
+        return
+    if rows := reply.get("skills"):
+        print_table(
+            ("SKILL", "AGENT", "CALLS", "OUTCOMES", "LAST"),
+            [
+                (row["skill"], row["agent"], row["calls"], _render(row["verdicts"]), row["last"])
+                for row in rows
+            ],
+        )
+    if text:
+        note(text)
+    elif not rows and rated is None:
+        note("no calls yet that were found by words")
+    if more := reply.get("more"):
+        note(f"{more} more skills")
+
+
+def _render(verdicts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in verdicts.items())
+
+
+@click.command()
+@hub_option
+@json_option
+def wishes(hub: str | None, as_json: bool) -> None:
+    """List what was asked for and not found, similar requests together.
+
+    Words are shown only if the setting history.wishes is "text". By default only their number is kept.
+    """
+    reply = ask_hub("list_wishes", {}, hub)
+    if as_json:
+        print_json(reply)
+        return
+    if rows := reply["wishes"]:
+        print_table(
+            ("REQUESTS", "CALLERS", "LAST", "WORDS"),
+            [
+                (row["requests"], row["callers"], row["last"], "; ".join(row["texts"]) or "not kept")
+                for row in rows
+            ],
+            cut="WORDS",
+        )
+    elif reply["kept"] == "off":
+        note("no wishes are kept: history.keep is false, or history.wishes is off")
+    else:
+        note("everything that was asked for was found")
+    if rows and reply["kept"] == "count":
+        note('the words are not kept; keep them with the setting history.wishes = "text"')
+    if more := reply["more"]:
+        note(f"{more} more")

@@ -1,0 +1,335 @@
+"""Changes the scores of a search by what came of earlier calls.
+
+``score = card + λ·(w·neighbours + (1 − w)·κ·card)``, with ``w = n / (n + 2)`` and ``n`` calls of the skill.
+``neighbours`` tells what came of calls for requests that share stems with this one, from −1 to 1. All terms
+are divided by ``1 + λ·κ``, so a skill without calls keeps the score of its card, and without any history the
+ranking is that of the cards. ``benchmarks/history.py`` repeats the choice of λ and κ.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import nlargest
+
+from retinue.core.record import ListingKey
+from retinue.mesh.directory.choice import choice_order
+from retinue.mesh.entry import Entry
+from retinue.mesh.history.records import MAX_STEMS, VALUES, Experience, Hashes, SkillKey
+from retinue.mesh.search.ranking import RankedSkill
+from retinue.mesh.search.scoring import SearchQuery, inverse_frequency
+
+LAMBDA = 3.0
+KAPPA = 0.2
+"""The weight of the history, and the credit of a skill without one."""
+
+PRIOR_CALLS = 2.0
+
+MAX_PER_CALLER = 24
+"""Records of one skill that one caller has; the oldest are dropped."""
+
+MAX_PER_SKILL = 96
+
+MAX_RECORDS = 20_000
+
+CALLER_SHARE = 5.0
+"""A caller counts as at most this many calls of one skill, however often it calls it."""
+
+OTHER_DIGEST = 0.5
+"""The weight of a call of the skill as it was defined before."""
+
+HALF_LIFE_S = 90 * 86_400.0
+
+EXPLORED = 0.1
+"""The share of requests whose first place goes to an unproven skill that fits equally."""
+
+FITS_EQUALLY = 0.9
+"""A skill with this share of the best card's score fits equally."""
+
+UNPROVEN = 1.0
+"""A skill with fewer calls than this is unproven."""
+
+_HOUR_S = 3_600.0
+
+_LAST = 0.01
+"""The share of its card's score that a skill keeps at least."""
+
+FindDigest = Callable[[Entry, str], tuple[str, bool] | None]
+"""The digest of a skill, and whether it may be called twice; None if the skill has gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreParts:
+    """The parts of one score, in units of the card's: ``total`` is their sum.
+
+    ``calls`` are the weighted calls of the skill, ``neighbours`` lies between −1 and 1. ``is_tried`` = the
+    skill has the first place because it is unproven and fits equally.
+    """
+
+    card: float
+    history: float
+    calls: float
+    neighbours: float
+    is_tried: bool = False
+
+    @property
+    def total(self) -> float:
+        return self.card + self.history
+
+    def as_json(self) -> dict[str, float | bool]:
+        """The form in a reply; ``tried`` only where it holds."""
+        row: dict[str, float | bool] = {
+            "card": round(self.card, 3),
+            "history": round(self.history, 3),
+            "calls": round(self.calls, 2),
+            "neighbours": round(self.neighbours, 3),
+        }
+        return {**row, "tried": True} if self.is_tried else row
+
+
+class ExperienceBook:
+    """The records in memory, by skill and by stem."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Experience] = {}
+        self._by_skill: defaultdict[SkillKey, dict[str, Experience]] = defaultdict(dict)
+        self._by_stem: defaultdict[int, dict[str, Experience]] = defaultdict(dict)
+        self._counts: dict[tuple[SkillKey, str], tuple[float, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    @property
+    def skills(self) -> int:
+        """The number of skills with records."""
+        return len(self._by_skill)
+
+    def find(self, record_id: str) -> Experience | None:
+        """The record of this id."""
+        return self._by_id.get(record_id)
+
+    def list_all(self) -> Sequence[Experience]:
+        """All records, in the order in which they came."""
+        return tuple(self._by_id.values())
+
+    def put(self, record: Experience) -> list[str]:
+        """Add or replace a record; returns the ids of the records that are dropped for it."""
+        self.remove(record.id)
+        self._by_id[record.id] = record
+        records = self._by_skill[record.key]
+        records[record.id] = record
+        for stem in record.stems:
+            self._by_stem[stem][record.id] = record
+        self._counts.clear()
+        dropped = [one.id for one in records.values() if one.caller == record.caller][:-MAX_PER_CALLER]
+        for dropped_id in dropped:
+            self.remove(dropped_id)
+        while len(records) > MAX_PER_SKILL:
+            dropped.append(next(iter(records)))
+            self.remove(dropped[-1])
+        while len(self._by_id) > MAX_RECORDS:
+            dropped.append(next(iter(self._by_id)))
+            self.remove(dropped[-1])
+        return dropped
+
+    def remove(self, record_id: str) -> None:
+        """Remove a record; nothing for an unknown id."""
+        record = self._by_id.pop(record_id, None)
+        if record is None:
+            return
+        for held in (self._by_skill[record.key], *(self._by_stem[stem] for stem in record.stems)):
+            held.pop(record_id, None)
+        if not self._by_skill[record.key]:
+            del self._by_skill[record.key]
+        for stem in record.stems:
+            if not self._by_stem[stem]:
+                del self._by_stem[stem]
+        self._counts.clear()
+
+    def clear(self) -> None:
+        """Remove all records."""
+        for held in (self._by_id, self._by_skill, self._by_stem, self._counts):
+            held.clear()
+
+    def records_of(self, key: SkillKey) -> Iterable[Experience]:
+        """The records of one skill, oldest first."""
+        records = self._by_skill.get(key)
+        return () if records is None else records.values()
+
+    def records_with(self, stem: int) -> Mapping[str, Experience]:
+        """The records of requests with this stem, by id."""
+        return self._by_stem.get(stem, {})
+
+    def count_calls(self, key: SkillKey, digest: str, now: float) -> float:
+        """The calls of a skill, decayed, each caller for `CALLER_SHARE` at most; kept for an hour."""
+        known = self._counts.get((key, digest))
+        if known is None or now - known[1] > _HOUR_S:
+            known = self._counts[key, digest] = count_calls(self.records_of(key), digest, now), now
+        return known[0]
+
+
+def count_calls(records: Iterable[Experience], digest: str, now: float) -> float:
+    """As `ExperienceBook.count_calls`, of these records."""
+    by_caller: defaultdict[int, float] = defaultdict(float)
+    for record in records:
+        if VALUES[record.verdict]:
+            by_caller[record.caller] += weigh_record(record, digest, now)
+    return sum(min(CALLER_SHARE, calls) for calls in by_caller.values())
+
+
+def weigh_record(record: Experience, digest: str, now: float) -> float:
+    """The weight of a record now, from 0 to 1."""
+    weight: float = 0.5 ** (max(0.0, now - record.at) / HALF_LIFE_S)
+    return weight if record.digest == digest else OTHER_DIGEST * weight
+
+
+class LearnedRanking:
+    """Gives the scored candidates of one search their new scores, for one caller.
+
+    ``caller`` is the hash of that caller. With ``only_own`` it learns from its own calls alone, because it
+    does not see the calls of others.
+    """
+
+    def __init__(
+        self,
+        book: ExperienceBook,
+        hashes: Hashes,
+        find_digest: FindDigest,
+        caller: int,
+        *,
+        only_own: bool = False,
+        explored: float = EXPLORED,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._book = book
+        self._hashes = hashes
+        self._find_digest = find_digest
+        self._caller = caller
+        self._only_own = only_own
+        self._explored = explored
+        self._clock = clock
+        self.parts: dict[tuple[ListingKey, str], ScoreParts] = {}
+        """The parts of the scores of the last search, by listing and skill; only of skills with calls."""
+
+    def __call__(self, query: SearchQuery, ranked: Sequence[RankedSkill]) -> list[RankedSkill]:
+        """The candidates with their new scores, in any order."""
+        self.parts.clear()
+        if not len(self._book) or not ranked:
+            return list(ranked)
+        best = max(skill.score for skill in ranked)
+        stems = self._hashes.of_all(list(query.asked)[:MAX_STEMS])
+        alike = self._find_alike(stems)
+        learned = [self._rescore(skill, best, alike) for skill in ranked]
+        return self._try_unproven(learned, ranked, stems) if self.parts else learned
+
+    def _find_alike(self, stems: Sequence[int]) -> Mapping[SkillKey, Sequence[tuple[Experience, float]]]:
+        """The records of requests that share stems with this one, each with its similarity from 0 to 1."""
+        worths = {stem: self._worth(stem) for stem in stems}
+        whole = sum(worths.values())
+        shared: defaultdict[str, float] = defaultdict(float)
+        found: dict[str, Experience] = {}
+        for stem, worth in worths.items():
+            for record_id, record in self._book.records_with(stem).items() if worth > 0.0 else ():
+                shared[record_id] += worth
+                found[record_id] = record
+        alike: defaultdict[SkillKey, list[tuple[Experience, float]]] = defaultdict(list)
+        for record_id, record in found.items():
+            if self._only_own and record.caller != self._caller:
+                continue
+            norm = sum(worths[stem] if stem in worths else self._worth(stem) for stem in record.stems)
+            alike[record.key].append((record, shared[record_id] / math.sqrt(whole * norm)))
+        return alike
+
+    def _worth(self, stem: int) -> float:
+        """The weight of a stem: the fewer skills are asked for with it, the more it tells."""
+        with_stem = len({record.key for record in self._book.records_with(stem).values()})
+        return inverse_frequency(with_stem, self._book.skills)
+
+    def _rescore(
+        self,
+        skill: RankedSkill,
+        best: float,
+        alike: Mapping[SkillKey, Sequence[tuple[Experience, float]]],
+    ) -> RankedSkill:
+        key = SkillKey(skill.entry.source, skill.entry.name, skill.skill_id)
+        records = self._book.records_of(key)
+        facts = self._find_digest(skill.entry, skill.skill_id) if records else None
+        if facts is None:
+            return skill
+        now = self._clock()
+        if self._only_own:
+            own = (record for record in records if record.caller == self._caller)
+            calls = count_calls(own, facts[0], now)
+        else:
+            calls = self._book.count_calls(key, facts[0], now)
+        if calls <= 0.0:
+            return skill
+        near = self._judge(alike.get(key, ()), facts[0], now)
+        share = calls / (calls + PRIOR_CALLS)
+        blend = share * near * best + (1.0 - share) * KAPPA * skill.score
+        score = (skill.score + LAMBDA * blend) / (1.0 + LAMBDA * KAPPA)
+        # a skill that is proven bad for such requests stays a hit, as the last one
+        score = max(score, skill.score * _LAST)
+        self.parts[skill.entry.id, skill.skill_id] = ScoreParts(skill.score, score - skill.score, calls, near)
+        return replace(skill, score=score)
+
+    def _judge(self, alike: Iterable[tuple[Experience, float]], digest: str, now: float) -> float:
+        """What came of the most similar requests, −1 … 1.
+
+        The caller's own calls count in full. Of the other callers one counts for half, and two for all.
+        """
+        good: defaultdict[int, float] = defaultdict(float)
+        bad: defaultdict[int, float] = defaultdict(float)
+        for record, similarity in alike:
+            value = VALUES[record.verdict] * similarity * weigh_record(record, digest, now)
+            side = good if value > 0 else bad
+            side[record.caller] = max(side[record.caller], abs(value))
+        return self._join(good) - self._join(bad)
+
+    def _join(self, by_caller: Mapping[int, float]) -> float:
+        others = nlargest(2, (value for caller, value in by_caller.items() if caller != self._caller))
+        return max(by_caller.get(self._caller, 0.0), sum(others) / 2)
+
+    def _try_unproven(
+        self, learned: list[RankedSkill], before: Sequence[RankedSkill], stems: Sequence[int]
+    ) -> list[RankedSkill]:
+        """Give the first place of some requests to an unproven skill whose card fits equally.
+
+        The requests are drawn by their stems and the hour, so a repeated request finds the same order. Both
+        skills may be called twice, and their agents are in one class of trust.
+        """
+        first = max(learned, key=lambda skill: skill.score)
+        proven = self.parts.get((first.entry.id, first.skill_id))
+        if proven is None or proven.calls < UNPROVEN or not self._is_drawn(stems):
+            return learned
+        order = choice_order(first.entry)
+        for skill in nlargest(len(before), before, key=lambda skill: skill.score):
+            if skill.score < FITS_EQUALLY * proven.card:
+                break
+            parts = self.parts.get((skill.entry.id, skill.skill_id))
+            is_same = (skill.entry.id, skill.skill_id) == (first.entry.id, first.skill_id)
+            if is_same or (parts is not None and parts.calls >= UNPROVEN):
+                continue
+            if choice_order(skill.entry) != order or not self._are_repeatable(first, skill):
+                continue
+            score = first.score * (1.0 + 1e-6)
+            self.parts[skill.entry.id, skill.skill_id] = ScoreParts(
+                skill.score, score - skill.score, 0.0 if parts is None else parts.calls, 0.0, is_tried=True
+            )
+            return [replace(one, score=score) if _is(one, skill) else one for one in learned]
+        return learned
+
+    def _is_drawn(self, stems: Sequence[int]) -> bool:
+        text = f"{sorted(stems)} {int(self._clock() // _HOUR_S)}"
+        return (self._hashes.of(text) % 10_000) / 10_000 < self._explored
+
+    def _are_repeatable(self, *skills: RankedSkill) -> bool:
+        facts = [self._find_digest(skill.entry, skill.skill_id) for skill in skills]
+        return all(one is not None and one[1] for one in facts)
+
+
+def _is(one: RankedSkill, other: RankedSkill) -> bool:
+    return one.entry.id == other.entry.id and one.skill_id == other.skill_id

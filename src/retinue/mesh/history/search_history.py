@@ -1,0 +1,369 @@
+"""Follows searches to the calls that come of them, and keeps what came of each.
+
+A call belongs to a search if it names the search's id, else to the newest search of its caller within ten
+minutes that listed the skill, else to the prompt of its run. A call that no search led to leaves no record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from os import urandom
+from typing import NamedTuple, TypeVar
+
+import structlog
+
+from retinue.core.call import Call, Outcome, Principal
+from retinue.core.errors import StateError
+from retinue.core.record import HUB_NAME, Skill
+from retinue.mesh.entry import Entry
+from retinue.mesh.history.learned_ranking import EXPLORED, ExperienceBook, LearnedRanking
+from retinue.mesh.history.records import (
+    Experience,
+    Hashes,
+    HistoryStore,
+    SkillKey,
+    Verdict,
+    skill_digest,
+)
+from retinue.mesh.history.wishes import WishBook, WishPolicy
+from retinue.mesh.observing.call_figures import AGENT_FAILURES
+from retinue.mesh.observing.events import CallEndedEvent, Event
+
+LISTED_FOR_S = 600.0
+"""How long a search may lead to a call."""
+
+CORRECTED_WITHIN_S = 60.0
+"""Another skill of the same search that is called within this time corrects the earlier one."""
+
+_MAX_CALLERS = 1_000
+_MAX_SEARCHES = 20
+"""Remembered searches of one caller."""
+
+_MAX_LISTED = 100
+_MAX_RUNS = 1_000
+_MAX_EXPECTED = 1_000
+_MAX_DIGESTS = 10_000
+_OVERLAP_S = 60.0
+"""Records of other hubs are read again this long, because clocks differ and commits are late."""
+
+_log = structlog.get_logger("retinue.history")
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+FindSkill = Callable[[Entry, str], Skill | None]
+FindNamed = Callable[[str], Entry | None]
+
+
+class _Offer(NamedTuple):
+    key: SkillKey
+    digest: str
+    is_read_only: bool
+    is_repeatable: bool
+
+
+@dataclass(slots=True)
+class _Search:
+    """A search of one caller; ``offers`` has None for an agent's name that means several agents."""
+
+    id: str
+    caller: str
+    stems: tuple[int, ...]
+    at: float
+    offers: dict[tuple[str, str], _Offer | None] = field(default_factory=dict)
+    last: tuple[Experience, bool, float] | None = None
+    """The newest record, whether its skill is read-only, and when the call ended."""
+
+
+class SearchHistory:
+    """The history of one process; off until `open` gives it a store.
+
+    ``find_skill`` opens a skill of an entry, ``find_named`` finds the entry of an agent's name.
+    """
+
+    def __init__(
+        self,
+        find_skill: FindSkill,
+        find_named: FindNamed,
+        *,
+        explored: float = EXPLORED,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._find_skill = find_skill
+        self._find_named = find_named
+        self._explored = explored
+        self._clock = clock
+        self._monotonic = monotonic
+        self._book = ExperienceBook()
+        self.wishes = WishBook()
+        self._store: HistoryStore | None = None
+        self._hashes: Hashes | None = None
+        self._searches: OrderedDict[str, deque[_Search]] = OrderedDict()
+        self._runs: OrderedDict[str, _Search] = OrderedDict()
+        self._expected: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._digests: OrderedDict[tuple[object, str | None, str], _Offer] = OrderedDict()
+        self._changed: dict[str, Experience] = {}
+        self._dropped: set[str] = set()
+        self._read_at = 0.0
+        self._subscribe: Callable[[], None] | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether calls leave records."""
+        return self._hashes is not None
+
+    def open(
+        self, store: HistoryStore, hashes: Hashes, wishes: WishPolicy, subscribe: Callable[[], None]
+    ) -> None:
+        """Read the store and begin; ``subscribe`` is called at the first search, to observe calls from then.
+
+        Raises StateError.
+        """
+        self._store, self._hashes, self._subscribe = store, hashes, subscribe
+        for record in store.read():
+            self._dropped.update(self._book.put(record))
+        self._read_at = self._clock()
+        self.wishes.open(store.read_wishes(), wishes)
+
+    # searches
+
+    def learn_for(self, principal: Principal) -> LearnedRanking | None:
+        """What changes the scores of a search of this caller; None while there is nothing to learn from.
+
+        A caller of the mesh learns from all calls of the skills that it finds, another one from its own.
+        """
+        if self._hashes is None or not len(self._book):
+            return None
+        return LearnedRanking(
+            self._book,
+            self._hashes,
+            self._find_digest,
+            self._hash_caller(principal.id),
+            only_own="mesh" not in principal.scopes,
+            explored=self._explored,
+            clock=self._clock,
+        )
+
+    def note_search(
+        self, principal: Principal, text: str, hits: Iterable[tuple[Entry, str]], *, is_wish: bool = False
+    ) -> str | None:
+        """Remember a search and the skills that it listed; returns its id, None while the history is off.
+
+        ``is_wish`` = no skill serves the request.
+        """
+        if self._hashes is None:
+            return None
+        stems = self._hashes.of_request(text)
+        if not stems:
+            return None
+        search = _Search(urandom(5).hex(), principal.id, stems, self._monotonic())
+        for entry, skill_id in list(hits)[:_MAX_LISTED]:
+            offer = self._describe(entry, skill_id)
+            place = (entry.name, skill_id)
+            known = search.offers.get(place)
+            if offer is not None:
+                # of two agents of one name the outcome of a call does not tell which one it was
+                search.offers[place] = offer if place not in search.offers or known == offer else None
+        searches = self._searches.setdefault(principal.id, deque(maxlen=_MAX_SEARCHES))
+        self._searches.move_to_end(principal.id)
+        searches.append(search)
+        _trim(self._searches, _MAX_CALLERS)
+        if is_wish:
+            self.wishes.note(search.id, self._clock(), stems, self._hash_caller(principal.id), text)
+        self._watch()
+        return search.id
+
+    def note_run(self, principal: Principal, text: str, run_id: str) -> None:
+        """Remember the prompt of a run, whose steps choose agents for it."""
+        if self._hashes is None or not (stems := self._hashes.of_request(text)):
+            return
+        self._runs[run_id] = _Search(urandom(5).hex(), principal.id, stems, self._monotonic())
+        _trim(self._runs, _MAX_RUNS)
+        self._watch()
+
+    def expect(self, trace_id: str, skill: str, search_id: str) -> None:
+        """Remember that a call of this trace names its search."""
+        if self._hashes is not None and search_id:
+            self._expected[trace_id, skill] = search_id
+            _trim(self._expected, _MAX_EXPECTED)
+
+    # calls
+
+    def observe(self, event: Event) -> None:
+        """Keep what came of an ended call that a search led to; an observer of the event bus."""
+        if self._hashes is None or not isinstance(event, CallEndedEvent) or event.is_message:
+            return
+        call, outcome = event.call, event.outcome
+        verdict = _judge(outcome)
+        expected = self._expected.pop((call.trace.id, call.skill), None) if self._expected else None
+        if verdict is None or outcome.agent in (None, HUB_NAME) or _calls_itself(call, outcome):
+            return
+        place = (str(outcome.agent), call.skill)
+        search = self._find_search(call, place, expected)
+        offer = None if search is None else search.offers.get(place) or self._find_offer(search, place)
+        if search is None or offer is None:
+            return
+        now = self._monotonic()
+        if search.last is not None and not call.run_step:
+            self._correct(search.last, offer, now)
+        record = Experience(
+            f"{search.id}{self._hashes.of(repr(offer.key)) & 0xFFFFFFFF:08x}",
+            self._clock(),
+            offer.key,
+            offer.digest,
+            search.stems,
+            self._hash_caller(call.principal.id),
+            verdict,
+        )
+        self._put(record)
+        search.last = record, offer.is_read_only, now
+        if verdict == "done":
+            self.wishes.fulfil(search.id)
+
+    def rate(
+        self, principal: Principal, skill: str, *, is_good: bool, search_id: str = ""
+    ) -> SkillKey | None:
+        """Keep what a person says of the newest call of a skill by this caller; None if there is none."""
+        if self._hashes is None:
+            return None
+        caller = self._hash_caller(principal.id)
+        for record in reversed(self._book.list_all()):
+            if record.caller == caller and record.key.skill == skill and record.id.startswith(search_id):
+                self._put(replace(record, verdict="good" if is_good else "bad", at=self._clock()))
+                return record.key
+        return None
+
+    # the owner
+
+    def list_records(self) -> Sequence[Experience]:
+        """All records, oldest first."""
+        return self._book.list_all()
+
+    async def forget(self) -> int:
+        """Remove all records and wishes; returns how many there were."""
+        for held in (self._searches, self._runs, self._expected, self._changed):
+            held.clear()
+        self._dropped.clear()
+        self._book.clear()
+        self.wishes.clear()
+        return 0 if self._store is None else await asyncio.to_thread(self._store.forget)
+
+    async def flush(self) -> None:
+        """Write what changed; what cannot be written stays for the next time."""
+        wishes = self.wishes
+        if self._store is None or not (self._changed or self._dropped or wishes.has_changes):
+            return
+        changed, dropped = self._changed, self._dropped
+        self._changed, self._dropped = {}, set()
+        new_wishes, old_wishes = wishes.take_changes()
+        try:
+            if changed or dropped:
+                await asyncio.to_thread(self._store.write, list(changed.values()), dropped)
+            if new_wishes or old_wishes:
+                await asyncio.to_thread(self._store.write_wishes, new_wishes, old_wishes)
+        except StateError as error:
+            _log.warning("history not written", records=len(changed), error=error.message)
+            self._changed = {**changed, **self._changed}
+            self._dropped |= dropped
+            wishes.put_back(new_wishes, old_wishes)
+
+    async def read_others(self) -> None:
+        """Read the records of other hubs on the same database."""
+        if self._store is None:
+            return
+        since, self._read_at = self._read_at - _OVERLAP_S, self._clock()
+        try:
+            records = await asyncio.to_thread(self._store.read, since)
+        except StateError as error:
+            _log.warning("history not read", error=error.message)
+            return
+        for record in records:
+            if record.id not in self._changed and self._book.find(record.id) != record:
+                self._dropped.update(self._book.put(record))
+
+    # inside
+
+    def _put(self, record: Experience) -> None:
+        self._changed[record.id] = record
+        for dropped in self._book.put(record):
+            self._changed.pop(dropped, None)
+            self._dropped.add(dropped)
+
+    def _correct(self, last: tuple[Experience, bool, float], offer: _Offer, now: float) -> None:
+        """Mark the earlier call of a search as corrected by a call of another skill of the same kind."""
+        record, is_read_only, ended_at = last
+        current = self._book.find(record.id)
+        is_soon = now - ended_at <= CORRECTED_WITHIN_S
+        if current is None or current.verdict != "done" or not is_soon:
+            return
+        if record.key != offer.key and is_read_only == offer.is_read_only:
+            self._put(replace(current, verdict="corrected"))
+
+    def _find_search(self, call: Call, place: tuple[str, str], expected: str | None) -> _Search | None:
+        searches = self._searches.get(call.principal.id, ())
+        oldest = self._monotonic() - LISTED_FOR_S
+        for search in reversed(searches):
+            if search.at >= oldest and place in search.offers and expected in (None, search.id):
+                return search
+        run = call.run_step.partition("/")[0] if call.run_step else ""
+        return self._runs.get(run) if run else None
+
+    def _find_offer(self, search: _Search, place: tuple[str, str]) -> _Offer | None:
+        """The skill that a step of a run has called; None for a search, which has listed its skills."""
+        if search.offers:
+            return None
+        entry = self._find_named(place[0])
+        return None if entry is None else self._describe(entry, place[1])
+
+    def _describe(self, entry: Entry, skill_id: str) -> _Offer | None:
+        known = (entry.id, entry.digest, skill_id)
+        offer = self._digests.get(known)
+        if offer is None:
+            skill = self._find_skill(entry, skill_id)
+            if skill is None:
+                return None
+            key = SkillKey(entry.source, entry.name, skill_id)
+            offer = _Offer(key, skill_digest(skill), skill.hints.read_only, skill.is_repeatable)
+            if entry.digest is not None:
+                self._digests[known] = offer
+                _trim(self._digests, _MAX_DIGESTS)
+        return offer
+
+    def _find_digest(self, entry: Entry, skill_id: str) -> tuple[str, bool] | None:
+        offer = self._describe(entry, skill_id)
+        return None if offer is None else (offer.digest, offer.is_repeatable)
+
+    def _hash_caller(self, caller: str) -> int:
+        return 0 if self._hashes is None else self._hashes.of(f"caller {caller}")
+
+    def _watch(self) -> None:
+        """Observe calls from the first search on, so that a process without searches pays nothing."""
+        if self._subscribe is not None:
+            self._subscribe()
+            self._subscribe = None
+
+
+def _judge(outcome: Outcome) -> Verdict | None:
+    """What the outcome of a call says of its skill; None for nothing, such as wrong arguments."""
+    if outcome.status == "done":
+        return "done"
+    if outcome.status == "refused":
+        return "refused"
+    is_failure = outcome.error is not None and outcome.error.type in AGENT_FAILURES
+    return "failed" if outcome.status == "failed" and is_failure else None
+
+
+def _calls_itself(call: Call, outcome: Outcome) -> bool:
+    """Whether an agent, or a chain of calls that it began, has called the agent, which is no praise."""
+    agent = outcome.agent
+    return call.principal.id == agent or any(hop.agent == agent for hop in call.trace.path[:-1])
+
+
+def _trim(held: OrderedDict[K, V], limit: int) -> None:
+    while len(held) > limit:
+        held.popitem(last=False)

@@ -1,0 +1,135 @@
+"""Requests that no skill served, and their clusters.
+
+The words of a request are kept only if the owner permits it; otherwise its hashed stems, which are enough to
+count similar requests.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from retinue.mesh.history.records import Wish
+
+WishPolicy = Literal["text", "count", "off"]
+"""What is kept of a request that nobody serves: its words, its hashed stems, or nothing."""
+
+MAX_WISHES = 1_000
+MAX_WISH_CHARS = 500
+
+MAX_PER_CALLER = 100
+"""Wishes of one caller; the oldest are dropped."""
+
+ALIKE = 0.5
+"""Requests with this share of common stems belong to one cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class WishCluster:
+    """Similar requests that no skill served; ``texts`` are different words for it, newest first."""
+
+    count: int
+    callers: int
+    first_at: float
+    last_at: float
+    texts: tuple[str, ...]
+
+
+class WishBook:
+    """The wishes in memory, and what of them is not stored yet."""
+
+    def __init__(self) -> None:
+        self._wishes: dict[str, Wish] = {}
+        self._changed: dict[str, Wish] = {}
+        self._dropped: set[str] = set()
+        self.policy: WishPolicy = "off"
+
+    def __len__(self) -> int:
+        return len(self._wishes)
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether something is not stored yet."""
+        return bool(self._changed or self._dropped)
+
+    def open(self, wishes: Iterable[Wish], policy: WishPolicy) -> None:
+        """Begin with stored wishes; words that the owner permits no longer are removed from the store."""
+        self.policy = policy
+        for wish in wishes:
+            if policy == "off":
+                self._dropped.add(wish.id)
+                continue
+            if wish.text and policy != "text":
+                wish = Wish(wish.id, wish.at, wish.stems, wish.caller, "")
+                self._changed[wish.id] = wish
+            self._wishes[wish.id] = wish
+
+    def note(self, wish_id: str, at: float, stems: tuple[int, ...], caller: int, text: str) -> None:
+        """Keep one request; a repeated one of the same caller replaces the earlier one."""
+        if self.policy == "off":
+            return
+        kept = " ".join(text.split())[:MAX_WISH_CHARS] if self.policy == "text" else ""
+        for same in [one for one in self._wishes.values() if (one.caller, one.stems) == (caller, stems)]:
+            self._remove(same.id)
+        self._wishes[wish_id] = self._changed[wish_id] = Wish(wish_id, at, stems, caller, kept)
+        own = [one.id for one in self._wishes.values() if one.caller == caller]
+        for dropped in own[:-MAX_PER_CALLER]:
+            self._remove(dropped)
+        while len(self._wishes) > MAX_WISHES:
+            self._remove(next(iter(self._wishes)))
+
+    def fulfil(self, wish_id: str) -> None:
+        """Forget a wish whose search led to a call that was done."""
+        if wish_id in self._wishes:
+            self._remove(wish_id)
+
+    def clear(self) -> None:
+        """Forget all wishes, and what is not stored of them."""
+        self._wishes.clear()
+        self._changed.clear()
+        self._dropped.clear()
+
+    def take_changes(self) -> tuple[list[Wish], set[str]]:
+        """What is not stored yet: new wishes, and the ids of dropped ones."""
+        changes = list(self._changed.values()), self._dropped
+        self._changed, self._dropped = {}, set()
+        return changes
+
+    def put_back(self, wishes: Sequence[Wish], dropped: Collection[str]) -> None:
+        """Take back changes that could not be stored."""
+        self._changed = {**{wish.id: wish for wish in wishes if wish.id in self._wishes}, **self._changed}
+        self._dropped.update(dropped)
+
+    def list_clusters(self) -> list[WishCluster]:
+        """The clusters of similar requests, those of most callers first, then the largest."""
+        clusters: list[list[Wish]] = []
+        for wish in sorted(self._wishes.values(), key=lambda one: -one.at):
+            near = [(max(_alike(wish, one) for one in cluster), cluster) for cluster in clusters]
+            share, cluster = max(near, key=lambda pair: pair[0], default=(0.0, []))
+            if share >= ALIKE:
+                cluster.append(wish)
+            else:
+                clusters.append([wish])
+        rendered = [
+            WishCluster(
+                len(cluster),
+                len({wish.caller for wish in cluster}),
+                min(wish.at for wish in cluster),
+                max(wish.at for wish in cluster),
+                tuple(dict.fromkeys(wish.text for wish in cluster if wish.text)),
+            )
+            for cluster in clusters
+        ]
+        return sorted(rendered, key=lambda one: (-one.callers, -one.count, -one.last_at))
+
+    def _remove(self, wish_id: str) -> None:
+        del self._wishes[wish_id]
+        self._changed.pop(wish_id, None)
+        self._dropped.add(wish_id)
+
+
+def _alike(one: Wish, other: Wish) -> float:
+    mine, others = Counter(one.stems), Counter(other.stems)
+    return 2 * (mine & others).total() / max(1, mine.total() + others.total())

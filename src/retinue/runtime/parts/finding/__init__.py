@@ -1,0 +1,1 @@
+"""Parts that change how agents are found: the history of calls."""

@@ -1,0 +1,99 @@
+"""The history of calls as a part: stores what came of calls that were found by words."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import structlog
+
+from retinue.authoring.agent import Agent
+from retinue.core.errors import StateError
+from retinue.core.record import HUB_NAME
+from retinue.mesh.history.records import Hashes
+from retinue.mesh.history.search_history import SearchHistory
+from retinue.parts.part import Opened, Part
+from retinue.parts.process import Process
+from retinue.runtime.serving import end_task
+from retinue.settings import Settings
+from retinue.settings_tables import HistoryTable
+
+WRITE_S = 1.0
+"""Seconds between two writes."""
+
+READ_S = 10.0
+"""Seconds between two looks for the records of other hubs on one database."""
+
+_log = structlog.get_logger("retinue.history")
+
+
+class HistoryPart(Part):
+    """Keeps the history of the calls of a hub; off, it stores nothing and changes no ranking.
+
+    A command without a hub uses the file of the state, but does not connect to a server for it.
+    """
+
+    name = "history"
+    kinds = frozenset({"hub", "command"})
+    needs = (SearchHistory,)
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        history, table = process.get(SearchHistory), process.tables.get(HistoryTable)
+        shares = process.tables.get(Settings).database is not None
+        is_server = shares and process.kind == "command"
+        if table.keep and not is_server:
+            await asyncio.to_thread(self._open, process, history, table)
+
+        @asynccontextmanager
+        async def running() -> AsyncIterator[None]:
+            if process.kind == "command":
+                yield
+                return
+            writing = asyncio.create_task(_write(history, shares), name="history")
+            try:
+                yield
+            finally:
+                await end_task(writing)
+
+        try:
+            yield Opened(running=running, skills=partial(_add_skills, history))
+        finally:
+            # the events of the last calls wait in the bus
+            process.dispatcher.admission.events.flush()
+            await history.flush()
+
+    def _open(self, process: Process, history: SearchHistory, table: HistoryTable) -> None:
+        # imported here, because a process that is switched off needs no store
+        from retinue.storage.history_store import FileDatabase, ServerDatabase, SqlHistory
+
+        url, state = process.tables.get(Settings).database, process.state
+        is_server = url is not None and url.startswith("postgres")
+        database = ServerDatabase(url) if is_server and url else FileDatabase(state.history, state.root)
+        events = process.dispatcher.admission.events
+        subscribe = partial(events.subscribe_later, history.observe)
+        try:
+            history.open(SqlHistory(database), Hashes(state.mesh_key()), table.wishes, subscribe)
+        except StateError as error:
+            _log.warning("no history of calls", error=error.message, remedy=error.remedy)
+
+
+async def _write(history: SearchHistory, shares: bool) -> None:
+    """Write what changed, and read what other hubs have written."""
+    waited_s = 0.0
+    while True:
+        await asyncio.sleep(WRITE_S)
+        await history.flush()
+        waited_s += WRITE_S
+        if shares and waited_s >= READ_S:
+            waited_s = 0.0
+            await history.read_others()
+
+
+def _add_skills(history: SearchHistory, agent: Agent) -> None:
+    from retinue.hub.history import add_history_skills
+
+    if agent.name == HUB_NAME:
+        add_history_skills(agent, history)

@@ -1,0 +1,229 @@
+"""Stores the history of calls that were found by words: in ``history.db`` of the state, or in Postgres.
+
+Hubs on one database share the history, as they share their runs. The file is created at the first record, so
+a hub that stores no history has no such file. Both databases have the same two tables.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from retinue.core.errors import StateDamagedError, StateError, StorageFullError
+from retinue.mesh.history.records import Experience, SkillKey, Verdict, Wish
+from retinue.storage.files import create_database, is_for_want_of_room, is_no_room, make_folder, refuse_gone
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+_BUSY_TIMEOUT_S = 5.0
+_CONNECT_TIMEOUT_S = 5
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS retinue_history (
+    id TEXT PRIMARY KEY, at DOUBLE PRECISION NOT NULL, source TEXT NOT NULL, agent TEXT NOT NULL,
+    skill TEXT NOT NULL, digest TEXT NOT NULL, stems BYTES NOT NULL, caller BIGINT NOT NULL,
+    verdict TEXT NOT NULL, written_at DOUBLE PRECISION NOT NULL
+);
+CREATE INDEX IF NOT EXISTS retinue_history_written ON retinue_history (written_at);
+CREATE TABLE IF NOT EXISTS retinue_wishes (
+    id TEXT PRIMARY KEY, at DOUBLE PRECISION NOT NULL, stems BYTES NOT NULL, caller BIGINT NOT NULL,
+    words TEXT NOT NULL
+);
+"""
+_COLUMNS = "id, at, source, agent, skill, digest, stems, caller, verdict"
+_READ = f"SELECT {_COLUMNS} FROM retinue_history WHERE written_at >= ? ORDER BY at, id"  # noqa: S608
+_WRITE = f"""
+INSERT INTO retinue_history ({_COLUMNS}, written_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET at = excluded.at, verdict = excluded.verdict, digest = excluded.digest,
+    written_at = excluded.written_at
+"""  # noqa: S608
+_DROP = "DELETE FROM retinue_history WHERE id = ?"
+_READ_WISHES = "SELECT id, at, stems, caller, words FROM retinue_wishes ORDER BY at, id"
+_WRITE_WISH = """
+INSERT INTO retinue_wishes (id, at, stems, caller, words) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET words = excluded.words
+"""
+_DROP_WISH = "DELETE FROM retinue_wishes WHERE id = ?"
+_FORGET = ("DELETE FROM retinue_history", "DELETE FROM retinue_wishes")
+
+
+class _Database(ABC):
+    """A database with the two tables, opened for each use."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether there may be records."""
+
+    @abstractmethod
+    def run(self, statement: str, rows: Sequence[Sequence[Any]], *, reads: bool = False) -> list[Any]: ...
+
+
+class SqlHistory:
+    """The history in one database, as `retinue.mesh.history.records.HistoryStore`."""
+
+    def __init__(self, database: _Database, *, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._clock = clock
+
+    def read(self, since: float = 0.0) -> Sequence[Experience]:
+        """The records that were written at or after ``since``, oldest first."""
+        if not self._database.exists():
+            return []
+        rows = self._database.run(_READ, [(since,)], reads=True)
+        return [
+            Experience(
+                row[0],
+                row[1],
+                SkillKey(row[2], row[3], row[4]),
+                row[5],
+                _unpack(row[6]),
+                row[7],
+                cast(Verdict, row[8]),
+            )
+            for row in rows
+        ]
+
+    def write(self, records: Sequence[Experience], dropped: Collection[str]) -> None:
+        """Store records, each in place of the one with its id, and remove others by their ids."""
+        now = self._clock()
+        rows = [
+            (one.id, one.at, *one.key, one.digest, _pack(one.stems), one.caller, one.verdict, now)
+            for one in records
+        ]
+        if rows:
+            self._database.run(_WRITE, rows)
+        if dropped and self._database.exists():
+            self._database.run(_DROP, [(record_id,) for record_id in dropped])
+
+    def read_wishes(self) -> Sequence[Wish]:
+        """All wishes, oldest first."""
+        if not self._database.exists():
+            return []
+        rows = self._database.run(_READ_WISHES, [()], reads=True)
+        return [Wish(row[0], row[1], _unpack(row[2]), row[3], row[4]) for row in rows]
+
+    def write_wishes(self, wishes: Sequence[Wish], dropped: Collection[str]) -> None:
+        """Store wishes, and remove others by their ids."""
+        if wishes:
+            rows = [(one.id, one.at, _pack(one.stems), one.caller, one.text) for one in wishes]
+            self._database.run(_WRITE_WISH, rows)
+        if dropped and self._database.exists():
+            self._database.run(_DROP_WISH, [(wish_id,) for wish_id in dropped])
+
+    def forget(self) -> int:
+        """Remove everything; returns the number of records and wishes."""
+        count = len(self.read()) + len(self.read_wishes())
+        for statement in _FORGET if count else ():
+            self._database.run(statement, [()])
+        return count
+
+    def close(self) -> None:
+        """Nothing: no connection stays open."""
+
+
+class FileDatabase(_Database):
+    """The file ``path`` in the state folder ``root``."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self._path = path
+        self._root = root
+
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def run(self, statement: str, rows: Sequence[Sequence[Any]], *, reads: bool = False) -> list[Any]:
+        with self._connecting() as connection:
+            if reads:
+                return connection.execute(statement, rows[0]).fetchall()
+            with connection:
+                connection.executemany(statement, rows)
+        return []
+
+    @contextmanager
+    def _connecting(self) -> Iterator[sqlite3.Connection]:
+        try:
+            refuse_gone(self._root)
+            make_folder(self._path.parent)
+            is_new = not self._path.exists()
+            create_database(self._path)
+            with closing(sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S)) as connection:
+                if is_new:
+                    connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+                # what is forgotten leaves no trace in the file
+                connection.execute("PRAGMA secure_delete = ON")
+                connection.executescript(_TABLES.replace("BYTES", "BLOB"))
+                yield connection
+        except (sqlite3.Error, OSError) as error:
+            raise self._explain(error) from error
+
+    def _explain(self, error: sqlite3.Error | OSError) -> StateError:
+        is_full = (
+            is_for_want_of_room(error, self._path.parent)
+            if isinstance(error, sqlite3.Error)
+            else is_no_room(error)
+        )
+        if is_full:
+            return StorageFullError(str(self._path))
+        if (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in _DAMAGED:
+            return StateDamagedError(
+                str(self._path), str(error), remedy="remove the file; the history of calls begins again"
+            )
+        return StateError(f"{self._path}: {error}", remedy="check that it is writable")
+
+
+class ServerDatabase(_Database):
+    """The Postgres database at ``url``, which hubs share."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.replace("postgresql+psycopg://", "postgresql://", 1)
+        self._is_prepared = False
+
+    def exists(self) -> bool:
+        return True
+
+    def run(self, statement: str, rows: Sequence[Sequence[Any]], *, reads: bool = False) -> list[Any]:
+        # imported here, because most hubs have no server
+        import psycopg
+
+        try:
+            with psycopg.connect(self._url, connect_timeout=_CONNECT_TIMEOUT_S) as connection:
+                self._prepare(connection)
+                with connection.cursor() as cursor:
+                    text = cast(Any, statement.replace("?", "%s"))
+                    if reads:
+                        return cursor.execute(text, rows[0]).fetchall()
+                    cursor.executemany(text, rows)
+        except psycopg.Error as error:
+            raise StateError(
+                f"the history in the database: {str(error).splitlines()[0]}",
+                remedy="check the setting database, and that the server answers",
+            ) from error
+        return []
+
+    def _prepare(self, connection: Connection[Any]) -> None:
+        if self._is_prepared:
+            return
+        # two hubs that start at once would both create the tables
+        connection.execute("SELECT pg_advisory_xact_lock(7412031)")
+        for statement in _TABLES.replace("BYTES", "BYTEA").split(";"):
+            if statement.strip():
+                connection.execute(cast(Any, statement))
+        connection.commit()
+        self._is_prepared = True
+
+
+def _pack(stems: Sequence[int]) -> bytes:
+    return struct.pack(f">{len(stems)}q", *stems)
+
+
+def _unpack(stored: bytes) -> tuple[int, ...]:
+    return struct.unpack(f">{len(stored) // 8}q", stored)

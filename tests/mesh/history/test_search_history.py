@@ -1,0 +1,325 @@
+"""What came of calls that were found by words changes the ranking, within bounds for each caller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.core.call import Call, Outcome, Principal, TraceContext
+from retinue.core.errors import ExecutionFailedError
+from retinue.core.record import AgentRecord, Hints, Listing, Skill
+from retinue.core.trust import Trust
+from retinue.mesh.entry import Entry
+from retinue.mesh.history.learned_ranking import EXPLORED
+from retinue.mesh.history.records import Hashes
+from retinue.mesh.history.search_history import CORRECTED_WITHIN_S, LISTED_FOR_S, SearchHistory
+from retinue.mesh.history.wishes import WishPolicy
+from retinue.mesh.observing.events import CallEndedEvent
+from retinue.mesh.search.ranking import SkillSearch
+from retinue.mesh.search.text_index import MemoryTextIndex
+from retinue.storage.history_store import FileDatabase, SqlHistory
+
+MESH = frozenset({"mesh", "exposed"})
+ANNA = Principal("token:anna", "token", MESH)
+BEN = Principal("token:ben", "token", MESH)
+GUEST = Principal("token:guest", "token", frozenset({"exposed"}))
+READS = Hints(read_only=True)
+
+
+def agent(name: str, *skills: Skill, source: str = "home", **facts: Any) -> Listing:
+    return Listing(AgentRecord(name, skills=skills), source, f"agents/{name}", digest=f"d-{name}", **facts)
+
+
+ROUTES = agent("routes", Skill("plan_route", "Plans a journey by train", visibility="exposed", hints=READS))
+TRIPS = agent("trips", Skill("book_trip", "Plans a journey by train", visibility="exposed", hints=READS))
+NOTES = agent("notes", Skill("add_note", "Adds a note", visibility="exposed"))
+ASKED = "plan a journey by train"
+
+
+@dataclass
+class Mesh:
+    """A search with a history in a file, and the time."""
+
+    folder: Path
+    listings: Sequence[Listing] = (ROUTES, TRIPS, NOTES)
+    wishes: WishPolicy = "text"
+    explored: float = 0.0
+    now: float = 1_800_000_000.0
+    calls: int = 0
+    held: dict[object, Listing] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.store = SqlHistory(FileDatabase(self.folder / "history.db", self.folder), clock=lambda: self.now)
+        self.hold(*self.listings)
+        self.open()
+
+    def hold(self, *listings: Listing) -> None:
+        self.held = {one.id: one for one in listings}
+        self.search = SkillSearch(MemoryTextIndex(), lambda key: self.held.get(key))
+        self.search.put(listings)
+
+    def open(self) -> None:
+        """As a process does that starts."""
+        self.history = SearchHistory(
+            self._find_skill,
+            self._find_named,
+            explored=self.explored,
+            clock=lambda: self.now,
+            monotonic=lambda: self.now,
+        )
+        self.history.open(self.store, Hashes(b"k" * 64), self.wishes, lambda: None)
+
+    def _find_skill(self, entry: Entry, skill_id: str) -> Skill | None:
+        listing = self.held.get(entry.id)
+        return None if listing is None else listing.record.find_skill(skill_id)
+
+    def _find_named(self, name: str) -> Entry | None:
+        return next((self.entry(one) for one in self.held.values() if one.name == name), None)
+
+    def entry(self, listing: Listing) -> Entry:
+        entry = self.search.find_entry(listing.id)
+        assert entry is not None
+        return entry
+
+    def find(self, text: str = ASKED, caller: Principal = ANNA, *, is_wish: bool = False) -> list[str]:
+        """The ids of the hits, best first; the search is remembered."""
+        learn = self.history.learn_for(caller)
+        hits = self.search.find_skills(text, caller.scopes, learn=learn).hits
+        self.history.note_search(caller, text, [(hit.entry, hit.skill.id) for hit in hits], is_wish=is_wish)
+        return [hit.skill.id for hit in hits]
+
+    def end(
+        self, name: str, skill: str, caller: Principal = ANNA, status: Any = "done", **facts: Any
+    ) -> None:
+        """A call of the skill has ended."""
+        self.calls += 1
+        trace = facts.pop("trace", TraceContext(f"t{self.calls}"))
+        call = Call(
+            f"c{self.calls}", skill, {}, caller, "execute", trace, run_step=facts.pop("run_step", None)
+        )
+        error = ExecutionFailedError(skill) if status == "failed" else None
+        outcome = Outcome(call.id, skill, status, name, error=error)
+        self.history.observe(CallEndedEvent(call, outcome, datetime.now(UTC)))
+
+    def use(self, name: str, skill: str, caller: Principal = ANNA, times: int = 1, text: str = ASKED) -> None:
+        for _ in range(times):
+            self.find(text, caller)
+            self.end(name, skill, caller)
+            self.now += LISTED_FOR_S
+
+    def score(self, skill: str, caller: Principal = ANNA, text: str = ASKED) -> float:
+        hits = self.search.find_skills(text, caller.scopes, learn=self.history.learn_for(caller)).hits
+        return next(hit.score for hit in hits if hit.skill.id == skill)
+
+    def verdicts(self) -> list[tuple[str, str]]:
+        return [(one.key.skill, one.verdict) for one in self.history.list_records()]
+
+
+@pytest.fixture
+def mesh(tmp_path: Path) -> Mesh:
+    return Mesh(tmp_path)
+
+
+async def test_a_used_skill_rises_and_without_its_history_the_ranking_is_the_one_before(mesh: Mesh) -> None:
+    before = {skill: mesh.score(skill) for skill in mesh.find()}
+    last = [*before][1]
+    name = next(one.name for one in mesh.held.values() if one.record.find_skill(last))
+    mesh.use(name, last, times=3)
+    assert mesh.find()[0] == last
+    assert mesh.score(last, text="a train journey") > before[last]
+    await mesh.history.flush()
+    mesh.open()
+    assert mesh.find()[0] == last, "the history outlives its process"
+    assert await mesh.history.forget() == 3
+    assert {skill: mesh.score(skill) for skill in mesh.find()} == before
+    assert mesh.store.read() == []
+
+
+async def test_no_text_of_a_request_is_stored(mesh: Mesh) -> None:
+    mesh.use("routes", "plan_route")
+    await mesh.history.flush()
+    content = b"".join(path.read_bytes() for path in mesh.folder.iterdir())
+    assert b"plan_route" in content
+    assert b"journey" not in content
+    assert b"anna" not in content
+
+
+def test_a_call_that_no_search_led_to_leaves_nothing(mesh: Mesh) -> None:
+    mesh.end("routes", "plan_route")
+    mesh.find()
+    mesh.now += LISTED_FOR_S + 1
+    mesh.end("routes", "plan_route")
+    mesh.find("add a note")
+    mesh.end("routes", "plan_route")
+    mesh.end("notes", "add_note", BEN)
+    assert mesh.verdicts() == []
+
+
+def test_a_named_search_wins_over_a_newer_one(mesh: Mesh) -> None:
+    hits = [(mesh.entry(ROUTES), "plan_route")]
+    older = mesh.history.note_search(ANNA, "a train", hits)
+    mesh.history.note_search(ANNA, "a journey", hits)
+    assert older is not None
+    mesh.history.expect("t1", "plan_route", older)
+    mesh.end("routes", "plan_route")
+    (record,) = mesh.history.list_records()
+    assert record.stems == Hashes(b"k" * 64).of_request("a train")
+
+
+def test_another_skill_of_the_same_search_within_a_minute_corrects_the_first(mesh: Mesh) -> None:
+    mesh.find()
+    mesh.end("routes", "plan_route")
+    mesh.now += CORRECTED_WITHIN_S - 1
+    mesh.end("trips", "book_trip")
+    assert mesh.verdicts() == [("book_trip", "done"), ("plan_route", "corrected")] or mesh.verdicts() == [
+        ("plan_route", "corrected"),
+        ("book_trip", "done"),
+    ]
+    assert mesh.find()[0] == "book_trip"
+
+
+def test_a_failure_and_a_thumb_count_and_a_refusal_does_not(mesh: Mesh) -> None:
+    before = mesh.score("plan_route")
+    mesh.find()
+    mesh.end("routes", "plan_route", status="refused")
+    assert mesh.score("plan_route") == before
+    mesh.now += LISTED_FOR_S
+    mesh.find()
+    mesh.end("routes", "plan_route", status="failed")
+    assert mesh.score("plan_route") < before
+    assert mesh.history.rate(ANNA, "plan_route", is_good=True) is not None
+    assert mesh.score("plan_route") > before
+    assert mesh.history.rate(BEN, "plan_route", is_good=False) is None, "the call of somebody else"
+
+
+def test_one_caller_moves_a_skill_by_a_bounded_share_however_often_it_calls(mesh: Mesh) -> None:
+    before = mesh.score("plan_route", BEN)
+    mesh.use("routes", "plan_route", ANNA, times=10)
+    after_ten = mesh.score("plan_route", BEN) - before
+    mesh.use("routes", "plan_route", ANNA, times=40)
+    flooded = mesh.score("plan_route", BEN) - before
+    assert flooded == pytest.approx(after_ten, rel=0.02)
+    own = mesh.score("plan_route", ANNA) - before
+    assert flooded < own, "one stranger counts for half"
+    mesh.use("routes", "plan_route", Principal("token:carl", "token", MESH), times=3)
+    assert mesh.score("plan_route", BEN) - before > flooded
+
+
+def test_the_same_search_and_skill_is_one_record_however_often_it_is_called(mesh: Mesh) -> None:
+    mesh.find()
+    for _ in range(20):
+        mesh.end("routes", "plan_route")
+    assert mesh.verdicts() == [("plan_route", "done")]
+
+
+def test_an_agent_does_not_praise_itself(mesh: Mesh) -> None:
+    itself = Principal("routes", "agent", MESH)
+    mesh.find(caller=itself)
+    mesh.end("routes", "plan_route", itself)
+    assert mesh.verdicts() == []
+
+
+def test_a_copy_inherits_no_history_and_one_of_the_same_name_makes_no_record(mesh: Mesh) -> None:
+    mesh.use("routes", "plan_route", times=5)
+    copied = replace(ROUTES.record, name="copy")
+    impostor = Listing(
+        ROUTES.record, "net", "agents/routes", digest="d-net", source_trust=Trust.NETWORK_MEMBER
+    )
+    mesh.hold(ROUTES, Listing(copied, "net", "agents/copy", digest="d-copy"), impostor)
+    learn = mesh.history.learn_for(ANNA)
+    hits = mesh.search.find_skills(ASKED, MESH, learn=learn).hits
+    assert (hits[0].entry.source, hits[0].entry.name) == ("home", "routes")
+    assert hits[0].score > hits[1].score == hits[2].score
+    mesh.find()
+    mesh.end("routes", "plan_route")
+    assert len(mesh.verdicts()) == 5, "the name means two agents"
+
+
+def test_a_new_digest_inherits_at_half_weight(mesh: Mesh) -> None:
+    mesh.use("routes", "plan_route", times=2)
+    learn = mesh.history.learn_for(ANNA)
+    assert learn is not None
+    mesh.search.find_skills(ASKED, MESH, learn=learn)
+    (before,) = learn.parts.values()
+    skill = replace(ROUTES.record.skills[0], output_schema={"type": "object"})
+    changed = replace(ROUTES, record=replace(ROUTES.record, skills=(skill,)), digest="d-new")
+    mesh.hold(changed, TRIPS, NOTES)
+    mesh.search.find_skills(ASKED, MESH, learn=learn)
+    (after,) = learn.parts.values()
+    assert after.calls == pytest.approx(before.calls / 2)
+    assert after.neighbours == pytest.approx(before.neighbours / 2)
+
+
+def test_a_guest_learns_from_its_own_calls_only(mesh: Mesh) -> None:
+    before = mesh.score("plan_route", GUEST)
+    mesh.use("routes", "plan_route", ANNA, times=5)
+    assert mesh.score("plan_route", GUEST) == before
+    mesh.use("routes", "plan_route", GUEST)
+    assert mesh.score("plan_route", GUEST) > before
+
+
+def test_a_share_of_requests_tries_an_equal_skill_that_is_not_proven(tmp_path: Path) -> None:
+    mesh = Mesh(tmp_path, explored=EXPLORED)
+    asked = "a journey by train"
+    mesh.use("routes", "plan_route", times=5, text=asked)
+
+    def count_tried(hours: int = 400) -> int:
+        tried = 0
+        for _ in range(hours):
+            mesh.now += 3_600
+            learn = mesh.history.learn_for(ANNA)
+            tried += mesh.search.find_skills(asked, MESH, learn=learn).hits[0].skill.id == "book_trip"
+        return tried
+
+    assert 20 <= count_tried() <= 60
+    writes = replace(agent("trips", replace(TRIPS.record.skills[0], hints=Hints())), digest="d-writes")
+    mesh.hold(ROUTES, writes, NOTES)
+    assert count_tried(100) == 0, "a call that may not be made twice is no experiment"
+    mesh.hold(ROUTES, replace(TRIPS, source_trust=Trust.NETWORK_MEMBER), NOTES)
+    assert count_tried(100) == 0, "an agent of another trust"
+
+
+def test_a_step_of_a_run_counts_for_the_prompt_of_the_run(mesh: Mesh) -> None:
+    mesh.history.note_run(ANNA, ASKED, "run-1")
+    mesh.end("routes", "plan_route", Principal(ANNA.id, "run", MESH), run_step="run-1/0")
+    assert mesh.verdicts() == [("plan_route", "done")]
+
+
+async def test_off_nothing_is_stored(tmp_path: Path) -> None:
+    mesh = Mesh(tmp_path)
+    mesh.history = SearchHistory(mesh._find_skill, mesh._find_named)
+    assert mesh.history.note_search(ANNA, ASKED, [(mesh.entry(ROUTES), "plan_route")], is_wish=True) is None
+    mesh.end("routes", "plan_route")
+    await mesh.history.flush()
+    assert mesh.store.read() == []
+    assert not (tmp_path / "history.db").exists()
+    assert mesh.history.learn_for(ANNA) is None
+
+
+async def test_wishes_are_clustered_and_end_when_a_call_is_done(mesh: Mesh) -> None:
+    for caller, text in (
+        (ANNA, "transcribe an audio file"),
+        (BEN, "transcribe audio files"),
+        (ANNA, "a taxi"),
+    ):
+        mesh.find(text, caller, is_wish=True)
+    await mesh.history.flush()
+    mesh.open()
+    first, second = mesh.history.wishes.list_clusters()
+    assert (first.count, first.callers) == (2, 2)
+    assert set(first.texts) == {"transcribe an audio file", "transcribe audio files"}
+    assert second.texts == ("a taxi",)
+    mesh.wishes = "count"
+    mesh.open()
+    await mesh.history.flush()
+    assert [cluster.texts for cluster in mesh.history.wishes.list_clusters()] == [(), ()]
+    assert b"taxi" not in b"".join(path.read_bytes() for path in mesh.folder.iterdir())
+    mesh.find("a note for the journey", is_wish=True)
+    assert len(mesh.history.wishes) == 4
+    mesh.end("notes", "add_note")
+    assert len(mesh.history.wishes) == 3
