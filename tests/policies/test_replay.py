@@ -15,11 +15,11 @@ from retinue.mesh.observing.events import EventBus, record_calls
 from retinue.policies.decision import Engine
 from retinue.policies.entities import Resource
 from retinue.policies.gate import Gate
-from retinue.policies.past_calls import PastCall, read_past_call
+from retinue.policies.history.past_calls import PastCall, read_past_call
+from retinue.policies.history.replay import KnownSkill, Replay, Replayed, ReplayReport
+from retinue.policies.history.suggesting import Usage
 from retinue.policies.policy_set import load_policies
 from retinue.policies.recording import InputRecorder
-from retinue.policies.replay import KnownSkill, Replay, Replayed, ReplayReport
-from retinue.policies.suggesting import Usage
 from tests.mesh.scripted import make_call, make_dispatcher, make_listing
 
 BOB = Principal("token:bob", "token", frozenset({"exposed", "mesh"}))

@@ -19,18 +19,17 @@ from retinue.hub.agents import RELAYS
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Lookup
 from retinue.mesh.permissions import Access
-from retinue.storage.audit_log import AuditLog
 
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
     from retinue.policies.gate import Gate
-    from retinue.policies.past_calls import PastCall, SkillKey
+    from retinue.policies.history.past_calls import PastCall, SkillKey
+    from retinue.policies.history.replay import KnownSkill
     from retinue.policies.policy_set import Default
-    from retinue.policies.replay import KnownSkill
 
 Json = dict[str, Any]
 
-MAX_REPLAYED = 200_000
-"""The newest rows of the audit that a replay reads."""
+ReadPast = Callable[[datetime], Iterator[tuple[Mapping[str, Any], Mapping[str, Any] | None]]]
+"""The rows of calls that have ended since then, oldest first, with what policies read of their arguments."""
 
 DAY_S = 86_400.0
 MAX_SINCE_S = 366 * DAY_S
@@ -48,13 +47,13 @@ class PolicyBook:
         lookup: Lookup,
         directory: Directory,
         access: Access,
-        audit: AuditLog,
+        read_past: ReadPast,
     ) -> None:
         self._find_gate = find_gate
         self._lookup = lookup
         self._directory = directory
         self._access = access
-        self._audit = audit
+        self._read_past = read_past
 
     async def explain(self, call: Call, reader: Principal) -> Json:
         """What the policies decide about a call, and which of them concern its skill.
@@ -80,8 +79,8 @@ class PolicyBook:
 
         Raises InvalidSettingError for policies that are not valid.
         """
+        from retinue.policies.history.replay import Replay, ReplayReport
         from retinue.policies.policy_set import load_policies
-        from retinue.policies.replay import Replay, ReplayReport
 
         policies = load_policies(files, groups=groups, default=default)
         keys = await asyncio.to_thread(lambda: {call.key for call in self._iterate_calls(since)})
@@ -103,7 +102,7 @@ class PolicyBook:
 
     async def suggest(self, groups: Mapping[str, list[str]], since: datetime) -> Json:
         """The narrowest set that permits the calls since then, as Cedar. Raises InvalidSettingError."""
-        from retinue.policies.suggesting import Usage
+        from retinue.policies.history.suggesting import Usage
 
         def iterate() -> Iterator[PastCall]:
             return self._iterate_calls(since, with_relays=True)
@@ -119,16 +118,12 @@ class PolicyBook:
         return {"cedar": await asyncio.to_thread(run), "gone": usage.gone}
 
     def _iterate_calls(self, since: datetime, *, with_relays: bool = False) -> Iterator[PastCall]:
-        """The calls that policies decided about, oldest first, among the newest `MAX_REPLAYED` rows."""
-        from retinue.policies.past_calls import read_past_call
-        from retinue.policies.replay import is_decided
+        """The calls that policies decided about, oldest first; in any thread."""
+        from retinue.policies.history.past_calls import read_past_call
+        from retinue.policies.history.replay import is_decided
 
-        inputs = self._audit.read_inputs(since)
-        start, oldest = self._audit.find_start(since, limit=MAX_REPLAYED), since.isoformat()
-        for row in self._audit.iterate_calls(after=start):
-            if row["timestamp"] < oldest:
-                continue
-            call = read_past_call(row, inputs.get(row["id"]))
+        for row, inputs in self._read_past(since):
+            call = read_past_call(row, inputs)
             if call is not None and (with_relays or is_decided(call, frozenset(RELAYS))):
                 yield call
 
@@ -136,7 +131,7 @@ class PolicyBook:
         """The skills of these keys that the mesh has now, in the same version."""
         from retinue.mesh.observing.call_facts import shorten_digest
         from retinue.policies.entities import Resource
-        from retinue.policies.replay import KnownSkill
+        from retinue.policies.history.replay import KnownSkill
 
         await self._directory.ensure_fresh()
         listings: dict[str, list[Listing]] = {}

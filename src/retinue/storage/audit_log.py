@@ -32,6 +32,9 @@ _TRACES = """
 """
 
 
+MAX_PAST_ROWS = 200_000
+
+
 class AuditLog:
     """The audit log of the database at ``path``; empty while there is no such database.
 
@@ -75,44 +78,23 @@ class AuditLog:
             rows = connection.execute(_ALL, (self.find_end() - last,)).fetchall() if connection else []
         return [orjson.loads(row) for (row,) in rows]
 
-    def find_start(self, since: datetime, *, limit: int) -> int:
-        """The id before the first row since then, of the newest ``limit`` rows."""
+    def iterate_past(self, since: datetime) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any] | None]]:
+        """The calls that have ended since then, oldest first, with what policies read of their arguments.
+
+        They are among the newest `MAX_PAST_ROWS` rows. May run in any thread.
+        """
         oldest = since.astimezone(UTC).isoformat()
         with self._reading() as connection:
-            row = connection.execute("SELECT max(id) FROM audit").fetchone() if connection else None
-            end = int(row[0] or 0) if row else 0
-            # rows are nearly in the order of their times
-            low, high = max(0, end - limit), end
-            while connection and low < high:
-                middle = (low + high) // 2
-                at = connection.execute(_TIME_AFTER, (middle,)).fetchone()
-                if at is not None and at[0] is not None and at[0] < oldest:
-                    low = middle + 1
-                else:
-                    high = middle
-        return low
-
-    def iterate_calls(self, *, after: int) -> Iterator[Mapping[str, Any]]:
-        """The calls that have ended with an id beyond ``after``, oldest first."""
-        with self._reading() as connection:
-            while connection:
-                page = connection.execute(_PAGE_AFTER, (after,)).fetchall()
+            if connection is None:
+                return
+            inputs = _read_inputs(connection, since)
+            after = _find_start(connection, oldest)
+            while page := connection.execute(_PAGE_AFTER, (after,)).fetchall():
                 for _, text in page:
                     row = orjson.loads(text)
-                    if row.get("type") == "CALL:ENDED":
-                        yield row
-                if not page:
-                    return
+                    if row.get("type") == "CALL:ENDED" and row["timestamp"] >= oldest:
+                        yield row, inputs.get(row["id"])
                 after = page[-1][0]
-
-    def read_inputs(self, since: datetime) -> dict[str, Mapping[str, Any]]:
-        """What policies have read of the arguments of calls since then, by the id of the call."""
-        with self._reading() as connection:
-            try:
-                rows = connection.execute(_INPUTS, (since.timestamp(),)).fetchall() if connection else []
-            except sqlite3.OperationalError:
-                return {}  # the database of an older release, which no hub has opened since
-        return {row["call"]: row for row in map(orjson.loads, (text for (text,) in rows))}
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
@@ -127,3 +109,27 @@ class AuditLog:
             raise StateError(
                 f"{self._path} cannot be read: {error}", remedy="see what is wrong: retinue doctor"
             ) from error
+
+
+def _find_start(connection: sqlite3.Connection, oldest: str) -> int:
+    """The id before the first row of this time; rows are nearly in the order of their times."""
+    row = connection.execute("SELECT max(id) FROM audit").fetchone()
+    end = int(row[0] or 0)
+    low, high = max(0, end - MAX_PAST_ROWS), end
+    while low < high:
+        middle = (low + high) // 2
+        at = connection.execute(_TIME_AFTER, (middle,)).fetchone()
+        if at is not None and at[0] is not None and at[0] < oldest:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _read_inputs(connection: sqlite3.Connection, since: datetime) -> dict[str, Mapping[str, Any]]:
+    """What policies have read of the arguments of calls since then, by the id of the call."""
+    try:
+        rows = connection.execute(_INPUTS, (since.timestamp(),)).fetchall()
+    except sqlite3.OperationalError:
+        return {}  # the database of an older release, which no hub has opened since
+    return {row["call"]: row for row in map(orjson.loads, (text for (text,) in rows))}

@@ -6,13 +6,15 @@ policies read besides arguments. What is usual is left out, because a hub has ma
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from retinue.mesh.observing.events import CallEndedEvent
+from retinue.core.call import Call
 
 KEY = "facts"
 """The key of the facts in a row; rows of older releases have none."""
+
+MESSAGE = {"message": True}
+"""The facts of a message that runs no skill."""
 
 USUAL_SCOPES = ("exposed", "mesh")
 """The scopes of a caller whose facts name none."""
@@ -31,13 +33,11 @@ def shorten_digest(digest: str | None) -> str | None:
     return None if digest is None else digest.rpartition(":")[2][:_DIGEST_CHARACTERS]
 
 
-def render_facts(event: CallEndedEvent) -> dict[str, Any]:
-    """The facts of one ended call."""
-    if event.is_message:
-        return {"message": True}
-    principal, trace = event.call.principal, event.call.trace
+def render_facts(call: Call, listing: str | None) -> dict[str, Any]:
+    """The facts of one call of a listing with this digest."""
+    principal, trace = call.principal, call.trace
     facts: dict[str, Any] = {}
-    if (digest := shorten_digest(event.listing)) is not None:
+    if (digest := shorten_digest(listing)) is not None:
         facts["listing"] = digest
     scopes = tuple(sorted(principal.scopes))
     if scopes != USUAL_SCOPES:

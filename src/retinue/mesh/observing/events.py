@@ -21,7 +21,7 @@ from retinue.core.log_lines import find_json_lines
 from retinue.core.quick_dataclass import quick_dataclass
 from retinue.core.record import HUB_NAME
 from retinue.core.text import MIN_TOKEN_LENGTH, hide_tokens
-from retinue.mesh.observing import call_facts
+from retinue.mesh.observing.call_facts import KEY, MESSAGE, render_facts
 from retinue.mesh.observing.reasons import write_reason
 
 _log = structlog.get_logger("retinue.events")
@@ -257,7 +257,7 @@ def record_calls(append: Callable[[Mapping[str, Any]], None]) -> Observer:
         row = event.as_json()
         row.pop("arguments", None)
         if isinstance(event, CallEndedEvent) and row["agent"] is not None:
-            row[call_facts.KEY] = call_facts.render_facts(event)
+            row[KEY] = MESSAGE if event.is_message else render_facts(event.call, event.listing)
         for key in _TEXT_OF_CALLERS:
             text = row.get(key)
             if text is not None and len(text) >= MIN_TOKEN_LENGTH:

@@ -192,6 +192,6 @@ def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
 
     if agent.name == HUB_NAME:
         dispatcher, directory = process.dispatcher, process.get(Directory)
-        audit = AuditLog(process.state.database)
-        book = PolicyBook(lambda: loaded.gate, dispatcher.lookup, directory, dispatcher.access, audit)
+        read_past = AuditLog(process.state.database).iterate_past
+        book = PolicyBook(lambda: loaded.gate, dispatcher.lookup, directory, dispatcher.access, read_past)
         add_policy_skills(agent, book)

@@ -18,10 +18,10 @@ from retinue.core.record import HUB_NAME, Skill
 from retinue.policies.decision import CallFacts, Engine
 from retinue.policies.entities import CALL, Caller, Resource, entity_value, name_principal
 from retinue.policies.gate import MAX_ORIGIN, OWNERS_SKILLS
+from retinue.policies.history.past_calls import Past, PastCall, SkillKey
+from retinue.policies.history.uncertain import Fact, find_unknown, weaken
 from retinue.policies.obligations import CountedBy
-from retinue.policies.past_calls import Past, PastCall, SkillKey
 from retinue.policies.policy_set import Effect, Policy, PolicySet
-from retinue.policies.uncertain import Fact, find_unknown, weaken
 
 Verdict = Literal["allow", "redact", "limit", "limited", "approve", "cannot_tell", "deny"]
 """A call that is counted has ``limit``, and ``limited`` where it would have been one too many."""

@@ -13,10 +13,10 @@ from datetime import datetime
 
 from retinue.core.errors import InvalidSettingError
 from retinue.policies.entities import GROUP, Groups, name_principal
-from retinue.policies.past_calls import PastCall, SkillKey
+from retinue.policies.history.past_calls import PastCall, SkillKey
+from retinue.policies.history.replay import KnownSkill
 from retinue.policies.policy_set import MAX_POLICIES
 from retinue.policies.reads import EntityId
-from retinue.policies.replay import KnownSkill
 
 _WILDCARDS = frozenset("*?[")
 
