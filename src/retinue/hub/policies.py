@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -38,6 +38,17 @@ _PAGE = 200
 """Listings that are read whole while others wait."""
 
 
+class ModeSwitch(NamedTuple):
+    """Reads and sets the mode of the policies of a mesh.
+
+    ``read`` gives the mode, and whether the owner has set it beside the settings. ``set`` sets it for all
+    processes, None = what the settings say.
+    """
+
+    read: Callable[[], tuple[str, bool]]
+    set: Callable[[str | None], None]
+
+
 class PolicyBook:
     """The policies of a hub for its callers; ``find_gate`` gives None while there are none."""
 
@@ -48,12 +59,14 @@ class PolicyBook:
         directory: Directory,
         access: Access,
         read_past: ReadPast,
+        modes: ModeSwitch,
     ) -> None:
         self._find_gate = find_gate
         self._lookup = lookup
         self._directory = directory
         self._access = access
         self._read_past = read_past
+        self.modes = modes
 
     async def explain(self, call: Call, reader: Principal) -> Json:
         """What the policies decide about a call, and which of them concern its skill.
@@ -235,6 +248,17 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
         """Writes the narrowest policies that permit what was called, for ``policy.default = "deny"``."""
         _check_owner(ctx.principal)
         return await book.suggest(groups or {}, datetime.now(UTC) - timedelta(seconds=since_s))
+
+    @agent.skill(listed=False)
+    async def set_policy_mode(
+        ctx: Context, mode: Literal["off", "watch", "enforce", "settings"] | None = None
+    ) -> Json:
+        """Sets what policies do in this mesh, and tells it; without a mode, nothing is set."""
+        _check_owner(ctx.principal)
+        if mode is not None:
+            book.modes.set(None if mode == "settings" else mode)
+        current, is_set = book.modes.read()
+        return {"mode": current, "is_set": is_set}
 
 
 def _check_owner(principal: Principal) -> None:

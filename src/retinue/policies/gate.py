@@ -23,8 +23,10 @@ from retinue.mesh.dispatch import ApprovedCall, Guards, PermittedCall
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
 from retinue.policies.approving import CallQuestion, describe
+from retinue.policies.asking import AskingPolicies, AskingSkills
 from retinue.policies.counts import CallCounts, MemoryCounts, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
+from retinue.policies.decision_figures import DecisionFigures
 from retinue.policies.entities import (
     CALL,
     GET_PROMPT,
@@ -76,7 +78,9 @@ class Gate:
     counts: CallCounts = field(default_factory=MemoryCounts)
     open_counts: Callable[[], Awaitable[CallCounts]] | None = None
     recorder: InputRecorder | None = None
+    figures: DecisionFigures = field(default_factory=DecisionFigures)
     _lists: ListDecisions | None = None
+    _asking: AskingPolicies | None = None
 
     async def check(
         self, call: Call, listing: Listing, skill: Skill, admitted: AdmittedCall
@@ -106,6 +110,7 @@ class Gate:
         if self.recorder is not None and action == CALL:
             self.recorder.record(engine, call, resource)
         decision = self._decide(engine, call, resource, action)
+        self.figures.count(decision, is_watched=mode == "watch")
         if mode == "watch":
             admitted.trace = note_origin(admitted.trace, find_origin(call))
             is_allowed = decision.verdict == "allow"
@@ -197,6 +202,14 @@ class Gate:
         if self._lists is None or self._lists.engine is not self.engine:
             self._lists = ListDecisions(self.engine)
         return ListedItems(Caller.of(principal), self._lists)
+
+    def note_lists(self, principal: Principal) -> AskingSkills | None:
+        """Which skills lists tell to ask a person; None where no policy asks whatever the arguments are."""
+        if self.mode != "enforce":
+            return None
+        if self._asking is None or self._asking.engine is not self.engine:
+            self._asking = AskingPolicies.of(self.engine)
+        return AskingSkills(Caller.of(principal), self._asking) if self._asking.policies else None
 
     def explain(self, call: Call, listing: Listing, skill: Skill) -> dict[str, Any]:
         """What the policies decide about a call that is not made, and the policies that concern its skill."""

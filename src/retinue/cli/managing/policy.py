@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retinue.cli.managing.policy_history import default_option, read_drafts, replay, suggest
+from retinue.cli.managing.policy_profiles import add, mode, profiles, remove
 from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import clean, note, print_json, print_table
 from retinue.cli.session import ask_hub, open_session
@@ -146,6 +147,8 @@ def _load_checked(paths: tuple[Path, ...], default: Default | None) -> tuple[Map
 
 policy.add_command(replay)
 policy.add_command(suggest)
+for command in (profiles, add, remove, mode):
+    policy.add_command(command)
 
 
 def _load() -> tuple[PolicyFiles, PolicySet]:

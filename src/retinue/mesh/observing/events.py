@@ -40,10 +40,10 @@ POLLS = frozenset({"list_agents", "list_runs"})
 
 POLL_RECORDED_EVERY_S = 60.0
 
-RECORDED_ARGUMENTS = {"answer_approval": ("approval", "verdict")}
+RECORDED_ARGUMENTS = {"answer_approval": ("approval", "verdict"), "set_policy_mode": ("mode",)}
 """Skills of the hub and those of their arguments that rows have: they say who permitted which call."""
 
-_TEXT_OF_CALLERS = ("skill", "tool", "agent", "caller", "id", "trace_id", "approval", "verdict")
+_TEXT_OF_CALLERS = ("skill", "tool", "agent", "caller", "id", "trace_id", "approval", "verdict", "mode")
 """Keys of rows that hold text of a caller, which may be a token that was put into the wrong place."""
 
 MAX_NAMED_LENGTH = 600
