@@ -91,6 +91,8 @@ WRITES = {
     "signal": ("waiting", "go", "1"),
     "token new": ("--name", "other"),
     "token revoke": ("TOKEN",),
+    "policy add": ("read-only",),
+    "policy mode": ("watch",),
     "keys trust": ("friend", "friend.jwks"),
     "keys forget": ("known",),
     "context add": ("there", "http://127.0.0.1:1"),
@@ -126,7 +128,7 @@ ELSEWHERE = {
 READS = frozenset(
     {"doctor", "dashboard", "status", "stop", "top", "logs", "agents", "show", "find", "call", "ask", "chat"}
     | {"capabilities", "workflows", "runs", "token list", "keys", "imports", "completion", "cache clear"}
-    | {"policy check", "policy test", "policy explain", "policy replay", "policy suggest"}
+    | {"policy check", "policy test", "policy explain", "policy replay", "policy suggest", "policy profiles", "policy remove"}
     | {"approvals", "approvals show", "approvals approve", "approvals deny"}
     | {"history", "wishes"}
     | {"imports logout", "context list", "docs", "workflows check"}
