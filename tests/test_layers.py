@@ -28,6 +28,7 @@ PURE = (
     "mcp/codec",
     "oci/codec",
     "openapi/codec",
+    "team",
 )
 FORBIDDEN_CALLS = {
     "open",

@@ -266,6 +266,7 @@ class AuthTable(_Table):
     issuer: str | None = None
     audience: tuple[str, ...] = ()
     scopes_claim: str = "scope"
+    groups_claim: str | None = None
     scopes: Mapping[str, Literal["exposed", "mesh", "runs_code"]] = {}
     authorization_servers: tuple[str, ...] = ()
     resource: str | None = None

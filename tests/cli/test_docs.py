@@ -39,10 +39,12 @@ ELSEWHERE = (
     "retinue keys trust partner https://agents.example.org/.well-known/jwks.json",
     "retinue restore mesh-backup --replace",
     "retinue import a2a https://agents.example.org --token-env PARTNER_TOKEN",
+    "retinue up editorial",
+    "retinue down editorial",
 )
 """What other tests run: the demo's own suite, the tests of runs that wait, those of the bridge, of a
 hub in the background and its log, of the guide to orchestration, of conversations, of keys at a URL, of
-the guide to backups, of imported A2A agents, and of KOI programs."""
+the guide to backups, of imported A2A agents, of teams, and of KOI programs."""
 
 READY = {"hub": "hub at", "serve": "published", "worker": "worker on"}
 

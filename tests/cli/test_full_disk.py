@@ -121,14 +121,41 @@ ELSEWHERE = {
     "test_what_is_no_backup_is_refused_and_a_failure_leaves_the_state",
     "demo": "packages/retinue-testwriter/tests/testwriter/test_demo.py::test_a_demo_without_room_is_one_line",
     "artifacts get": "tests/storage/test_artifacts.py::test_a_full_disk_leaves_no_part_of_a_fetched_file",
+    **dict.fromkeys(
+        ("lock", "pack", "up", "down"),
+        "tests/team/test_team_attacks.py::test_a_full_disk_leaves_no_file_of_a_digest",
+    ),
     "imports login": "tests/runtime/test_import_logins.py::test_a_login_on_a_full_disk_keeps_the_old_one",
 }
 """Commands that are tried by another test."""
 
 READS = frozenset(
-    {"doctor", "dashboard", "status", "stop", "top", "logs", "agents", "show", "find", "call", "ask", "chat"}
+    {
+        "doctor",
+        "dashboard",
+        "status",
+        "stop",
+        "top",
+        "logs",
+        "agents",
+        "show",
+        "find",
+        "call",
+        "ask",
+        "chat",
+        "team",
+    }
     | {"capabilities", "workflows", "runs", "token list", "keys", "imports", "completion", "cache clear"}
-    | {"policy check", "policy test", "policy explain", "policy replay", "policy suggest", "policy profiles", "policy remove"}
+    | {"team"}
+    | {
+        "policy check",
+        "policy test",
+        "policy explain",
+        "policy replay",
+        "policy suggest",
+        "policy profiles",
+        "policy remove",
+    }
     | {"approvals", "approvals show", "approvals approve", "approvals deny"}
     | {"history", "wishes"}
     | {"imports logout", "context list", "docs", "workflows check"}

@@ -33,6 +33,7 @@ from retinue.mesh.schema import cost as schema_cost
 from retinue.policies.policy_set import load_policies
 from retinue.rpc import server as execute
 from retinue.settings import Settings, load_settings, settings_class
+from retinue.team.definition import read_definition
 from retinue.web.codec import jsonrpc
 from retinue.web.connection_gate import MIN_PROGRESS_BYTES
 from retinue.web.error_table import execute_fault, list_error_classes
@@ -56,7 +57,11 @@ def _parse_commented_json(example: Example) -> None:
 
 
 def _parse_toml(example: Example) -> None:
-    Settings.model_validate(tomllib.loads(example.parsed))
+    document = tomllib.loads(example.parsed)
+    if "version" in document:
+        read_definition(document, where="team.toml")
+    else:
+        Settings.model_validate(document)
 
 
 def _load_yaml(example: Example) -> None:

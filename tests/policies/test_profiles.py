@@ -72,7 +72,7 @@ def test_a_profile_is_stored_once_and_the_last_one_leaves_a_file_without_policie
     assert store_policies(files, table, made.file, made.text) == path
     with pytest.raises(InvalidSettingError, match="it exists"):
         store_policies(files, table, made.file, made.text + "// edited")
-    with pytest.raises(InvalidSettingError, match="is in policies/copy.cedar too"):
+    with pytest.raises(InvalidSettingError, match=r"is in policies/copy\.cedar too"):
         store_policies(files, table, "copy.cedar", made.text)
     before = files.look()
     remove_policies(tmp_path, "read-only-token-a")

@@ -76,7 +76,7 @@ AT_NEITHER = frozenset(
         "restore",
         "status",
     )
-) | {"stop", "token", "worker"}
+) | {"stop", "token", "worker", "lock", "pack", "up", "down", "team"}
 
 INITIALIZE = {
     "jsonrpc": "2.0",

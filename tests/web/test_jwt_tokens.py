@@ -361,6 +361,18 @@ async def test_a_token_without_a_scope_of_ours_lacks_one(bench: Bench, scope: An
     assert caught.value.scopes == ("exposed", "mesh")
 
 
+async def test_a_claim_may_name_the_groups_of_policies(http: HttpClient) -> None:
+    issuer = Issuer(RSA)
+    async with serve_app(issuer) as url:
+        bench = Bench(issuer, url, http, groups_claim="roles")
+        for claim, groups in ((["a", 7, "b c"], ("a", "b c")), ("a b", ("a", "b")), (None, ())):
+            principal = await bench.read(make_token(roles=claim))
+            assert principal is not None
+            assert principal.groups == groups
+        with pytest.raises(NotAuthenticatedError, match="more than 500 groups"):
+            await bench.read(make_token(roles=[str(number) for number in range(501)]))
+
+
 async def test_the_claim_of_the_scopes_can_have_another_name(http: HttpClient) -> None:
     issuer = Issuer(RSA)
     async with serve_app(issuer) as url:

@@ -45,6 +45,13 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "forget": ("managing.registry:forget", "Remove an agent or a workflow from a registry."),
         "mirror": ("managing.registry:mirror", "Copy agents and workflows to another registry."),
     },
+    "Teams": {
+        "lock": ("teams.packing:lock", "Write the hashes of everything that a team runs into team.lock."),
+        "pack": ("teams.packing:pack", "Pack a team into one digest and sign it."),
+        "up": ("teams.running:up", "Verify a team, show what it does, and run it."),
+        "down": ("teams.running:down", "Stop the programs of a team."),
+        "team": ("teams.running:team", "List the teams of this state, or show one."),
+    },
     "The mesh": {
         "hub": ("serving.serve:hub", "Run the hub of this mesh."),
         "status": ("managing.control:status", "Show whether the hub of this state runs."),
@@ -140,7 +147,7 @@ OF_THIS_MACHINE = frozenset(
         "token",
         "keys",
     )
-) | {"backup", "restore"}
+) | {"backup", "restore", "lock", "pack", "up", "down", "team"}
 """The commands that could be taken for commands of the hub that the context in use names."""
 
 NO_WINDOWS = "error: Retinue runs on Linux and macOS — on Windows, run it in WSL: wsl --install"

@@ -36,7 +36,7 @@ class Principal:
     ``kind`` "mesh" has a secret of the mesh itself and may call for other principals. ``agents`` are globs
     of the agents that the caller sees; () = all (``mesh.permissions``). ``through`` is the agent that starts
     a run for the caller, and ``send`` its list of skills that it may call, None without one: the run has the
-    rights of the caller, as far as this agent has them.
+    rights of the caller, as far as this agent has them. ``groups`` are those that its JWT names.
     """
 
     id: str
@@ -45,6 +45,7 @@ class Principal:
     agents: tuple[str, ...] = ()
     through: str = ""
     send: tuple[str, ...] | None = None
+    groups: tuple[str, ...] = ()
 
 
 ANONYMOUS = Principal("anonymous", "anonymous", frozenset({"exposed", "mesh"}))

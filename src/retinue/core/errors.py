@@ -78,6 +78,7 @@ RetinueError
 │   ├── MalformedArtifactError  a manifest or card that cannot be read
 │   │   ├── ContentMissingError  a manifest names content that does not exist
 │   │   └── CardSignatureError  a card without a valid signature where one is required
+│   ├── TeamRefusedError      a team that is not run, with the reason
 │   ├── RepositoryTakenError  the repository holds a card of another name
 │   └── TagTakenError         the tag holds another major version of the agent
 └── StateError                the state folder or this machine
@@ -181,6 +182,7 @@ from retinue.core.error_kinds.machine import (
     StateError,
     StorageFullError,
     TagTakenError,
+    TeamRefusedError,
 )
 from retinue.core.error_kinds.requests import (
     DefinitionError,
@@ -273,6 +275,7 @@ __all__ = [
     "StoppingError",
     "StorageFullError",
     "TagTakenError",
+    "TeamRefusedError",
     "TooLargeError",
     "UnknownAgentError",
     "UnknownApprovalError",

@@ -38,6 +38,13 @@ _PAGE = 200
 """Listings that are read whole while others wait."""
 
 
+class PastMesh(NamedTuple):
+    """What is known of past calls: their rows, and the groups that the tokens of a caller name now."""
+
+    read_calls: ReadPast
+    find_groups: Callable[[str], tuple[str, ...] | None]
+
+
 class ModeSwitch(NamedTuple):
     """Reads and sets the mode of the policies of a mesh.
 
@@ -58,14 +65,14 @@ class PolicyBook:
         lookup: Lookup,
         directory: Directory,
         access: Access,
-        read_past: ReadPast,
+        past: PastMesh,
         modes: ModeSwitch,
     ) -> None:
         self._find_gate = find_gate
         self._lookup = lookup
         self._directory = directory
         self._access = access
-        self._read_past = read_past
+        self._past = past
         self.modes = modes
 
     async def explain(self, call: Call, reader: Principal) -> Json:
@@ -97,7 +104,10 @@ class PolicyBook:
 
         policies = load_policies(files, groups=groups, default=default)
         keys = await asyncio.to_thread(lambda: {call.key for call in self._iterate_calls(since)})
-        replay, report = Replay(policies, await self._find_skills(keys)), ReplayReport()
+        replay, report = (
+            Replay(policies, await self._find_skills(keys), self._past.find_groups),
+            ReplayReport(),
+        )
 
         def run() -> None:
             for call in self._iterate_calls(since):
@@ -135,7 +145,7 @@ class PolicyBook:
         from retinue.policies.history.past_calls import read_past_call
         from retinue.policies.history.replay import is_decided
 
-        for row, inputs in self._read_past(since):
+        for row, inputs in self._past.read_calls(since):
             call = read_past_call(row, inputs)
             if call is not None and (with_relays or is_decided(call, frozenset(RELAYS))):
                 yield call

@@ -19,7 +19,7 @@ from retinue.oci.codec.manifest import Descriptor, Manifest, parse_manifest
 from retinue.oci.codec.reference import Reference, digest_of
 from retinue.oci.registry import CopyableRegistry, index_change, list_published
 
-PREFIXES = ("agents/", "workflows/", "prompts/")
+PREFIXES = ("agents/", "workflows/", "prompts/", "teams/")
 CONCURRENT_REPOSITORIES = 8
 
 Echo = Callable[[str], None]

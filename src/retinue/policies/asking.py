@@ -60,7 +60,8 @@ class AskingPolicies:
         if not concerned:
             return False
         reads_origin = any("origin" in policy.facts for policy in concerned)
-        facts = CallFacts(caller, resource, CALL, {}, {}, caller.id.id if reads_origin else None)
+        origin = caller.id.id if reads_origin else None
+        facts = CallFacts(caller, resource, CALL, {}, {}, origin, caller.groups)
         return self.engine.decide_by(concerned, facts, permits=True).verdict == "approve"
 
 

@@ -27,7 +27,16 @@ from typing import Any, Literal, get_args
 import cedarpy
 import orjson
 
-from retinue.policies.entities import ACTIONS, CALL, LIST, Caller, Resource, entity_value, name_origin
+from retinue.policies.entities import (
+    ACTIONS,
+    CALL,
+    GROUP,
+    LIST,
+    Caller,
+    Resource,
+    entity_value,
+    name_origin,
+)
 from retinue.policies.policy_set import OBLIGATIONS, Effect, Policy, PolicySet
 from retinue.policies.reads import EntityId, Path, ValueType
 from retinue.policies.values import UnmappableError, project
@@ -88,7 +97,7 @@ class CallFacts:
     """The facts of one call; ``context`` has those facts that some policy reads, by their names.
 
     ``origin`` is the id of the principal that began the chain of calls, "" where the chain does not tell,
-    None where no policy reads it.
+    None where no policy reads it. ``origin_groups`` are the groups of its tokens, None if they are unknown.
     """
 
     caller: Caller
@@ -97,6 +106,7 @@ class CallFacts:
     arguments: Any = None
     context: Mapping[str, Any] = field(default_factory=dict)
     origin: str | None = None
+    origin_groups: tuple[str, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +143,7 @@ class _Cut:
     obligations: _Rules | None
     arguments: Mapping[Path, ValueType]
     reads_origin: bool = False
+    names_groups: bool = False
     conflict: str = ""
 
     @classmethod
@@ -154,6 +165,7 @@ class _Cut:
             _Rules.make(obligations, permits=True) if obligations else None,
             arguments,
             any("origin" in policy.facts for policy in policies),
+            any(entity.type == GROUP for policy in policies for entity in policy.reads.entities),
             conflict or clash,
         )
 
@@ -164,6 +176,10 @@ class _Cut:
             return Decision("deny", problem=self.conflict)
         if self.reads_origin and not facts.origin:
             problem = "policies read context.origin, and the chain of this call does not tell who began it"
+            return Decision("deny", problem=problem)
+        if self.names_groups and None in (facts.caller.groups, facts.origin_groups):
+            who = facts.caller.id.id if facts.caller.groups is None else facts.origin
+            problem = f"policies name groups, and the groups of {who} are not known to this process"
             return Decision("deny", problem=problem)
         try:
             context = dict(facts.context)
@@ -240,8 +256,8 @@ class Engine:
     _cuts: dict[tuple[Resource, EntityId], _SkillPolicies] = field(default_factory=dict)
     _shared: dict[tuple[str, ...], _SkillPolicies] = field(default_factory=dict)
     _parts: dict[tuple[object, ...], _Cut] = field(default_factory=dict)
-    _callers: dict[tuple[Caller, str | None], cedarpy.Entities] = field(default_factory=dict)
-    _entities: dict[tuple[Caller, Resource, str | None], cedarpy.Entities] = field(default_factory=dict)
+    _callers: dict[tuple[Caller, Caller | None], cedarpy.Entities] = field(default_factory=dict)
+    _entities: dict[tuple[Caller, Resource, Caller | None], cedarpy.Entities] = field(default_factory=dict)
 
     @property
     def narrows_lists(self) -> bool:
@@ -255,7 +271,7 @@ class Engine:
         cut = self._cut(facts.resource, facts.action)
         if cut.is_empty:
             return ALLOWED
-        entities = self._render(facts.caller, facts.resource, facts.origin or None)
+        entities = self._render(facts)
         decision = cut.enforced.decide(facts, entities)
         if cut.with_watched is None:
             return decision
@@ -275,7 +291,7 @@ class Engine:
             if len(self._parts) >= _KEPT:
                 self._parts.clear()
             cut = self._parts[key] = _Cut.make(policies, permits=permits)
-        return cut.decide(facts, self._render(facts.caller, facts.resource, facts.origin or None))
+        return cut.decide(facts, self._render(facts))
 
     def reads_of(self, resource: Resource, action: EntityId) -> frozenset[str]:
         """The facts of the context, besides arguments, that policies about this skill read."""
@@ -314,7 +330,9 @@ class Engine:
             self._shared[names] = cut
         return cut
 
-    def _render(self, caller: Caller, resource: Resource, origin: str | None) -> cedarpy.Entities:
+    def _render(self, facts: CallFacts) -> cedarpy.Entities:
+        caller, resource = facts.caller, facts.resource
+        origin = Caller(name_origin(facts.origin), (), facts.origin_groups) if facts.origin else None
         entities = self._entities.get((caller, resource, origin))
         if entities is None:
             if len(self._entities) >= _KEPT:
@@ -327,13 +345,13 @@ class Engine:
             entities = self._entities[caller, resource, origin] = callers.with_added_json_str(text)
         return entities
 
-    def _render_callers(self, caller: Caller, origin: str | None) -> cedarpy.Entities:
+    def _render_callers(self, caller: Caller, origin: Caller | None) -> cedarpy.Entities:
         """The entities of a caller and the actions, to which those of a skill are added for each call."""
         entities = self._callers.get((caller, origin))
         if entities is None:
             if len(self._callers) >= _KEPT:
                 self._callers.clear()
-            callers = [caller] if origin is None else [caller, Caller(name_origin(origin), ())]
+            callers = [caller] if origin is None else [caller, origin]
             rendered = [one.render(self.policies.groups) for one in callers]
             # a caller that begins the chain is one entity
             by_id = {tuple(entity["uid"].values()): entity for entity in reversed(rendered)}

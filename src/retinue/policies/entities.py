@@ -39,18 +39,20 @@ Groups = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a call, as policies see it."""
+    """Who makes a call, as policies see it. ``groups`` are those of its tokens, None if they are unknown."""
 
     id: EntityId
     scopes: tuple[str, ...]
+    groups: tuple[str, ...] | None = ()
 
     @classmethod
-    def of(cls, principal: Principal) -> Caller:
-        return cls(name_principal(principal.id), tuple(sorted(principal.scopes)))
+    def of(cls, principal: Principal, groups: tuple[str, ...] | None = ()) -> Caller:
+        return cls(name_principal(principal.id), tuple(sorted(principal.scopes)), groups)
 
     def list_groups(self, groups: Groups) -> list[EntityId]:
-        """The groups of the caller."""
-        return _list_groups(self.id, groups)
+        """The groups of the caller: those of the table ``groups``, and those of its tokens."""
+        own = [EntityId(GROUP, normalize(name)) for name in self.groups or ()]
+        return [*_list_groups(self.id, groups), *own]
 
     def render(self, groups: Groups) -> dict[str, Any]:
         """The entity with its groups."""

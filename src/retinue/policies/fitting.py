@@ -89,6 +89,8 @@ class MeshFit:
             return ""
         kind = entity.type.rpartition("::")[2].lower()
         near = suggest(entity.id, names, limit=1)
+        if kind == "group" and not near:
+            return ""  # a token or a JWT may name it
         return f"no {kind} is named {entity.id!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
     def _compare(self, policy: Policy, resource: EntityId, skill: Skill) -> None:

@@ -24,6 +24,7 @@ from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
 from retinue.policies.approving import CallQuestion, describe
 from retinue.policies.asking import AskingPolicies, AskingSkills
+from retinue.policies.caller_groups import CallerGroups
 from retinue.policies.counts import CallCounts, MemoryCounts, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.decision_figures import DecisionFigures
@@ -79,6 +80,7 @@ class Gate:
     open_counts: Callable[[], Awaitable[CallCounts]] | None = None
     recorder: InputRecorder | None = None
     figures: DecisionFigures = field(default_factory=DecisionFigures)
+    groups: CallerGroups = field(default_factory=CallerGroups)
     _lists: ListDecisions | None = None
     _asking: AskingPolicies | None = None
 
@@ -179,10 +181,10 @@ class Gate:
     def _decide(self, engine: Engine, call: Call, resource: Resource, action: EntityId = CALL) -> Decision:
         """The decision; a call that an agent makes for its caller must be permitted to both."""
         principal = call.principal
-        decision = self._decide_for(engine, call, resource, Caller.of(principal), action)
+        decision = self._decide_for(engine, call, resource, self._name(principal), action)
         if decision.verdict == "deny" or not principal.through:
             return decision
-        agent = Caller.of(replace(principal, id=principal.through))
+        agent = self._name(replace(principal, id=principal.through))
         return decision.combine(self._decide_for(engine, call, resource, agent, action))
 
     def _decide_for(
@@ -193,7 +195,11 @@ class Gate:
             return engine.decide(CallFacts(caller, resource, action, call.arguments))
         origin = find_origin(call) if "origin" in names else None
         context = self._find_facts(call, names)
-        return engine.decide(CallFacts(caller, resource, action, call.arguments, context, origin))
+        groups = self.groups.find_named(origin) if origin else ()
+        return engine.decide(CallFacts(caller, resource, action, call.arguments, context, origin, groups))
+
+    def _name(self, principal: Principal) -> Caller:
+        return Caller.of(principal, self.groups.find(principal))
 
     def filter_lists(self, principal: Principal) -> ListFilter | None:
         """What the policies leave out of the lists of a principal; None where they leave out nothing."""
@@ -201,7 +207,7 @@ class Gate:
             return None
         if self._lists is None or self._lists.engine is not self.engine:
             self._lists = ListDecisions(self.engine)
-        return ListedItems(Caller.of(principal), self._lists)
+        return ListedItems(self._name(principal), self._lists)
 
     def note_lists(self, principal: Principal) -> AskingSkills | None:
         """Which skills lists tell to ask a person; None where no policy asks whatever the arguments are."""
@@ -209,7 +215,7 @@ class Gate:
             return None
         if self._asking is None or self._asking.engine is not self.engine:
             self._asking = AskingPolicies.of(self.engine)
-        return AskingSkills(Caller.of(principal), self._asking) if self._asking.policies else None
+        return AskingSkills(self._name(principal), self._asking) if self._asking.policies else None
 
     def explain(self, call: Call, listing: Listing, skill: Skill) -> dict[str, Any]:
         """What the policies decide about a call that is not made, and the policies that concern its skill."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from retinue.core.record import Candidate, Item, Prompt, Skill
 from retinue.policies.decision import CallFacts, Engine
-from retinue.policies.entities import LIST, PROMPT, RESOURCE, SKILL, TAG, Caller, Resource, normalize
+from retinue.policies.entities import GROUP, LIST, PROMPT, RESOURCE, SKILL, TAG, Caller, Resource, normalize
 from retinue.policies.policy_set import Policy
 from retinue.policies.reads import EntityId
 
@@ -37,6 +37,7 @@ class _Cut:
     plain: tuple[Policy, ...]
     conditional: tuple[Policy, ...]
     attributes: tuple[str, ...] | None
+    names_groups: bool
 
     @classmethod
     def make(cls, policies: Sequence[Policy]) -> _Cut:
@@ -45,7 +46,8 @@ class _Cut:
         bodies = [one["body"] for policy in conditional for one in policy.body["conditions"]]
         is_known = all(_find_attributes(body, names) for body in bodies)
         plain = tuple(policy for policy in policies if not policy.body["conditions"])
-        return cls(plain, conditional, tuple(sorted(names)) if is_known else None)
+        names_groups = any(entity.type == GROUP for policy in policies for entity in policy.reads.entities)
+        return cls(plain, conditional, tuple(sorted(names)) if is_known else None, names_groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ class ListDecisions:
             if len(self._cuts) >= _KEPT:
                 self._cuts.clear()
             cut = self._cuts[numbers] = _Cut.make([self._policies[number] for number in sorted(numbers)])
+        if caller.groups is None and cut.names_groups:
+            return False  # as a call would be denied
         permits = self._decide_plainly(caller, cut, _kind_of(item)) if cut.plain else self._default
         if permits is None or not cut.conditional:
             return bool(permits)

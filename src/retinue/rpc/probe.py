@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,10 @@ from retinue.core.errors import CallTimedOutError, InvalidRequestError, Malforme
 from retinue.core.record import Candidate
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.health.agent_stats import AgentStatsTable, report_health
+from retinue.mesh.health.probe_schedule import ProbeSchedule
 from retinue.web.codec.jsonrpc import parse_response, render_request
 from retinue.web.http_client import HttpClient
+from retinue.web.knock import is_refused
 from retinue.web.transport import HttpResponse, TransportError
 
 _AT_ONCE = 32
@@ -73,21 +76,33 @@ async def probe(
     http: HttpClient,
     *,
     timeout_s: float,
+    schedule: ProbeSchedule | None = None,
+    longest_s: float = math.inf,
 ) -> None:
-    """Probe agents, and record their health in ``directory``."""
+    """Probe agents, and record their health in ``directory``, and in ``schedule`` when they are asked again.
+
+    Of an unreachable agent only the port is asked, until something listens there again.
+    """
     waiting = iter(agents)
 
     async def ask() -> None:
         for agent in waiting:
             if agent.url is None:
                 continue
-            trouble = await find_trouble(http, agent.url, timeout_s=timeout_s, name=agent.name)
+            if agent.health == "unreachable" and await is_refused(agent.url, timeout_s=timeout_s):
+                if schedule is not None:
+                    schedule.note(agent, "unreachable", longest_s)
+                await asyncio.sleep(0)  # a local port is refused at once, and others run meanwhile
+                continue
             stats = agent_stats.of(agent)
+            trouble = await find_trouble(http, agent.url, timeout_s=timeout_s, name=agent.name)
             if trouble is None:
                 stats.probe_answered()
             else:
                 stats.probe_failed(trouble.reason, certain=trouble.certain)
             report_health(stats, agent, directory.record_health)
+            if schedule is not None:
+                schedule.note(agent, stats.health, longest_s)
 
     # A few workers, rather than a task for each of a hundred thousand agents.
     await asyncio.gather(*(ask() for _ in range(min(_AT_ONCE, len(agents)))))

@@ -130,6 +130,7 @@ def token_readers(settings: Settings, state: State, http: HttpClient, url: str =
             jwks_url=auth.jwks_url,
             jwks_file=auth.jwks_file,
             scopes_claim=auth.scopes_claim,
+            groups_claim=auth.groups_claim,
             scope_names=auth.scopes,
         )
         readers.append(JwtReader(jwt, http))

@@ -107,6 +107,32 @@ class RegistryShelf:
             raise MalformedArtifactError(shown, "its text is not UTF-8") from error
 
 
+class TeamShelf:
+    """The workflows of the teams that this state runs."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def list_names(self) -> Sequence[str]:
+        return sorted(self._find())
+
+    async def find_text(self, name: str, version: str | None = None) -> StoredText | None:
+        """As ``Shelf.find_text``; the digest of the team stands for a version."""
+        if version is not None or (found := self._find().get(name)) is None:
+            return None
+        team, path = found
+        return StoredText(
+            await asyncio.to_thread(path.read_text, "utf-8"), f"teams/{team}/{path.name}", is_own=True
+        )
+
+    def _find(self) -> dict[str, tuple[str, Path]]:
+        if not (self._state.root / "teams" / "teams.json").exists():
+            return {}
+        from retinue.runtime.teams.programs import list_workflows  # only states with teams load this
+
+        return list_workflows(self._state)
+
+
 def open_shelves(
     settings: Settings, state: State, registries: Mapping[str, Registry], *, own: str
 ) -> list[Shelf]:
@@ -116,4 +142,8 @@ def open_shelves(
     """
     folder = settings.workflows.directory or state.root / WORKFLOW_FOLDER
     named = registries.items()
-    return [FolderShelf(folder), *(RegistryShelf(registry, is_own=name == own) for name, registry in named)]
+    return [
+        FolderShelf(folder),
+        *(RegistryShelf(registry, is_own=name == own) for name, registry in named),
+        TeamShelf(state),
+    ]

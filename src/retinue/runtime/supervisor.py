@@ -16,6 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -46,6 +47,10 @@ class ChildSpec:
     listener: socket.socket | None = None
     ready_within_s: float = 20.0
     stop_within_s: float = field(default=6.0, compare=False)
+    program: str | None = None
+    """The Python that runs it; None = that of this process."""
+    folder: Path | None = None
+    """Its working directory; None = that of this process."""
     descriptors: tuple[int, ...] = ()
     shares_output: bool = False
 
@@ -104,7 +109,7 @@ class ChildProcess:
         descriptors = {name: str(number) for name, number in passed.items()}
         try:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
+                self.spec.program or sys.executable,
                 "-m",
                 "retinue",
                 *self.spec.arguments,
@@ -114,7 +119,11 @@ class ChildProcess:
                 env={**self.spec.environment, **descriptors},
                 pass_fds=(*passed.values(), *self.spec.descriptors),
                 start_new_session=True,
+                cwd=self.spec.folder,
             )
+        except OSError as error:
+            ours.close()
+            raise ChildFailedError(self.spec.name, f"it cannot be started: {error.strerror}") from error
         except BaseException:
             ours.close()
             raise

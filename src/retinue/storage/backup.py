@@ -20,7 +20,9 @@ from retinue.storage.runs_file import TABLE as MARK_TABLE
 from retinue.storage.runs_file import new_mark
 from retinue.storage.state import OUTCOMES, State
 
-_LEFT_OUT = frozenset({"browser-sessions.json", "home", "hub.json", "hub.lock", "nodes", OUTCOMES})
+_LEFT_OUT = frozenset(
+    {"browser-sessions.json", "home", "hub-leader.lock", "hub.json", "hub.lock", "nodes", OUTCOMES}
+)
 """Files of the running processes of this state, sessions of browsers, and caches.
 
 A copy is a state with processes of its own.

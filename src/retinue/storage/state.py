@@ -54,6 +54,7 @@ _OWN = (
     "agents",
     "imported-tools.json",
     "moved-servers",
+    "teams",
 )
 """The entries of a state folder, as patterns."""
 

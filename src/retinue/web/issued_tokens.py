@@ -49,7 +49,7 @@ class IssuedToken:
     """The record of one token. Times are seconds since 1970; ``digest`` is the SHA-256 of the whole token.
 
     ``kind`` "join" marks a token for another machine of this mesh. Tokens with the same name identify the
-    same caller, so that one can replace another.
+    same caller, so that one can replace another. ``groups`` are names in policies.
     """
 
     id: str
@@ -60,6 +60,7 @@ class IssuedToken:
     agents: tuple[str, ...]
     created_at: float
     expires_at: float | None = None
+    groups: tuple[str, ...] = ()
 
     @property
     def principal(self) -> Principal:
@@ -93,6 +94,7 @@ class TokenFile:
         agents: Iterable[str] = (),
         lifetime_s: float | None = None,
         kind: Literal["token", "join"] = "token",
+        groups: Iterable[str] = (),
     ) -> tuple[IssuedToken, str]:
         """Issue a token. Returns its record and its text, which is not stored and cannot be shown again."""
         now = time.time()
@@ -109,6 +111,7 @@ class TokenFile:
                 agents=tuple(agents),
                 created_at=now,
                 expires_at=None if lifetime_s is None else now + lifetime_s,
+                groups=tuple(groups),
             )
             held.append(issued)
         return issued, text
@@ -258,6 +261,41 @@ class KnownTokens:
             _log.debug("use of a token not noted", token=token_id, problem=error.strerror)
 
 
+class TokenGroups:
+    """The groups that the tokens of a state folder name for their callers; changes count within a second."""
+
+    def __init__(self, keys: Path, *, check_every_s: float = CHECK_EVERY_S) -> None:
+        self._path = keys / _FILE
+        self._check_every_s = check_every_s
+        self._checked_at = float("-inf")
+        self._seen: tuple[int, int, int] | None = None
+        self._groups: Mapping[str, tuple[str, ...]] | None = {}
+
+    def find(self, caller: str) -> tuple[str, ...] | None:
+        """The groups of a caller, of all its tokens; None while the file cannot be read."""
+        ticks = time.monotonic()
+        if ticks - self._checked_at >= self._check_every_s:
+            self._checked_at = ticks
+            self._reload_if_changed()
+        return None if self._groups is None else self._groups.get(caller, ())
+
+    def _reload_if_changed(self) -> None:
+        try:
+            status = self._path.stat()
+            seen = (status.st_mtime_ns, status.st_ino, status.st_size)
+            if seen == self._seen:
+                return
+            groups: dict[str, dict[str, None]] = {}
+            for token in read_tokens(self._path):
+                groups.setdefault(token.principal.id, {}).update(dict.fromkeys(token.groups))
+            self._groups, self._seen = {caller: tuple(names) for caller, names in groups.items()}, seen
+        except FileNotFoundError:
+            self._groups, self._seen = {}, None
+        except (OSError, StateError) as error:
+            _log.warning("groups of tokens cannot be read", problem=str(error))
+            self._groups, self._seen = None, None
+
+
 def read_tokens(path: Path) -> tuple[IssuedToken, ...]:
     """Read the tokens in the file; empty when it does not exist. Raises StateDamagedError."""
     try:
@@ -287,6 +325,7 @@ def _parse(row: Mapping[str, Any]) -> IssuedToken:
         agents=_texts(row["agents"]),
         created_at=float(row["created"]),
         expires_at=None if expires is None else float(expires),
+        groups=_texts(row.get("groups", [])),
     )
 
 
@@ -307,6 +346,7 @@ def _render(tokens: Sequence[IssuedToken]) -> bytes:
             "agents": token.agents,
             "created": token.created_at,
             "expires": token.expires_at,
+            "groups": token.groups,
         }
         for token in tokens
     ]

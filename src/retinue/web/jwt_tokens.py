@@ -63,6 +63,7 @@ MAX_KEYS_BYTES = 256 * 1024
 MAX_KEYS = 100
 MAX_REMEMBERED = 1000
 MAX_SUBJECT_LENGTH = 300
+MAX_GROUPS = 500
 
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "Ed25519": "Ed25519"}
 _TYPES = frozenset({"", "jwt", "at+jwt", "application/at+jwt"})
@@ -82,7 +83,8 @@ class JwtSettings:
     """Required claims of a token, and the mapping of its scopes.
 
     ``scope_names`` maps words of the claim ``scopes_claim`` to scopes of Retinue. The names of Retinue's own
-    scopes, plain or prefixed with ``retinue:``, are always accepted.
+    scopes, plain or prefixed with ``retinue:``, are always accepted. ``groups_claim`` holds the groups of
+    policies, None for none.
     """
 
     issuer: str
@@ -90,6 +92,7 @@ class JwtSettings:
     jwks_url: str | None = None
     jwks_file: Path | None = None
     scopes_claim: str = "scope"
+    groups_claim: str | None = None
     scope_names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -195,11 +198,8 @@ class JwtReader:
         subject = claims["sub"]
         if not 0 < len(subject) <= MAX_SUBJECT_LENGTH:
             raise _refuse("its subject is too long")
-        value = claims.get(self._settings.scopes_claim)
-        words = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
-        scopes = frozenset(
-            self._scope_names[word] for word in words if isinstance(word, str) and word in self._scope_names
-        )
+        words = _read_words(claims.get(self._settings.scopes_claim))
+        scopes = frozenset(self._scope_names[word] for word in words if word in self._scope_names)
         if not scopes:
             raise InsufficientScopeError(
                 "this token grants no scope of this mesh",
@@ -207,7 +207,11 @@ class JwtReader:
                 remedy=f"request one of {', '.join(SCOPES)} from its issuer, or map its scopes in "
                 "auth.scopes",
             )
-        return Principal(f"jwt:{subject}", "token", scopes)
+        groups_claim = self._settings.groups_claim
+        groups = () if groups_claim is None else _read_words(claims.get(groups_claim))
+        if len(groups) > MAX_GROUPS or any(len(group) > MAX_SUBJECT_LENGTH for group in groups):
+            raise _refuse(f"it names more than {MAX_GROUPS} groups, or a too long one")
+        return Principal(f"jwt:{subject}", "token", scopes, groups=groups)
 
 
 class IssuerKeys:
@@ -337,6 +341,12 @@ def _fits(key: Key, algorithm: str) -> bool:
         return False
     curve = _CURVES.get(algorithm)
     return fields.get("kty") == "RSA" if curve is None else fields.get("crv") == curve
+
+
+def _read_words(value: object) -> tuple[str, ...]:
+    """The words of a claim, which is a text or a list."""
+    words = value.split() if isinstance(value, str) else value if isinstance(value, list) else ()
+    return tuple(word for word in words if isinstance(word, str))
 
 
 def _refuse(

@@ -19,12 +19,25 @@ from retinue.web.issued_tokens import IssuedToken, TokenFile
 from tests.cli.conftest import Retinue
 from tests.requirements import requirement
 
-COLUMNS = {"id", "name", "kind", "caller", "scopes", "agents", "created", "last_used", "expires"}
+COLUMNS = {"id", "name", "kind", "caller", "scopes", "agents", "groups", "created", "last_used", "expires"}
 
 
 @requirement("S-17")
 def test_a_token_is_printed_once_and_listed_without_itself(retinue: Retinue) -> None:
-    made = retinue("token", "new", "--scope", "mesh", "--name", "ci", "--expires", "30d", "--agent", "plan-*")
+    made = retinue(
+        "token",
+        "new",
+        "--scope",
+        "mesh",
+        "--name",
+        "ci",
+        "--expires",
+        "30d",
+        "--agent",
+        "plan-*",
+        "--group",
+        "ci",
+    )
     text = made.stdout.strip()
     assert text.startswith("rtn_")
     assert "it is not shown again" in made.stderr
@@ -36,6 +49,7 @@ def test_a_token_is_printed_once_and_listed_without_itself(retinue: Retinue) -> 
     assert text.split("_", 2)[2] not in listed
     (facts,) = orjson.loads(retinue("token", "list", "--json").stdout)["tokens"]
     assert facts.keys() == COLUMNS
+    assert facts["groups"] == ["ci"]
     assert facts["last_used"] is None
 
 

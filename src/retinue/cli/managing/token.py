@@ -41,6 +41,7 @@ def token() -> None:
 @click.option("--name", metavar="N", help="Name of the holder, shown in lists and logs.")
 @click.option("--expires", metavar="TIME", help="Lifetime, such as 30d, 12h or 90m.")
 @click.option("--agent", "agents", metavar="GLOB", multiple=True, help="Only these agents; repeatable.")
+@click.option("--group", "groups", metavar="NAME", multiple=True, help="Group in policies; repeatable.")
 @click.option("--join", is_flag=True, help="Create a join token for another machine of this mesh.")
 @json_option
 def new(
@@ -48,6 +49,7 @@ def new(
     name: str | None,
     expires: str | None,
     agents: tuple[str, ...],
+    groups: tuple[str, ...],
     join: bool,
     as_json: bool,
 ) -> None:
@@ -62,9 +64,9 @@ def new(
     from retinue.web.codec.peer_requests import MAX_GLOB_LENGTH
     from retinue.web.issued_tokens import JOIN_SCOPES
 
-    if join and (scopes or agents):
+    if join and (scopes or agents or groups):
         raise click.UsageError(
-            "--join cannot be combined with --scope or --agent: a join token has all scopes."
+            "--join cannot be combined with --scope, --agent or --group: a join token has all scopes."
         )
     wanted = JOIN_SCOPES if join else _check_scopes(scopes)
     _check_name(name)
@@ -74,9 +76,15 @@ def new(
                 f"{len(glob)} characters, the limit is {MAX_GLOB_LENGTH}; give several shorter globs.",
                 param_hint="--agent",
             )
+    for group in groups:
+        if not _NAME.fullmatch(group):
+            problem = "not a name; use up to 64 letters, digits, dots, dashes and underscores."
+            raise click.BadParameter(problem, param_hint="--group")
     kind: Literal["token", "join"] = "join" if join else "token"
     file = _tokens(prepare=True)
-    issued, text = file.issue(wanted, name=name, agents=agents, lifetime_s=_read_lifetime(expires), kind=kind)
+    issued, text = file.issue(
+        wanted, name=name, agents=agents, lifetime_s=_read_lifetime(expires), kind=kind, groups=groups
+    )
     if join:
         text = render_join(Join(text, find_state().mesh_key()))
     if as_json:
@@ -177,6 +185,7 @@ def _row(issued: IssuedToken, file: TokenFile) -> dict[str, Any]:
         "caller": issued.principal.id,
         "scopes": list(issued.scopes),
         "agents": list(issued.agents),
+        "groups": list(issued.groups),
         "created": _render_time(issued.created_at),
         "last_used": _render_time(file.last_used(issued.id)),
         "expires": _render_time(issued.expires_at),

@@ -150,6 +150,34 @@ class CardSignatureError(MalformedArtifactError):
         return {"signature": self.state}
 
 
+class TeamRefusedError(RegistryError):
+    """A team that is not run or not read; ``reason`` is a stable word for why.
+
+    It is unsigned, key_unknown, changed, not_a_team, path_refused, too_large, downgrade, data, requires,
+    not_consented, check_failed or name_taken.
+    """
+
+    type = "team_refused"
+    kind = REFUSED
+    _REMEDIES: ClassVar[Mapping[str, str]] = {
+        "unsigned": "ask its publisher to sign it: retinue pack signs; or trust nothing of it",
+        "key_unknown": "if you trust its publisher: retinue keys trust NAME JWKS",
+        "changed": "do not run it; ask its publisher for the digest, and pull it again",
+        "not_a_team": "name a team: retinue up teams/NAME, or a file of retinue pack --output",
+        "path_refused": "do not run it; ask its publisher to pack it again",
+        "downgrade": "to go back to an older version: retinue up REF --downgrade",
+        "check_failed": "correct the team and pack it again; its output: retinue logs",
+    }
+
+    def __init__(self, reason: str, reference: str, problem: str, *, remedy: str = "") -> None:
+        super().__init__(f"{reference}: {problem}", remedy=remedy or self._REMEDIES.get(reason, ""))
+        self.reason = reason
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"reason": self.reason}
+
+
 class RepositoryTakenError(RegistryError):
     """The repository holds a card of another name."""
 

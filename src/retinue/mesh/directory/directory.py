@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -126,6 +126,14 @@ class Directory:
     def list_entries(self) -> list[Entry]:
         """Every agent once, by source order and key; enabled or not, reachable or not."""
         return self._index.list_agents()
+
+    def list_unhealthy(self) -> list[Entry]:
+        """The entries of `list_entries` that are not healthy, in no order; costs nothing for the others."""
+        return self._index.list_unhealthy()
+
+    def count_healths(self) -> Mapping[Health, int]:
+        """How many entries of `list_entries` are of each health, without a walk over them."""
+        return self._index.count_healths()
 
     async def iterate_pages(self, after: ListingKey | None = None) -> AsyncIterator[list[Entry]]:
         """As `list_entries` in pages, from the one behind ``after`` on; other tasks run between pages.

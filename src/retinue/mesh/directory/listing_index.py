@@ -9,12 +9,13 @@ that it affects.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from retinue.core.record import Candidate, ListingKey
+from retinue.core.record import Candidate, Health, ListingKey
 from retinue.core.text import suggest
 from retinue.mesh.directory.choice import ChoiceOrder, choice_order
 from retinue.mesh.directory.versions import (
@@ -41,12 +42,13 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 class Postings:
     """The listings of each word, in the order in which they were added."""
 
-    __slots__ = ("_by_word",)
+    __slots__ = ("_by_word", "_shared")
 
     def __init__(self) -> None:
         # A plain key where only one listing has the word: a dict for each of half a million skills would take
         # a kilobyte per agent.
         self._by_word: dict[str, ListingKey | dict[ListingKey, None]] = {}
+        self._shared: dict[str, dict[ListingKey, None]] = {}
 
     def __contains__(self, word: str) -> bool:
         return word in self._by_word
@@ -71,7 +73,7 @@ class Postings:
         elif isinstance(current, dict):
             current[listing_id] = None
         elif current != listing_id:
-            self._by_word[word] = {current: None, listing_id: None}
+            self._by_word[word] = self._shared[word] = {current: None, listing_id: None}
 
     def remove(self, word: str, listing_id: ListingKey) -> None:
         current = self._by_word.get(word)
@@ -79,8 +81,14 @@ class Postings:
             current.pop(listing_id, None)
             if len(current) == 1:
                 (self._by_word[word],) = current
+                del self._shared[word]
         elif current == listing_id:
             del self._by_word[word]
+
+    def list_shared(self) -> Iterator[ListingKey]:
+        """The listings of the words that several listings have."""
+        for listings in self._shared.values():
+            yield from listings
 
 
 class ListingIndex:
@@ -104,6 +112,8 @@ class ListingIndex:
         self._by_name = Postings()
         self._by_skill = Postings()
         self._by_role = Postings()
+        self._unhealthy: dict[ListingKey, None] = {}
+        self._healths: Counter[Health] = Counter()
         self._lookups: dict[str, _Lookups] = {}
         self._order: list[ListingKey] = []
         self._moved: dict[ListingKey, None] | None = {}
@@ -133,7 +143,10 @@ class ListingIndex:
                 self._by_skill.put(skill_id, entry.id)
             for role, _ in entry.roles:
                 self._by_role.put(role, entry.id)
+        if current is not None:
+            self._count_out(current)
         self._entries[entry.id] = entry
+        self._count_in(entry)
         self._invalidate(entry, current)
 
     def remove(self, listing_id: ListingKey) -> None:
@@ -144,11 +157,36 @@ class ListingIndex:
         self._invalidate(entry, entry)
         self._mark_moved(listing_id)
         del self._entries[listing_id]
+        self._count_out(entry)
         self._by_name.remove(entry.name, listing_id)
         for skill_id in entry.skills:
             self._by_skill.remove(skill_id, listing_id)
         for role, _ in entry.roles:
             self._by_role.remove(role, listing_id)
+
+    def list_unhealthy(self) -> list[Entry]:
+        """The entries that are not healthy, of each agent the one of `list_agents`."""
+        held = (self._entries[listing_id] for listing_id in self._unhealthy)
+        return [entry for entry in held if self.represents_agent(entry)]
+
+    def count_healths(self) -> Counter[Health]:
+        """How many agents of `list_agents` are of each health; costs only the names with several entries."""
+        counts = Counter(self._healths)
+        for listing_id in self._by_name.list_shared():
+            entry = self._entries[listing_id]
+            if not self.represents_agent(entry):
+                counts[entry.health] -= 1
+        return counts
+
+    def _count_in(self, entry: Entry) -> None:
+        health = entry.health
+        self._healths[health] += 1
+        if health != "healthy":
+            self._unhealthy[entry.id] = None
+
+    def _count_out(self, entry: Entry) -> None:
+        self._healths[entry.health] -= 1
+        self._unhealthy.pop(entry.id, None)
 
     def note_rank(self, source: str) -> None:
         """Sort the entries of this source again, because its rank has changed."""

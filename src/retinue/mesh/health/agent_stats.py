@@ -99,6 +99,7 @@ class AgentStats:
         "failures",
         "in_flight",
         "reported",
+        "seen_at",
     )
 
     def __init__(self, clock: Clock) -> None:
@@ -110,6 +111,8 @@ class AgentStats:
         self.calls = 0
         self.failures = 0
         self.reported: Health = "unknown"
+        self.seen_at = float("-inf")
+        """When the agent has last answered a call or a probe."""
         self._total_s = 0.0
         self._timed = 0
         self._failing = 0.0
@@ -170,6 +173,7 @@ class AgentStats:
 
     def probe_answered(self) -> None:
         """The agent returned its card, so calls may be sent at once."""
+        self.seen_at = self._clock()
         self.breaker.succeeded()
         self.condition.answered()
 
@@ -214,6 +218,8 @@ class AgentStats:
         if latency is None:
             latency = self._latencies[skill_id] = _Latency()
         latency.add(latency_s, at, ended=ended)
+        if ended:
+            self.seen_at = at
         if latency_s > SLOW_S and self._slow is None and latency.is_slow(at):
             self._slow = latency
             mean, usual = render_elapsed(latency.mean_s), render_elapsed(latency.usual_s)
@@ -263,6 +269,11 @@ class AgentStatsTable:
         except KeyError:
             stats = self._table[key] = AgentStats(self._clock)
             return stats
+
+    def has_seen(self, listing: Candidate, within_s: float) -> bool:
+        """Whether this agent has answered a call or a probe in the last seconds."""
+        stats = self._table.get((listing.name, listing.url))
+        return stats is not None and self._clock() - stats.seen_at < within_s
 
     def list_breakers(self) -> list[tuple[str, bool]]:
         """The agents that were called or probed, and whether the circuit breaker of each is open."""

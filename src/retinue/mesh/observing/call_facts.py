@@ -44,6 +44,8 @@ def render_facts(call: Call, listing: str | None) -> dict[str, Any]:
         facts["scopes"] = list(scopes)
     if principal.kind == "run":
         facts["run"] = True
+    if principal.groups:
+        facts["groups"] = list(principal.groups)
     if principal.through:
         facts["through"] = principal.through
     if not trace.trusted:

@@ -34,7 +34,7 @@ class PastCall:
     """One call of the audit. None = the row does not tell.
 
     ``inputs`` is what policies have read of its arguments, as `render_inputs` has it. ``past`` is what was
-    decided about the call.
+    decided about the call. ``groups`` are those that the JWT of its caller named.
     """
 
     id: str
@@ -50,6 +50,7 @@ class PastCall:
     trusted: bool | None = None
     run: bool | None = None
     origin: str | None = None
+    groups: tuple[str, ...] | None = ()
     inputs: Mapping[str, Any] | None = None
 
     def find_unknown(self) -> frozenset[str]:
@@ -141,6 +142,7 @@ def read_past_call(row: Mapping[str, Any], inputs: Mapping[str, Any] | None) -> 
         chain=tuple(facts.get("chain", ())) if is_recorded else () if depth == 0 else None,
         trusted=bool(facts.get("trusted", True)) if is_recorded else None,
         run=run,
+        groups=tuple(facts.get("groups", ())) if is_recorded or not caller.startswith("jwt:") else None,
         origin=origin,
         inputs=inputs,
     )

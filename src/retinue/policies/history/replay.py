@@ -32,6 +32,7 @@ MAX_ROWS = 200
 """Rows of a report; further ones are counted."""
 
 _KEPT = 5_000
+_SUBJECT = "jwt:"
 
 
 class KnownSkill(NamedTuple):
@@ -76,13 +77,16 @@ _CHANGES: Mapping[Verdict, Change] = {
 class Replay:
     """Decides about past calls by one set; policies with ``@mode("watch")`` count as the others do.
 
-    ``skills`` are those of the mesh now. A skill that is in no listing has unknown tags and hints.
+    ``skills`` are those of the mesh now; one that is in no listing has unknown tags and hints.
+    ``find_groups`` gives the groups that the tokens of a caller name now.
     """
 
     policies: PolicySet
     skills: Mapping[SkillKey, KnownSkill]
+    find_groups: Callable[[str], tuple[str, ...] | None] = lambda caller: ()
     assumed: int = 0
     """Calls that were decided by the hints and tags that their skill has now, in another card."""
+    _groups: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
     _counts: dict[tuple[str, ...], deque[float]] = field(default_factory=dict)
     _engines: dict[tuple[str, ...], Engine] = field(default_factory=dict)
     _weakened: dict[tuple[str, str, str], Engine] = field(default_factory=dict)
@@ -135,9 +139,14 @@ class Replay:
                 return call.hides_argument(fact.path, is_value=fact.is_value)
             if fact.name == "skill":
                 return "" if is_known else "unknown, because no listing has this version of the skill now"
+            if fact.name == "groups":
+                return "unknown" if None in (groups, origin_groups) else ""
             return "not in rows of this age" if fact.name in unknown else ""
 
-        caller = Caller.of(Principal(caller_id, "token", frozenset(call.scopes or ())))
+        groups = call.groups if caller_id.startswith(_SUBJECT) and caller_id == call.caller else ()
+        groups = groups or self._find_groups(caller_id)
+        origin_groups = groups if call.origin == caller_id else self._find_groups(call.origin or "")
+        caller = Caller.of(Principal(caller_id, "token", frozenset(call.scopes or ())), groups or ())
         certain: list[Policy] = []
         uncertain: list[tuple[Policy, str]] = []
         for policy in self._select(resource, is_known=is_known):
@@ -146,7 +155,8 @@ class Replay:
                 certain.append(policy)
             elif self._may_apply(policy, explain, call, caller, resource):
                 uncertain.append((policy, problem))
-        decision = self._engine(certain).decide(self._read_facts(call, caller, resource, certain))
+        facts = replace(self._read_facts(call, caller, resource, certain), origin_groups=origin_groups or ())
+        decision = self._engine(certain).decide(facts)
         ids = tuple(policy.id for policy in decision.policies)
         if decision.verdict == "deny" and (ids or decision.problem):
             return Replayed("deny", ids, decision.problem)
@@ -159,6 +169,13 @@ class Replay:
         if decision.verdict == "deny":
             return Replayed("deny", ids, "no policy permits it")
         return Replayed(decision.verdict, ids, limits=decision.select("limit"))
+
+    def _find_groups(self, caller: str) -> tuple[str, ...] | None:
+        if caller.startswith(_SUBJECT):
+            return None  # the JWT of its call named them
+        if caller not in self._groups:
+            self._groups[caller] = self.find_groups(caller)
+        return self._groups[caller]
 
     def _select(self, resource: Resource, *, is_known: bool) -> list[Policy]:
         if is_known:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from retinue.policies.entities import SOURCE, TAG
+from retinue.policies.entities import GROUP, SOURCE, TAG
 from retinue.policies.policy_set import Policy
 from retinue.policies.reads import find_reads
 
@@ -41,6 +41,8 @@ def find_unknown(policy: Policy, explain: Explain) -> str:
     facts = [fact for part in policy.body["conditions"] for fact in iterate_facts(part["body"])]
     if _names_containers(policy.body["resource"]):
         facts.append(Fact("skill"))
+    if any(entity.type == GROUP for entity in policy.reads.entities):
+        facts.append(Fact("groups"))
     facts += [Fact(name) for name in sorted(policy.facts - policy.reads.facts)]
     for fact in facts:
         if problem := explain(fact):

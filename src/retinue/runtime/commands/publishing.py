@@ -225,7 +225,7 @@ class RegistryCommands:
 
     def _candidates(self, reference: Reference) -> Sequence[Registry]:
         if reference.registry is not None:
-            return (self._open(_with_scheme(reference.registry)),)
+            return (self._open(with_scheme(reference.registry)),)
         if self._location is not None:
             return (self._open(self._location),)
         home = LayoutRegistry(self._state.registry)
@@ -302,7 +302,7 @@ def check_location(text: str) -> str:
     return text
 
 
-def _with_scheme(registry: str) -> str:
+def with_scheme(registry: str) -> str:
     """The URL of the registry in a reference: HTTP for a loopback host, otherwise HTTPS."""
     if "://" in registry:
         return registry

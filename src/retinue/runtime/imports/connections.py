@@ -232,16 +232,17 @@ class Imports:
         await self._agents.configure(agents, http)
 
     async def _watch(self, directory: Directory, http: HttpClient) -> None:
-        files = self._state.imports, self._state.pins, logins_folder(self._state)
-        configured, accepted, logged_in = map(_stamp_of, files)
+        teams = self._state.root / "teams" / "teams.json"
+        files = self._state.imports, self._state.pins, logins_folder(self._state), teams
+        configured, accepted, logged_in, started = map(_stamp_of, files)
         while True:
             await asyncio.sleep(LOOK_S)
-            before, (configured, accepted, logged_in) = (
-                (configured, accepted, logged_in),
+            before, (configured, accepted, logged_in, started) = (
+                (configured, accepted, logged_in, started),
                 map(_stamp_of, files),
             )
             try:
-                if configured != before[0]:
+                if configured != before[0] or started != before[3]:
                     await self._configure(http)
                     await directory.ensure_fresh()
                 if accepted != before[1]:

@@ -42,7 +42,15 @@ def read_imports(settings: Settings, state: State) -> dict[str, ImportTable]:
         raise InvalidSettingError(
             str(path), str(error).splitlines()[0], remedy="mend it, or delete it and import again"
         ) from error
-    return {**kept, **settings.imports.servers}
+    return {**_read_of_teams(state), **kept, **settings.imports.servers}
+
+
+def _read_of_teams(state: State) -> dict[str, ImportTable]:
+    if not (state.root / "teams" / "teams.json").exists():
+        return {}
+    from retinue.runtime.teams.programs import read_team_imports  # only states with teams load this
+
+    return read_team_imports(state)
 
 
 def write_import(state: State, name: str, table: ImportTable | None) -> None:

@@ -119,7 +119,8 @@ class SupervisorPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         logs, models = process.get(AgentLogs), process.get(Models)
         timeout_s = process.tables.get(TimeoutTable).probe_s
-        children = Supervisor(_card_probe(process.http, timeout_s), _report(process.echo, logs), logs.take)
+        report = tell_of_teams(process.state, _report(process.echo, logs))
+        children = Supervisor(_card_probe(process.http, timeout_s), report, logs.take)
         url = process.own_url or ""
 
         def list_specs(tables: Tables) -> list[ChildSpec]:
@@ -127,6 +128,7 @@ class SupervisorPart(Part):
             environ = with_home(process.environ, process.state.home)
             own = child_specs(settings, process.state, url, self._bare, environ)
             specs = [*own, *model_children(models, settings, process.state, url, environ)]
+            specs += children_of_teams(process.state, url, environ)
             stop_within_s = settings.timeouts.drain_s + END_S
             return [replace(spec, stop_within_s=stop_within_s) for spec in specs]
 
@@ -143,13 +145,19 @@ class SupervisorPart(Part):
 
             return apply
 
+        def look() -> tuple[bool, object]:
+            return bool(list_files(process.state.agents)), find_teams_change(process.state)
+
         async def follow_imports() -> None:
-            """Start the imported agents in Markdown with the first of them, and stop them after the last."""
-            had = bool(list_files(process.state.agents))
+            """Start the imported agents in Markdown with the first of them, and stop them after the last.
+
+            Start and stop the programs of teams.
+            """
+            before = look()
             while True:
                 await asyncio.sleep(IMPORTS_LOOK_S)
-                if (has := bool(list_files(process.state.agents))) != had:
-                    had = has
+                if (now := look()) != before:
+                    before = now
                     children.replace_soon(list_specs(current))
 
         @asynccontextmanager
@@ -222,6 +230,48 @@ def child_specs(
             preferred = ("--port", plugin.qualifier, "--port-may-move") if plugin.qualifier else ()
             specs.append(ChildSpec(plugin.name, ("serve", plugin.target, *preferred), inherited | common))
     return specs
+
+
+def children_of_teams(state: State, hub_url: str, environ: Mapping[str, str]) -> Sequence[ChildSpec]:
+    """The programs of the teams that this state runs."""
+    if find_teams_change(state) is None:
+        return ()
+    from retinue.runtime.teams.programs import list_children  # only states with teams load this
+
+    return [
+        ChildSpec(one.name, one.arguments, one.environment, program=one.program, folder=one.folder)
+        for one in list_children(state, hub_url, environ)
+    ]
+
+
+def find_teams_change(state: State) -> object:
+    """What changes when a team is started or stopped; None where there never was one."""
+    try:
+        status = (state.root / "teams" / "teams.json").stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
+
+
+def tell_of_teams(state: State, report: OnChange) -> OnChange:
+    """Report as ``report`` and, for the programs of teams, to the commands that wait for them."""
+    news_of: dict[str, Mapping[str, str]] = {}
+
+    def tell(child: str, news: Ready | ChildFailedError | None) -> None:
+        report(child, news)
+        if "@" in child and find_teams_change(state) is not None:
+            from retinue.runtime.teams.store import TeamStore
+
+            failed = news.message if isinstance(news, ChildFailedError) else ""
+            ready = dict(news) if isinstance(news, Mapping) else {}
+            news_of[child] = {
+                "url": str(ready.get("url", "")),
+                "name": str(ready.get("name", "")),
+                "error": failed,
+            }
+            TeamStore(state).write_children(news_of)
+
+    return tell
 
 
 def model_children(

@@ -23,7 +23,7 @@ from retinue.runtime.loading.guard_rules import make_guards
 from retinue.runtime.loading.policy_files import PolicyFiles, Snapshot, set_mode
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
-from retinue.settings_tables import PolicyTable
+from retinue.settings_tables import AuthTable, PolicyTable
 
 KEEP_APPROVALS = frozenset({"hub", "worker", "command"})
 """The processes that keep approvals, because they have runs."""
@@ -32,6 +32,7 @@ LOOK_S = 1.0
 """Seconds between two looks for changed files."""
 
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
+    from retinue.policies.caller_groups import CallerGroups
     from retinue.policies.counts import MemoryCounts
     from retinue.policies.decision_figures import DecisionFigures
     from retinue.policies.gate import Gate
@@ -64,6 +65,7 @@ class LoadedPolicies:
         self._gate: Gate | None = None
         self._counts: MemoryCounts | None = None
         self._figures: DecisionFigures | None = None
+        self._groups: CallerGroups | None = None
 
     def load(self) -> None:
         """Load the files; raises InvalidSettingError for a set that is not valid."""
@@ -86,10 +88,18 @@ class LoadedPolicies:
         counting = None if runs is None else runs.open_call_counts
         # what was counted stays counted when files change
         self._counts = self._counts or MemoryCounts()
-        engine = Engine(policies)
+        self._groups = self._groups or self._make_groups()
         self._figures = self._figures or DecisionFigures()
-        self._gate = Gate(engine, table.mode, opening, counts=self._counts, open_counts=counting)
-        self._gate.recorder, self._gate.figures = self._make_recorder(), self._figures
+        self._gate = Gate(
+            Engine(policies),
+            table.mode,
+            opening,
+            counts=self._counts,
+            open_counts=counting,
+            groups=self._groups,
+            recorder=self._make_recorder(),
+            figures=self._figures,
+        )
         self._give(self._gate.check)
 
     def _make_recorder(self) -> InputRecorder | None:
@@ -115,6 +125,13 @@ class LoadedPolicies:
         """Set what policies do in all processes of the state folder; None = what the settings say."""
         set_mode(self._process.state.root, mode)
         self.reload()
+
+    def _make_groups(self) -> CallerGroups:
+        from retinue.policies.caller_groups import CallerGroups
+        from retinue.web.issued_tokens import TokenGroups
+
+        has_claim = self._process.tables.get(AuthTable).groups_claim is not None
+        return CallerGroups(TokenGroups(self._process.state.keys).find, has_claim)
 
     @property
     def gate(self) -> Gate | None:
@@ -216,14 +233,13 @@ class PoliciesPart(Part):
 
 def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
     """Add the skills about policies to the agent of a process that has a directory, which is a hub's."""
-    from retinue.hub.policies import ModeSwitch, PolicyBook, add_policy_skills
+    from retinue.hub.policies import ModeSwitch, PastMesh, PolicyBook, add_policy_skills
     from retinue.storage.audit_log import AuditLog
+    from retinue.web.issued_tokens import TokenGroups
 
     if agent.name == HUB_NAME:
         dispatcher, directory = process.dispatcher, process.get(Directory)
-        read_past = AuditLog(process.state.database).iterate_past
+        past = PastMesh(AuditLog(process.state.database).iterate_past, TokenGroups(process.state.keys).find)
         modes = ModeSwitch(loaded.read_mode, loaded.set_mode)
-        book = PolicyBook(
-            lambda: loaded.gate, dispatcher.lookup, directory, dispatcher.access, read_past, modes
-        )
+        book = PolicyBook(lambda: loaded.gate, dispatcher.lookup, directory, dispatcher.access, past, modes)
         add_policy_skills(agent, book)

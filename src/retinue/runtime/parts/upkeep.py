@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import get_args
@@ -14,8 +13,10 @@ from retinue.core.record import Health
 from retinue.hub.mesh_map import MeshParts, add_mesh_skill
 from retinue.hub.resources import WorkflowPrompts
 from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.mesh.health.probe_schedule import FIRST_WAIT_S, ProbeSchedule
 from retinue.mesh.observing.metrics import BoundedNames, Figures
 from retinue.parts.part import FirstReading, LivePart, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process, Tables
@@ -26,8 +27,8 @@ from retinue.web.http_client import HttpClient
 
 _log = structlog.get_logger("retinue.background")
 
-_RETRY_S = 5.0
-"""Interval between two health checks of an unhealthy agent; healthy ones are checked at each refresh."""
+_LOOK_S = FIRST_WAIT_S
+"""Interval between two looks at the unhealthy agents; healthy ones are checked at each refresh."""
 
 
 class UpkeepPart(Part):
@@ -72,9 +73,9 @@ class UpkeepPart(Part):
             ]
 
         async def figures(figures: Figures) -> None:
-            health = Counter(entry.health for entry in directory.list_entries())
+            healths = directory.count_healths()
             for state in get_args(Health):
-                figures.put("retinue_agents", health[state], state)
+                figures.put("retinue_agents", healths.get(state, 0), state)
             for name, failure in directory.source_failures().items():
                 figures.put("retinue_source_up", float(failure is None), names(name))
             _put_breakers(figures, agent_stats)
@@ -128,6 +129,8 @@ class BackgroundTasks:
         """Seconds between two refreshes; a change applies after the current one."""
         self._probe_timeout_s = probe_timeout_s
         self._beside = on_refresh
+        self._schedule = ProbeSchedule()
+        directory.subscribe(self._note_change)
 
     def live_part(self) -> LivePart:
         """The settings of these tasks and of their directory that apply while they run."""
@@ -144,27 +147,45 @@ class BackgroundTasks:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(self._refresh, lambda: self.refresh_s))
-            group.create_task(self._repeat(self._probe_unhealthy, lambda: _RETRY_S))
+            group.create_task(self._repeat(self._probe_unhealthy, lambda: _LOOK_S))
 
     async def _refresh(self) -> None:
         await self._directory.refresh(thorough=False)
         if self._beside is not None:
             await self._beside()
-        await self._probe([entry async for page in self._directory.iterate_pages() for entry in page])
-
-    async def _probe_unhealthy(self) -> None:
-        await self._directory.ensure_fresh()
-        unhealthy = [
+        # a call that was answered a short time ago is a probe
+        lately_s = self.refresh_s / 2
+        quiet = [
             entry
             async for page in self._directory.iterate_pages()
             for entry in page
-            if entry.health != "healthy"
+            if entry.health == "healthy" and not self._agent_stats.has_seen(entry, lately_s)
         ]
-        await self._probe(unhealthy)
+        await self._probe([*quiet, *self._list_due()])
+
+    async def _probe_unhealthy(self) -> None:
+        await self._directory.ensure_fresh()
+        await self._probe(self._list_due())
+
+    def _list_due(self) -> list[Entry]:
+        """The agents that are not healthy and are asked now."""
+        unhealthy = self._directory.list_unhealthy()
+        return [entry for entry in unhealthy if entry.url is not None and self._schedule.is_due(entry)]
 
     async def _probe(self, agents: Sequence[Entry]) -> None:
-        timeout_s = self._probe_timeout_s
-        await probe(self._directory, self._agent_stats, agents, self._http, timeout_s=timeout_s)
+        await probe(
+            self._directory,
+            self._agent_stats,
+            agents,
+            self._http,
+            timeout_s=self._probe_timeout_s,
+            schedule=self._schedule,
+            longest_s=self.refresh_s,
+        )
+
+    def _note_change(self, change: ListingChange) -> None:
+        if change.kind == "removed" or not change.measured:
+            self._schedule.forget(change.entry.id)  # a card that was published anew is a sign of life
 
     @staticmethod
     async def _repeat(work: Callable[[], Awaitable[None]], every_s: Callable[[], float]) -> None:

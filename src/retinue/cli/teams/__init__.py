@@ -1,0 +1,1 @@
+"""Commands of teams: lock, pack, up, down, team and diff."""

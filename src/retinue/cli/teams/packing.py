@@ -1,0 +1,107 @@
+"""``retinue lock`` and ``retinue pack``: make one digest of the folder of a team."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from retinue.cli.options import json_option, registry_option
+from retinue.cli.output import note, print_json, warn, working
+from retinue.cli.session import open_session, run_command
+
+if TYPE_CHECKING:
+    from retinue.runtime.commands.teams.commands import PackedTeam
+
+_folder_argument = click.argument(
+    "folder", default=".", type=click.Path(file_okay=False, exists=True, path_type=Path)
+)
+
+
+@click.command()
+@_folder_argument
+@json_option
+def lock(folder: Path, as_json: bool) -> None:
+    """Write the hashes of everything that a team runs into team.lock.
+
+    FOLDER has the file team.toml; default: this folder. Dependencies of Python agents (pyproject.toml in the
+    folder of the agent) and imports from PyPI are locked with uv, imports from npm with npm; no script of a
+    package is run. The agents are loaded once, to record what they offer. A model has no hash: the lock has
+    its name only.
+    """
+    from retinue.runtime.commands.teams.locking import lock_team
+    from retinue.runtime.teams.environments import Environments
+    from retinue.runtime.teams.store import TEAMS
+
+    session = open_session()
+    with working("locking"):
+        locked = lock_team(folder, Environments(session.state.root / TEAMS, os.environ), os.environ)
+    skills = sum(len(agent.skills) for agent in locked.agents.values())
+    if as_json:
+        print_json({"files": len(locked.files), "agents": len(locked.agents), "imports": len(locked.imports)})
+        return
+    click.echo(
+        f"locked {len(locked.files)} files, {len(locked.agents)} agents with {skills} skills, "
+        f"{len(locked.imports)} imports"
+    )
+
+
+@click.command()
+@_folder_argument
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write an OCI layout as one tar file instead (FILE.tar).",
+)
+@registry_option("Registry to pack into (http://host:port or a folder); default: the state folder.")
+@json_option
+def pack(folder: Path, output: Path | None, registry: str | None, as_json: bool) -> None:
+    """Pack a team into one digest and sign it.
+
+    FOLDER has the files team.toml and team.lock; default: this folder. Equal content gives an equal digest on
+    every machine. Files that hold a known form of key, or the value of a secret of the team, are refused. The
+    signature is beside the digest, made with the key of this state (retinue keys).
+    """
+    packed = run_command(_pack(folder, registry, output))
+    team = packed.team
+    if as_json:
+        print_json(
+            {
+                "team": team.name,
+                "version": team.version,
+                "digest": team.digest,
+                "key": packed.key,
+                "place": packed.place,
+                "files": len(team.files),
+                "size_bytes": team.size_bytes,
+            }
+        )
+        return
+    click.echo(team.digest)
+    note(
+        f"packed {team.name} {team.version}: {len(team.definition.agents)} agents, "
+        f"{len(team.definition.imports)} imports, {len(team.workflows)} workflows, {len(team.files)} files, "
+        f"{team.size_bytes:,} bytes"
+    )
+    note(f"in {packed.place}")
+    if packed.key:
+        note(f"signed with the key {packed.key}")
+    else:
+        warn("not signed, because signatures.sign is off: retinue up refuses it")
+
+
+async def _pack(folder: Path, registry: str | None, output: Path | None) -> PackedTeam:
+    from retinue.core.errors import InvalidSettingError
+    from retinue.runtime.commands.teams.commands import open_teams
+    from retinue.runtime.commands.teams.places import FILE_ENDINGS
+
+    if output is not None and not output.name.endswith(FILE_ENDINGS):
+        remedy = f"name it {output.name}.tar"
+        raise InvalidSettingError("--output", "retinue up knows a layout by its ending .tar", remedy=remedy)
+    session = open_session()
+    async with open_teams(session.settings, session.state) as teams:
+        return await teams.pack(folder, registry=registry, output=output)

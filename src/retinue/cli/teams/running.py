@@ -1,0 +1,200 @@
+"""``retinue up``, ``down`` and ``team``: run one digest of a team, stop it, and show what runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from retinue.cli.options import json_option
+from retinue.cli.output import clean, note, print_json, print_table, working
+from retinue.cli.session import open_session, run_command
+
+if TYPE_CHECKING:
+    from retinue.runtime.commands.teams.commands import StartedTeam, UpOptions
+    from retinue.team.consent import Consent
+
+NOT_AGREED = 2
+"""The exit status where nobody can be asked."""
+
+
+@click.command()
+@click.argument("reference", metavar="REF", required=False)
+@click.option("--yes", "is_agreed", is_flag=True, help="Do not ask; REF must end with @sha256:…")
+@click.option("--back", metavar="NAME", help="Start the digest of this team that ran before.")
+@click.option("--downgrade", is_flag=True, help="Accept an older version than the one that ran here.")
+@click.option(
+    "--secrets",
+    "secrets_file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="NAME=VALUE lines in a file of mode 0600; default: the environment.",
+)
+@json_option
+def up(
+    reference: str | None,
+    is_agreed: bool,
+    back: str | None,
+    downgrade: bool,
+    secrets_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Verify a team, show what it does, and run it.
+
+    REF is a team packed in this state (NAME, NAME:VERSION, sha256:…), oci://HOST/teams/NAME@sha256:… or a
+    file of retinue pack --output. It must be signed with a key that this state trusts (retinue keys). What it
+    runs, reaches and gets is shown first; nothing is unpacked before somebody agrees. The team runs on the
+    hub of this state, which is started if needed. If a program does not answer, or a call of [check] fails,
+    the digest that ran before runs on. Secrets are kept in a file of the state that only its owner reads.
+    """
+    from retinue.runtime.commands.teams.commands import UpOptions
+
+    if (reference is None) == (back is None):
+        raise click.UsageError("name a REF, or a team with --back")
+    options = UpOptions(is_agreed, downgrade, secrets_file)
+    started = run_command(_up(reference, back, options))
+    team = started.team
+    if as_json:
+        print_json(
+            {
+                "team": team.name,
+                "version": team.version,
+                "digest": team.digest,
+                "programs": started.programs,
+                "checks": started.checks,
+                "was_running": started.was_running,
+            }
+        )
+        return
+    click.echo(clean(f"{team.name} {team.version} serves  {team.digest}"))
+    if started.was_running:
+        note("it was running")
+    else:
+        note(f"{started.programs} programs, {started.checks} checks passed")
+
+
+@click.command()
+@click.argument("name")
+def down(name: str) -> None:
+    """Stop the programs of a team.
+
+    Its files and its data stay; retinue up --back NAME starts it again.
+    """
+    from retinue.runtime.commands.teams.commands import open_teams
+
+    async def stop() -> str:
+        session = open_session()
+        async with open_teams(session.settings, session.state) as teams:
+            return teams.down(name).version
+
+    click.echo(clean(f"{name} {run_command(stop())} is down"))
+
+
+@click.command()
+@click.argument("name", required=False)
+@json_option
+def team(name: str | None, as_json: bool) -> None:
+    """List the teams of this state, or show one.
+
+    Shows which digest runs, since when, who signed it, and why the last digest that failed did not serve.
+    """
+    rows = run_command(_list(name))
+    if as_json:
+        print_json({"teams": rows})
+        return
+    if name is None:
+        shown = [
+            (
+                clean(row["name"]),
+                row["version"],
+                (row["active"] or "down")[:19],
+                clean(row["signer"]),
+                row["since"],
+            )
+            for row in rows
+        ]
+        print_table(("TEAM", "VERSION", "DIGEST", "SIGNED BY", "SINCE"), shown)
+        return
+    for row in rows:
+        click.echo(clean(f"{row['name']} {row['version']}  {row['active'] or 'down'}"))
+        for key in ("since", "signer", "reference", "before"):
+            if row[key]:
+                click.echo(_shown(f"  {key:<10} {row[key]}"))
+        for program in row["programs"]:
+            click.echo(_shown(f"  {'program':<10} {program['name']}  {program['url'] or program['error']}"))
+        if row["failed"]:
+            failed = row["failed"]
+            click.echo(
+                _shown(f"  {'failed':<10} {failed['version']} {failed['digest'][:19]}: {failed['reason']}")
+            )
+
+
+def ask_person(consent: Consent) -> bool:
+    """Show what a team does, and ask whether it may run; exits with 2 where there is no terminal."""
+    for line in consent.render():
+        click.echo(_shown(line), err=True)
+    if not sys.stdin.isatty():
+        note(f"nobody can be asked: pass --yes with the digest, REF@{consent.digest}")
+        raise click.exceptions.Exit(NOT_AGREED)
+    return click.confirm("Run it?", default=False, err=True)
+
+
+def _shown(line: str) -> str:
+    """A line of columns without control characters."""
+    indent = len(line) - len(line.lstrip())
+    return " " * indent + "".join(character for character in line.lstrip() if character.isprintable())
+
+
+async def _up(reference: str | None, back: str | None, options: UpOptions) -> StartedTeam:
+    from retinue.runtime.commands.teams.commands import open_teams
+
+    session = open_session()
+    async with open_teams(session.settings, session.state) as teams:
+        if back is not None:
+            with working("starting") as echo:
+                return await teams.back(back, echo)
+        return await teams.up(reference or "", options, ask_person, note)
+
+
+async def _list(name: str | None) -> list[dict[str, Any]]:
+    from retinue.core.errors import InvalidSettingError
+    from retinue.runtime.commands.teams.commands import open_teams
+
+    session = open_session()
+    async with open_teams(session.settings, session.state) as teams:
+        children = teams.read_children()
+        rows = []
+        for row in teams.list_rows():
+            if name is not None and row.name != name:
+                continue
+            prefix = f"{row.name}@{(row.active or '')[7:19]}/"
+            programs = [
+                {
+                    "name": news["name"] or child.removeprefix(prefix),
+                    "url": news["url"],
+                    "error": news["error"],
+                }
+                for child, news in children.items()
+                if row.active and child.startswith(prefix)
+            ]
+            rows.append(
+                {
+                    "name": row.name,
+                    "version": row.version,
+                    "active": row.active,
+                    "since": row.since,
+                    "signer": row.signer,
+                    "reference": row.reference,
+                    "before": row.before,
+                    "highest": row.highest,
+                    "failed": dict(row.failed),
+                    "programs": programs,
+                }
+            )
+        if name is not None and not rows:
+            raise InvalidSettingError(
+                "NAME", f"no team {name} was started here", remedy="retinue team lists them"
+            )
+        return rows

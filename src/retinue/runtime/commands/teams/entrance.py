@@ -1,0 +1,88 @@
+"""The entrance check: waits for the programs of a team, makes its calls, runs its workflow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from retinue.client.mesh_client import MeshClient
+from retinue.core.errors import RetinueError, TeamRefusedError
+from retinue.runtime.commands.client import RunFollower
+from retinue.runtime.teams.programs import child_name
+from retinue.runtime.teams.store import TeamStore
+from retinue.team.package import Team
+
+READY_WITHIN_S = 60.0
+_POLL_S = 0.1
+
+
+async def wait_until_ready(store: TeamStore, team: Team, client: MeshClient) -> int:
+    """Wait until each program answers and the hub lists it; returns how many programs there are.
+
+    Raises TeamRefusedError with the first program that failed, or that is not there in time.
+    """
+    deadline = time.monotonic() + READY_WITHIN_S
+    children = [child_name(team, agent.target) for agent in team.definition.agents]
+    names = {team.lock.agents[agent.target].name for agent in team.definition.agents}
+    names |= {*team.definition.imports}
+    while True:
+        news = store.read_children()
+        failed = [
+            (child, row["error"]) for child in children if (row := news.get(child)) and row.get("error")
+        ]
+        waiting = [child for child in children if not news.get(child, {}).get("url")]
+        if failed:
+            raise TeamRefusedError("check_failed", team.name, failed[0][1])
+        if not waiting:
+            missing = await _find_missing(client, names)
+            if not missing:
+                return len(children) + len(team.definition.imports)
+            waiting = missing
+        if time.monotonic() > deadline:
+            problem = f"{waiting[0]} did not answer within {READY_WITHIN_S:.0f} s"
+            raise TeamRefusedError("check_failed", team.name, problem)
+        await asyncio.sleep(_POLL_S)
+
+
+async def _find_missing(client: MeshClient, names: set[str]) -> list[str]:
+    """The agents and imports that the hub does not list as available."""
+    reply = await client.get("list_agents")
+    available = {row["name"] for row in reply["agents"] if row.get("status") != "unavailable"}
+    return sorted(names - available)
+
+
+async def pass_check(team: Team, client: MeshClient, echo: Callable[[str], None]) -> int:
+    """Make the calls of ``[check]`` and run its workflow; returns how many there were.
+
+    Raises TeamRefusedError with the first that fails, or that gives another result.
+    """
+    check = team.definition.check
+    passed = 0
+    try:
+        async with asyncio.timeout(check.timeout_s):
+            for number, call in enumerate(check.calls, 1):
+                options: dict[str, Any] = {} if call.agent is None else {"agent": call.agent}
+                place = f"check.calls[{number - 1}] {call.skill}"
+                result = await _checked(team, place, client.get(call.skill, dict(call.arguments), **options))
+                if "result" in call.model_fields_set and result != call.result:
+                    raise TeamRefusedError("check_failed", team.name, f"{place} gives another result")
+                passed += 1
+            if check.workflow is not None:
+                follower = RunFollower(client, echo)
+                await _checked(
+                    team, f"check.workflow {check.workflow}", follower.run(check.workflow, check.input)
+                )
+                passed += 1
+    except TimeoutError:
+        problem = f"its check did not end within {check.timeout_s:g} s"
+        raise TeamRefusedError("check_failed", team.name, problem) from None
+    return passed
+
+
+async def _checked(team: Team, place: str, call: Any) -> Any:
+    try:
+        return await call
+    except RetinueError as error:
+        raise TeamRefusedError("check_failed", team.name, f"{place}: {error.message}") from error

@@ -1,0 +1,242 @@
+"""``retinue lock``: writes the locks of dependencies and ``team.lock``, with uv and npm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from retinue.core.errors import InvalidSettingError, StateError
+from retinue.processes.environment import select_inherited
+from retinue.runtime.commands.teams.source import LOCKS, PYLOCK, TeamSource, read_source, write_lock
+from retinue.runtime.teams.environments import Environments
+from retinue.storage.files import make_folder, replace_file, storage_errors
+from retinue.team.definition import LOCK_FILE, TeamAgent, TeamImport
+from retinue.team.lock import LockedAgent, LockedImport, LockedSkill, TeamLock, render_lock
+
+LOCK_WITHIN_S = 300.0
+DESCRIBE_WITHIN_S = 60.0
+
+_PYTHON = "3.11"
+"""The oldest Python for which dependencies are resolved."""
+
+
+def lock_team(folder: Path, environments: Environments, environ: Mapping[str, str]) -> TeamLock:
+    """Lock the team in a folder: resolve its dependencies, read its agents, write ``team.lock``.
+
+    The code of its agents is loaded, in processes of their own. Raises InvalidSettingError for what cannot
+    be locked, such as a missing uv or npm, before anything is resolved.
+    """
+    source = read_source(folder)
+    _check_tools(source)
+    for agent_folder in sorted({a.folder for a in source.definition.agents if not a.is_markdown}):
+        _lock_agent_folder(folder, agent_folder, environ)
+    imports = {
+        name: _lock_import(folder, name, table, environ) for name, table in source.definition.imports.items()
+    }
+    source = read_source(folder)
+    agents = {
+        agent.target: _describe(folder, agent, environments, environ) for agent in source.definition.agents
+    }
+    _check_names(agents)
+    files = {file.path: file.row.sha256 for file in source.files if file.path != LOCK_FILE}
+    lock = TeamLock.model_validate({"schema": 1, "files": files, "agents": agents, "imports": imports})
+    write_lock(folder, render_lock(lock))
+    return lock
+
+
+def _check_tools(source: TeamSource) -> None:
+    """Raise InvalidSettingError for all programs that are missing at once."""
+    needs: dict[str, str] = {}
+    for agent in source.definition.agents:
+        if not agent.is_markdown and _dependencies(source.folder, agent.folder):
+            needs.setdefault("uv", f"the dependencies of {agent.folder}")
+    for name, table in source.definition.imports.items():
+        if table.package is not None:
+            needs.setdefault("npm" if table.npm else "uv", f"the import {name}")
+    missing = [f"{tool} (for {reason})" for tool, reason in needs.items() if shutil.which(tool) is None]
+    if missing:
+        raise InvalidSettingError(
+            "lock",
+            f"missing programs: {', '.join(missing)}",
+            remedy="install them: pip install uv; npm with Node.js",
+        )
+
+
+def _dependencies(folder: Path, agent_folder: str) -> list[str]:
+    """The dependencies of ``pyproject.toml`` in the folder of an agent, without Retinue itself."""
+    path = folder / agent_folder / "pyproject.toml"
+    try:
+        project = tomllib.loads(path.read_text("utf-8")).get("project", {})
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        raise InvalidSettingError(
+            f"{agent_folder}/pyproject.toml", str(error), remedy="correct it"
+        ) from error
+    names = project.get("dependencies", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        remedy = 'write dependencies = ["httpx>=0.28"]'
+        raise InvalidSettingError(
+            f"{agent_folder}/pyproject.toml", "its dependencies are no list", remedy=remedy
+        )
+    own = ("retinue", "retinue[")
+    return [
+        name
+        for name in names
+        if name.lower() != "retinue"
+        and not name.lower().startswith(
+            (own[1], "retinue>", "retinue=", "retinue~", "retinue<", "retinue ", "retinue;")
+        )
+    ]
+
+
+def _lock_agent_folder(folder: Path, agent_folder: str, environ: Mapping[str, str]) -> None:
+    path = folder / agent_folder / PYLOCK
+    dependencies = _dependencies(folder, agent_folder)
+    if not dependencies:
+        path.unlink(missing_ok=True)
+        return
+    _compile(path, dependencies, agent_folder, environ)
+
+
+def _compile(path: Path, requirements: Sequence[str], what: str, environ: Mapping[str, str]) -> None:
+    """Write the PEP 751 lock of some requirements: every package with a wheel and its hash."""
+    output = path.parent / f".new-{PYLOCK}"
+    arguments = (
+        *("uv", "pip", "compile", "-", "--format", "pylock.toml", "--output-file", str(output)),
+        *("--python", sys.executable, "--python-version", _PYTHON, "--only-binary", ":all:", "--quiet"),
+        *("--no-header", "--no-annotate", "--universal"),
+    )
+    try:
+        _run(arguments, path.parent, environ, what, "\n".join(requirements))
+        content = output.read_bytes()
+    finally:
+        output.unlink(missing_ok=True)
+    with storage_errors(path):
+        replace_file(path, content, mode=0o644)
+
+
+def _lock_import(folder: Path, name: str, table: TeamImport, environ: Mapping[str, str]) -> LockedImport:
+    if table.package is None:
+        return LockedImport()
+    place = folder / LOCKS / name
+    with storage_errors(place):
+        make_folder(place)
+    if table.pypi is not None:
+        _compile(place / PYLOCK, [table.pypi], f"imports.{name}", environ)
+        packages = tomllib.loads((place / PYLOCK).read_text("utf-8")).get("packages", [])
+        return LockedImport(lock=f"{LOCKS}/{name}/{PYLOCK}", bin=table.bin, packages=len(packages))
+    package, _, version = (table.npm or "").rpartition("@")
+    manifest = {"name": f"team-import-{name}", "private": True, "dependencies": {package: version}}
+    with storage_errors(place):
+        replace_file(place / "package.json", orjson.dumps(manifest, option=orjson.OPT_INDENT_2), mode=0o644)
+        (place / "package-lock.json").unlink(missing_ok=True)
+    _run(
+        ("npm", "install", "--package-lock-only", "--ignore-scripts", "--no-audit", "--no-fund"),
+        place,
+        environ,
+        f"imports.{name}",
+    )
+    count = check_package_lock(
+        (place / "package-lock.json").read_bytes(), package, version, f"imports.{name}"
+    )
+    return LockedImport(lock=f"{LOCKS}/{name}/package-lock.json", bin=table.bin, packages=count)
+
+
+def check_package_lock(content: bytes, package: str, version: str, field: str) -> int:
+    """The number of packages of a ``package-lock.json``, each with a hash and an address over HTTPS.
+
+    Raises InvalidSettingError for a lock that would fetch anything else than the named version by hash.
+    """
+    remedy = "write it again: retinue lock"
+    try:
+        packages: dict[str, Any] = orjson.loads(content)["packages"]
+        rows = {name: row for name, row in packages.items() if name}
+        root = rows[f"node_modules/{package}"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InvalidSettingError(field, f"its lock does not have {package}", remedy=remedy) from None
+    if root.get("version") != version:
+        problem = f"its lock has {package} {str(root.get('version'))[:40]}, not {version}"
+        raise InvalidSettingError(field, problem, remedy=remedy)
+    for name, row in rows.items():
+        address = str(row.get("resolved", ""))
+        if not str(row.get("integrity", "")).startswith("sha512-") or not address.startswith("https://"):
+            raise InvalidSettingError(
+                field, f"{name[:80]} has no hash of its archive in the lock", remedy=remedy
+            )
+    return len(rows)
+
+
+def _describe(
+    folder: Path, agent: TeamAgent, environments: Environments, environ: Mapping[str, str]
+) -> LockedAgent:
+    """What an agent offers, asked of a process that loads it."""
+    lock = f"{agent.folder}/{PYLOCK}" if not agent.is_markdown else ""
+    has_lock = bool(lock) and (folder / lock).exists()
+    python = environments.make_python((folder / lock).read_bytes()) if has_lock else sys.executable
+    done = subprocess.run(  # noqa: S603 - our own program
+        [str(python), "-m", "retinue.runtime.commands.teams.describe", agent.target],
+        cwd=folder,
+        env={**select_inherited(environ), "RETINUE_HOME": os.devnull, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        timeout=DESCRIBE_WITHIN_S,
+        check=False,
+    )
+    try:
+        reply = orjson.loads(done.stdout)
+    except ValueError:
+        last = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it printed nothing"])[-1]
+        raise InvalidSettingError(
+            f"agents: {agent.target}", f"it cannot be loaded: {last[:300]}", remedy="correct it"
+        ) from None
+    if "error" in reply:
+        raise InvalidSettingError(f"agents: {agent.target}", reply["error"], remedy=reply.get("remedy", ""))
+    skills = tuple(LockedSkill.model_validate(skill) for skill in reply["skills"])
+    return LockedAgent(
+        name=reply["name"], version=reply["version"], skills=skills, lock=lock if has_lock else None
+    )
+
+
+def _check_names(agents: Mapping[str, LockedAgent]) -> None:
+    targets: dict[str, str] = {}
+    for target, agent in agents.items():
+        if (other := targets.setdefault(agent.name, target)) != target:
+            problem = f"{other} and {target} are both called {agent.name}"
+            raise InvalidSettingError("agents", problem, remedy="give one of them another name")
+
+
+def _run(
+    arguments: Sequence[str], folder: Path, environ: Mapping[str, str], what: str, text: str = ""
+) -> None:
+    try:
+        done = subprocess.run(  # noqa: S603 - uv and npm with options of ours
+            list(arguments),
+            cwd=folder,
+            env=select_inherited(environ) | _own_settings(environ),
+            input=text.encode(),
+            capture_output=True,
+            timeout=LOCK_WITHIN_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise StateError(f"{arguments[0]} did not end within {LOCK_WITHIN_S:.0f} s for {what}") from None
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        shown = " · ".join(line.strip() for line in lines[-3:])[:500]
+        raise InvalidSettingError(
+            what, f"{arguments[0]}: {shown}", remedy="correct its version, or try again"
+        )
+
+
+def _own_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that tell uv, pip and npm where their indexes are."""
+    names: Callable[[str], bool] = lambda name: name.startswith(("UV_", "PIP_", "npm_config_", "NPM_CONFIG_"))  # noqa: E731
+    return {name: value for name, value in environ.items() if names(name)}

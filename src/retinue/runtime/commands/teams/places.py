@@ -1,0 +1,257 @@
+"""Where teams are: in the registry of the state, in another one, in a file; pulled with their signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retinue.cards.signatures import TrustedKeys, Verdict
+from retinue.core.errors import (
+    ContentMissingError,
+    DigestMismatchError,
+    InvalidReferenceError,
+    InvalidSettingError,
+    ReferenceNotFoundError,
+    RegistryRefusedError,
+    RetinueError,
+    TeamRefusedError,
+)
+from retinue.oci.codec.artifacts import Package
+from retinue.oci.codec.manifest import Descriptor, Manifest, StoredManifest, parse_manifest
+from retinue.oci.codec.reference import Reference, choose_tag, digest_of, is_digest, parse_reference
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.registry import CopyableRegistry
+from retinue.runtime.commands.publishing import with_scheme
+from retinue.runtime.factories import configured_registry
+from retinue.settings import Settings
+from retinue.storage.state import State
+from retinue.team.files import TeamFile
+from retinue.team.layout_file import MAX_LAYOUT_BYTES, LayoutFile
+from retinue.team.package import PREFIX, Team, check_manifest, layers_by_kind, open_team, read_files
+from retinue.team.signature import (
+    MAX_SIGNATURE_BYTES,
+    SIGNATURE_TYPE,
+    merge_signatures,
+    pack_signatures,
+    read_signatures,
+    signature_tag,
+    verify_team,
+)
+from retinue.web.http_client import HttpClient
+
+SCHEME = "oci://"
+FILE_ENDINGS = (".tar", ".oci")
+
+
+@dataclass(frozen=True, slots=True)
+class TeamReference:
+    """A reference as a person writes it; ``file`` is the path of a layout, ``plain`` one in a registry.
+
+    ``is_pinned`` says whether the person has named the digest.
+    """
+
+    text: str
+    file: Path | None = None
+    plain: Reference | None = None
+    digest: str | None = None
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.digest is not None
+
+
+def parse_team_reference(text: str) -> TeamReference:
+    """Parse ``oci://HOST/teams/NAME[:TAG][@sha256:…]``, ``NAME[:TAG]``, ``sha256:…`` or a layout file.
+
+    Raises InvalidReferenceError.
+    """
+    if is_digest(text):
+        return TeamReference(text, digest=text)
+    head, _, digest = text.partition("@")
+    if digest and not is_digest(digest):
+        raise InvalidReferenceError(text[:200], "a digest is sha256: and 64 lower-case hex digits")
+    if head.endswith(FILE_ENDINGS) and "://" not in head:
+        return TeamReference(text, file=Path(head).expanduser(), digest=digest or None)
+    plain = parse_reference(text.removeprefix(SCHEME))
+    if plain.registry is None and "/" not in plain.repository:
+        plain = Reference(PREFIX + plain.repository, plain.tag, plain.digest)
+    return TeamReference(text, plain=plain, digest=plain.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class PulledTeam:
+    """A team whose manifest and config are here and checked; its layers are not."""
+
+    team: Team
+    manifest: Manifest
+    manifest_bytes: bytes
+    signatures: tuple[Mapping[str, str], ...]
+    place: str
+    source: TeamPlace
+    repository: str
+
+    def verify(self, keys: TrustedKeys) -> Verdict:
+        """The verdict on its signatures. Raises TeamRefusedError."""
+        return verify_team(self.team, self.signatures, keys, where=self.place)
+
+    async def pull_files(self) -> list[TeamFile]:
+        """All files, each checked. Raises TeamRefusedError for any byte that the digest does not name."""
+        layers = {}
+        for kind, blob in layers_by_kind(self.manifest).items():
+            content = await self.source.pull_blob(self.repository, blob)
+            if digest_of(content) != blob.digest:
+                raise TeamRefusedError("changed", self.place, f"its layer {kind} has other content")
+            layers[kind] = content
+        return read_files(self.team, layers, where=self.place)
+
+
+class TeamPlace:
+    """A registry or a layout file, as teams are read from and written to it."""
+
+    def __init__(self, registry: CopyableRegistry | LayoutFile) -> None:
+        self._registry = registry
+        self.name = registry.name
+
+    async def find_digest(self, reference: Reference) -> str | None:
+        """The digest of a reference, without a target that of the highest version."""
+        if isinstance(self._registry, LayoutFile):
+            tags = [tag for tag in self._registry.list_tags() if not _is_signature(tag)]
+            target = reference.target or choose_tag(tags)
+            return None if target is None else self._registry.find_digest(target)
+        if reference.target is None:
+            tags = [
+                tag for tag in await self._registry.list_tags(reference.repository) if not _is_signature(tag)
+            ]
+            tag = choose_tag(tags)
+            if tag is None:
+                return None
+            reference = reference.at(tag)
+        return await self._registry.find_digest(reference)
+
+    async def pull_manifest(self, repository: str, target: str) -> StoredManifest:
+        """A stored manifest. Raises ReferenceNotFoundError."""
+        if isinstance(self._registry, LayoutFile):
+            return self._registry.pull_manifest(target)
+        return await self._registry.pull_manifest(Reference(repository).at(target))
+
+    async def pull_blob(self, repository: str, blob: Descriptor) -> bytes:
+        """Checked content. Raises TeamRefusedError for content that is missing or changed."""
+        if isinstance(self._registry, LayoutFile):
+            return self._registry.read_blob(blob.digest)
+        try:
+            return await self._registry.pull_blob(repository, blob)
+        except (ContentMissingError, DigestMismatchError) as error:
+            raise TeamRefusedError("changed", repository, error.message) from error
+
+    async def pull(self, reference: Reference) -> PulledTeam:
+        """Resolve a reference once, and read manifest, config and signatures of its digest."""
+        place = f"{self.name}: {reference}" if not isinstance(self._registry, LayoutFile) else self.name
+        digest = reference.digest or await self.find_digest(reference)
+        if digest is None:
+            raise ReferenceNotFoundError(self.name, str(reference))
+        stored = await self.pull_manifest(reference.repository, digest)
+        if digest_of(stored.content) != digest:
+            raise TeamRefusedError("changed", place, "its manifest does not have its digest")
+        manifest = parse_manifest(stored.content, where=place)
+        check_manifest(manifest, where=place)
+        config = await self.pull_blob(reference.repository, manifest.config)
+        team = open_team(manifest, config, digest=digest, where=place)
+        signatures = await self.find_signatures(reference.repository, digest)
+        return PulledTeam(
+            team, manifest, stored.content, tuple(signatures), place, self, reference.repository
+        )
+
+    async def find_signatures(self, repository: str, digest: str) -> list[dict[str, str]]:
+        """The signatures beside a digest, by tag and by the referrers API where there is one."""
+        signatures: list[dict[str, str]] = []
+        targets = [signature_tag(digest), *await self._list_referrers(repository, digest)]
+        for target in targets:
+            try:
+                stored = await self.pull_manifest(repository, target)
+                manifest = parse_manifest(stored.content, where=repository)
+                if manifest.artifact_type != SIGNATURE_TYPE or len(manifest.layers) != 1:
+                    continue
+                layer = manifest.layers[0]
+                if layer.size_bytes <= MAX_SIGNATURE_BYTES:
+                    content = await self.pull_blob(repository, layer)
+                    signatures = merge_signatures(signatures, read_signatures(content))
+            except (ReferenceNotFoundError, TeamRefusedError, RegistryRefusedError):
+                continue
+        return signatures
+
+    async def _list_referrers(self, repository: str, digest: str) -> list[str]:
+        list_referrers: Any = getattr(self._registry, "list_referrers", None)
+        if list_referrers is None:
+            return []
+        try:
+            rows: Sequence[Descriptor] = await list_referrers(repository, digest, SIGNATURE_TYPE)
+        except RetinueError:
+            return []
+        return [row.digest for row in rows]
+
+    async def push(self, repository: str, tag: str, package: Package) -> None:
+        """Store a team or its signatures under a tag."""
+        if isinstance(self._registry, LayoutFile):
+            raise InvalidReferenceError(self.name, "a file is written by retinue pack --output")
+        await self._registry.push_package(repository, tag, package)
+
+    async def push_signatures(
+        self, repository: str, subject: Descriptor, signatures: Sequence[Mapping[str, str]]
+    ) -> None:
+        """Store signatures beside a digest, with those that are there."""
+        held = await self.find_signatures(repository, subject.digest)
+        merged = merge_signatures(signatures, held)
+        await self.push(repository, signature_tag(subject.digest), pack_signatures(merged, subject))
+
+    async def find_repository(self, digest: str) -> str | None:
+        """The repository of teams that has a digest; None where none has."""
+        if isinstance(self._registry, LayoutFile):
+            return PREFIX + "file" if self._registry.find_digest(digest) else None
+        for repository in await self._registry.list_repositories():
+            if not repository.startswith(PREFIX):
+                continue
+            if await self._registry.find_digest(Reference(repository, digest=digest)) is not None:
+                return repository
+        return None
+
+
+async def pull_team(
+    reference: TeamReference, settings: Settings, state: State, http: HttpClient
+) -> PulledTeam:
+    """The team of a reference, from its file, its registry, or the registry of the state."""
+    if reference.file is not None:
+        place = TeamPlace(LayoutFile(_read_layout(reference.file), str(reference.file)))
+        return await place.pull(Reference(PREFIX + "file", digest=reference.digest))
+    if reference.plain is None:
+        place = TeamPlace(LayoutRegistry(state.registry))
+        repository = await place.find_repository(reference.digest or "")
+        if repository is None:
+            raise ReferenceNotFoundError(place.name, reference.text)
+        return await place.pull(Reference(repository, digest=reference.digest))
+    return await open_place(reference.plain, settings, state, http).pull(
+        Reference(reference.plain.repository, reference.plain.tag, reference.plain.digest)
+    )
+
+
+def open_place(reference: Reference, settings: Settings, state: State, http: HttpClient) -> TeamPlace:
+    """The registry that a reference names, else that of the state."""
+    if reference.registry is None:
+        return TeamPlace(LayoutRegistry(state.registry))
+    return TeamPlace(configured_registry(with_scheme(reference.registry), settings, http, state))
+
+
+def _read_layout(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_LAYOUT_BYTES:
+            raise TeamRefusedError("too_large", str(path), f"it is over {MAX_LAYOUT_BYTES:,} bytes")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InvalidSettingError("REF", f"no file {path}", remedy="check the path") from None
+    except OSError as error:
+        raise InvalidSettingError("REF", f"{path}: {error.strerror}", remedy="check the file") from error
+
+
+def _is_signature(tag: str) -> bool:
+    return tag.startswith("sha256-")

@@ -1,0 +1,193 @@
+"""Environments of teams: a virtual environment for each lock of Python, a folder for each lock of npm.
+
+Each is made once for its lock, Python and platform, and shared by all digests with the same lock. An
+environment that is not complete has another name, so a killed installation leaves nothing that is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import secrets
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from retinue.core.errors import InvalidSettingError, StateError
+from retinue.processes.environment import select_inherited
+from retinue.storage.files import make_folder, storage_errors
+
+INSTALL_WITHIN_S = 600.0
+_TEMPORARY = ".making-"
+
+_SETTINGS = ("UV_", "PIP_", "npm_config_", "NPM_CONFIG_")
+"""The variables that tell uv, pip and npm where their indexes and caches are."""
+
+
+class Environments:
+    """The environments below the folder ``root``, installed with variables of ``environ``."""
+
+    def __init__(self, root: Path, environ: Mapping[str, str]) -> None:
+        self._root = root
+        own = {name: value for name, value in environ.items() if name.startswith(_SETTINGS)}
+        self._environ = select_inherited(environ) | own
+
+    def python_of(self, lock: bytes) -> Path:
+        """Where the Python of a lock is, or would be."""
+        return self._python_folder(lock) / "bin" / "python"
+
+    def make_python(self, lock: bytes) -> Path:
+        """The Python with exactly the packages of a PEP 751 lock, and Retinue of this process behind them.
+
+        Only wheels are installed, each by its hash. Raises InvalidSettingError and StateError.
+        """
+        folder = self._python_folder(lock)
+        if not folder.is_dir():
+            self._install(folder, lambda place: self._install_python(place, lock))
+        return folder / "bin" / "python"
+
+    def npm_folder(self, lock: bytes) -> Path:
+        """Where the packages of a ``package-lock.json`` are, or would be."""
+        return self._root / "npm" / _hash_of(lock, _npm_platform())
+
+    def make_npm(self, manifest: bytes, lock: bytes) -> Path:
+        """The folder with exactly the packages of a ``package-lock.json``; no script of them is run."""
+        folder = self.npm_folder(lock)
+        if not folder.is_dir():
+            self._install(folder, lambda place: self._install_npm(place, manifest, lock))
+        return folder
+
+    def _python_folder(self, lock: bytes) -> Path:
+        parts = (sys.implementation.cache_tag or "", sysconfig.get_platform(), str(Path(sys.executable)))
+        return self._root / "venvs" / _hash_of(lock, *parts)
+
+    def _install(self, folder: Path, install: Any) -> None:
+        place = folder.parent / f"{_TEMPORARY}{secrets.token_hex(6)}"
+        with storage_errors(folder):
+            make_folder(folder.parent)
+            try:
+                place.mkdir(mode=0o700)
+                install(place)
+                try:
+                    place.rename(folder)
+                except OSError:
+                    if not folder.is_dir():  # another process was faster
+                        raise
+            finally:
+                shutil.rmtree(place, ignore_errors=True)
+
+    def _install_python(self, place: Path, lock: bytes) -> None:
+        lock_file = place / "pylock.toml"
+        lock_file.write_bytes(lock)
+        environment = place / "made"
+        python = environment / "bin" / "python"
+        if uv := shutil.which("uv", path=self._environ.get("PATH")):
+            self._run((uv, "venv", "--quiet", "--python", sys.executable, str(environment)), place)
+            options = ("--require-hashes", "--no-build", "--quiet", "--python", str(python))
+            self._run((uv, "pip", "sync", *options, str(lock_file)), place)
+        else:
+            self._run((sys.executable, "-m", "venv", str(environment)), place)
+            requirements = place / "requirements.txt"
+            requirements.write_text(render_requirements(lock), "utf-8")
+            options = ("--require-hashes", "--no-deps", "--only-binary", ":all:", "--quiet")
+            self._run((str(python), "-m", "pip", "install", *options, "-r", str(requirements)), place)
+        _add_own_packages(environment)
+        for entry in list(environment.iterdir()):
+            entry.rename(place / entry.name)
+        environment.rmdir()
+
+    def _install_npm(self, place: Path, manifest: bytes, lock: bytes) -> None:
+        (place / "package.json").write_bytes(manifest)
+        (place / "package-lock.json").write_bytes(lock)
+        self._run(("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev"), place)
+
+    def _run(self, arguments: Sequence[str], folder: Path) -> None:
+        program = Path(arguments[0]).name
+        try:
+            done = subprocess.run(  # noqa: S603 - uv, pip and npm with options of ours
+                list(arguments),
+                cwd=folder,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=INSTALL_WITHIN_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise StateError(f"{program} did not end within {INSTALL_WITHIN_S:.0f} s") from None
+        if done.returncode:
+            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            shown = " · ".join(line.strip() for line in lines[-4:])[:600]
+            raise StateError(
+                f"{program} cannot install what the team locked: {shown}", remedy="is the network there?"
+            )
+
+
+def find_npm_program(folder: Path, package: str, name: str | None) -> Path:
+    """The JavaScript file of a package's program, by the ``bin`` of its ``package.json``.
+
+    Raises InvalidSettingError for a package without that program, and for one outside its folder.
+    """
+    home = folder / "node_modules" / package
+    try:
+        programs = orjson.loads((home / "package.json").read_bytes()).get("bin")
+    except (OSError, ValueError, AttributeError):
+        programs = None
+    if isinstance(programs, str):
+        programs = {package.rpartition("/")[2]: programs}
+    if not isinstance(programs, dict) or not programs:
+        raise InvalidSettingError(
+            "npm", f"{package} has no program", remedy="name a package with an MCP server"
+        )
+    chosen = name or (package.rpartition("/")[2] if package.rpartition("/")[2] in programs else min(programs))
+    path = (home / str(programs.get(chosen, ""))).resolve()
+    if chosen not in programs or not path.is_relative_to(home.resolve()) or not path.is_file():
+        known = ", ".join(sorted(programs))
+        raise InvalidSettingError(
+            "bin", f"{package} has no program {chosen}; it has {known}", remedy="name one"
+        )
+    return path
+
+
+def render_requirements(lock: bytes) -> str:
+    """The wheels of a PEP 751 lock as requirements with hashes, for pip. Raises InvalidSettingError."""
+    lines = []
+    try:
+        for package in tomllib.loads(lock.decode())["packages"]:
+            hashes = [f"--hash=sha256:{wheel['hashes']['sha256']}" for wheel in package["wheels"]]
+            marker = f" ; {package['marker']}" if "marker" in package else ""
+            lines.append(" ".join([f"{package['name']}=={package['version']}{marker}", *hashes]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidSettingError("pylock.toml", "it cannot be read", remedy="lock it again") from error
+    return "\n".join(lines) + "\n"
+
+
+def _add_own_packages(environment: Path) -> None:
+    """Let the environment find Retinue and what it needs after its own packages."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    folders = dict.fromkeys((sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
+    lines = [f"import site; site.addsitedir({folder!r})" for folder in folders]
+    site = environment / "lib" / version / "site-packages"
+    (site / "zz-retinue-of-the-hub.pth").write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def _npm_platform() -> str:
+    return f"{platform.system()}-{platform.machine()}"
+
+
+def _hash_of(lock: bytes, *parts: str) -> str:
+    return hashlib.sha256("\0".join([hashlib.sha256(lock).hexdigest(), *parts]).encode()).hexdigest()[:32]
+
+
+def sweep(root: Path) -> None:
+    """Remove what a killed installation left behind."""
+    for folder in (root / "venvs", root / "npm"):
+        for place in folder.glob(f"{_TEMPORARY}*"):
+            shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,221 @@
+"""The programs of active teams: agents as children of the hub, imports as those of its settings.
+
+A child has the environment of imports, Retinue's own variables, and the names that the team gives it. Its
+working directory is the folder of the digest, whose ``retinue.toml`` has the access lists and the models of
+the team, so the settings of this machine stay those of the hub.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import orjson
+import structlog
+
+from retinue.core.errors import RetinueError, StateDamagedError
+from retinue.processes.environment import fill_variables, select_inherited
+from retinue.runtime.teams.environments import Environments, find_npm_program
+from retinue.runtime.teams.store import TEAMS, TeamRow, TeamStore
+from retinue.settings_tables import ImportTable
+from retinue.storage.state import State
+from retinue.team.definition import DATA, TeamImport
+from retinue.team.package import Team, read_config
+
+CONFIG = "config.json"
+FILES = "files"
+SETTINGS = "retinue.toml"
+
+_log = structlog.get_logger("retinue.teams")
+
+
+@dataclass(frozen=True, slots=True)
+class TeamProgram:
+    """A child of the hub: arguments of ``retinue``, whole environment, Python and working directory."""
+
+    name: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    program: str
+    folder: Path
+
+
+def child_name(team: Team, target: str) -> str:
+    """The name of a child: its team, the beginning of the digest, and its target."""
+    return f"{team.name}@{team.digest[7:19]}/{target}"
+
+
+def list_children(state: State, hub_url: str, environ: Mapping[str, str]) -> Sequence[TeamProgram]:
+    """The children of all active teams. A team that cannot be read is reported, and the others run."""
+    specs: list[TeamProgram] = []
+    for store, row, team in _list_teams(state):
+        try:
+            specs += team_children(store, row, team, state, hub_url, environ)
+        except RetinueError as error:
+            _log.warning("team not started", team=row.name, error=error.message)
+    return specs
+
+
+def team_children(
+    store: TeamStore, row: TeamRow, team: Team, state: State, hub_url: str, environ: Mapping[str, str]
+) -> list[TeamProgram]:
+    """The children of one digest: its agents and its models."""
+    folder = store.folder_of(team.name, team.digest)
+    values = variables_of(store, team.name)
+    common = select_inherited(environ) | {
+        "RETINUE_HOME": str(state.root),
+        "RETINUE_HUB": hub_url,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONSAFEPATH": "1",
+    }
+    environments = Environments(store.root, environ)
+    specs = []
+    for agent in team.definition.agents:
+        lock = team.lock.agents[agent.target].lock
+        program = sys.executable
+        if lock is not None:
+            program = str(environments.python_of((folder / FILES / lock).read_bytes()))
+        port = () if agent.port is None else ("--port", str(agent.port), "--port-may-move")
+        specs.append(
+            TeamProgram(
+                child_name(team, agent.target),
+                ("serve", agent.target, *port),
+                common | fill_variables(agent.env, values),
+                program=program,
+                folder=folder / FILES,
+            )
+        )
+    for name, table in team.definition.llm.items():
+        own = fill_variables(table.env, values)
+        if table.api_key_env is not None:
+            own[table.api_key_env] = values.get(table.api_key_env, "")
+        specs.append(
+            TeamProgram(
+                child_name(team, f"llm.{name}"),
+                ("serve", "--llm", name),
+                common | own,
+                program=sys.executable,
+                folder=folder / FILES,
+            )
+        )
+    return specs
+
+
+def read_team_imports(state: State) -> dict[str, ImportTable]:
+    """The imports of all active teams by name, as tables of the settings with their secrets filled in."""
+    tables: dict[str, ImportTable] = {}
+    for store, row, team in _list_teams(state):
+        values = variables_of(store, row.name)
+        for name, table in team.definition.imports.items():
+            try:
+                tables[name] = import_table(store, team, name, table, values)
+            except (RetinueError, OSError) as error:
+                _log.warning("import of a team left out", team=row.name, name=name, error=str(error))
+    return tables
+
+
+def import_table(
+    store: TeamStore, team: Team, name: str, table: TeamImport, values: Mapping[str, str]
+) -> ImportTable:
+    """One import as a table of the settings: its program by path, its document by path, its texts filled."""
+    files = store.folder_of(team.name, team.digest) / FILES
+    env, headers = fill_variables(table.env, values), fill_variables(table.headers, values)
+    common = {"env": env, "headers": headers, "start_s": table.start_s, "server": table.server}
+    if table.openapi is not None:
+        return ImportTable.model_validate({**common, "openapi": str(files / table.openapi)})
+    if table.url is not None or table.a2a is not None:
+        return ImportTable.model_validate({**common, "url": table.url, "a2a": table.a2a})
+    environments = Environments(store.root, {})
+    locked = team.lock.imports[name]
+    lock = (files / (locked.lock or "")).read_bytes()
+    if table.npm is not None:
+        command, first = (
+            "node",
+            str(find_npm_program(environments.npm_folder(lock), table.package_name, table.bin)),
+        )
+        arguments = (first,)
+    else:
+        program = environments.python_of(lock).parent / (table.bin or table.package_name)
+        command, arguments = str(program.parent / "python"), (str(program),)
+    args = fill_variables({str(index): text for index, text in enumerate(table.args)}, values)
+    return ImportTable.model_validate(
+        {
+            **common,
+            "command": command,
+            "args": (*arguments, *args.values()),
+            "folder": store.data_folder(team.name),
+        }
+    )
+
+
+def list_workflows(state: State) -> dict[str, tuple[str, Path]]:
+    """Team and file of each workflow of the active teams, by name; of two with one name the first."""
+    files: dict[str, tuple[str, Path]] = {}
+    for store, row, team in _list_teams(state):
+        for name, path in team.workflows.items():
+            files.setdefault(name, (row.name, store.folder_of(row.name, team.digest) / FILES / path))
+    return files
+
+
+def variables_of(store: TeamStore, name: str) -> dict[str, str]:
+    """What ``${NAME}`` stands for in the texts of a team: its secrets, and its folder."""
+    return {**store.read_secrets(name), DATA: str(store.data_folder(name))}
+
+
+def has_teams(state: State) -> bool:
+    """Whether a team was ever started here; looks at one file."""
+    return (state.root / TEAMS / "teams.json").exists()
+
+
+def _list_teams(state: State) -> Iterator[tuple[TeamStore, TeamRow, Team]]:
+    if not has_teams(state):
+        return
+    store = TeamStore(state)
+    for row in store.list_active():
+        try:
+            yield store, row, read_installed(store, row.name, row.active or "")
+        except RetinueError as error:
+            _log.warning("team not read", team=row.name, error=error.message)
+
+
+def read_installed(store: TeamStore, name: str, digest: str) -> Team:
+    """The team of a digest that is installed. Raises TeamRefusedError, StateDamagedError."""
+    path = store.folder_of(name, digest) / CONFIG
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StateDamagedError(
+            str(path), str(error.strerror), remedy="start the team again: retinue up"
+        ) from None
+    return _parse(content, digest)
+
+
+@lru_cache(maxsize=16)
+def _parse(content: bytes, digest: str) -> Team:
+    return read_config(content, digest=digest, where=digest[:19])
+
+
+def render_settings(team: Team) -> bytes:
+    """The ``retinue.toml`` of the children of a team: its access lists and models."""
+    lines: list[str] = []
+    definition = team.definition.as_json()
+    for table in ("access", "llm"):
+        for name, values in definition.get(table, {}).items():
+            lines.append(f"[{table}.{_quote(name)}]")
+            lines += [f"{key} = {_render(value)}" for key, value in values.items()]
+            lines.append("")
+    return "\n".join(lines).encode()
+
+
+def _render(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_quote(str(k))} = {_render(v)}" for k, v in value.items()) + " }"
+    return _quote(value)
+
+
+def _quote(value: object) -> str:
+    # the strings, numbers and lists of JSON are those of TOML, but for DEL
+    return orjson.dumps(value).decode().replace("\x7f", "\\u007f")

@@ -1,0 +1,129 @@
+"""What a person agrees to before a team runs: its signer, programs, hosts, secrets, access and models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from retinue.team.package import Team
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """The facts about one digest that are shown before anything of it is unpacked."""
+
+    name: str
+    version: str
+    digest: str
+    signer: str
+    programs: tuple[str, ...]
+    hosts: tuple[str, ...]
+    secrets: tuple[tuple[str, str, tuple[str, ...]], ...]
+    """Name, text for the person, and who gets the value."""
+    access: tuple[str, ...]
+    models: tuple[str, ...]
+    files: int
+    size_bytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The facts as JSON."""
+        return {
+            "team": self.name,
+            "version": self.version,
+            "digest": self.digest,
+            "signed_by": self.signer,
+            "programs": list(self.programs),
+            "hosts": list(self.hosts),
+            "secrets": [
+                {"name": name, "text": text, "receivers": list(users)} for name, text, users in self.secrets
+            ],
+            "access": list(self.access),
+            "models": list(self.models),
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+        }
+
+    def render(self) -> list[str]:
+        """The facts as lines of text."""
+        lines = [
+            f"{self.name} {self.version}  {self.digest}",
+            f"  signed by   {self.signer or 'nobody whom this state trusts'}",
+            f"  size        {self.files} files, {self.size_bytes:,} bytes",
+        ]
+        for heading, rows in (
+            ("runs", self.programs),
+            ("hosts", self.hosts),
+            ("models", self.models),
+            ("access", self.access),
+        ):
+            lines += [f"  {heading if not index else '':<11} {row}" for index, row in enumerate(rows)]
+        for index, (name, text, users) in enumerate(self.secrets):
+            receivers = f" → {', '.join(users)}" if users else " → nobody"
+            lines.append(f"  {'secrets' if not index else '':<11} {name}: {text}{receivers}")
+        lines.append("  A signature is no sandbox: these programs run with the rights of this user.")
+        return lines
+
+
+def describe_consent(team: Team, signer: str) -> Consent:
+    """What running the team means."""
+    definition = team.definition
+    users = definition.list_secret_users()
+    return Consent(
+        team.name,
+        team.version,
+        team.digest,
+        signer,
+        tuple(list_programs(team)),
+        tuple(list_hosts(team)),
+        tuple((name, text, tuple(users.get(name, ()))) for name, text in sorted(definition.secrets.items())),
+        tuple(list_access(team)),
+        tuple(list_models(team)),
+        len(team.files),
+        team.size_bytes,
+    )
+
+
+def list_programs(team: Team) -> list[str]:
+    """The programs that run, with the locks that they run with."""
+    programs = []
+    for agent in team.definition.agents:
+        locked = team.lock.agents.get(agent.target)
+        name = locked.name if locked else agent.target
+        packages = " with the packages of its lock" if locked and locked.lock else ""
+        kind = "agent in Markdown" if agent.is_markdown else "Python agent"
+        programs.append(f"{name} ({kind} {agent.target}){packages}")
+    for name, table in team.definition.imports.items():
+        if table.package is not None:
+            locked_import = team.lock.imports.get(name)
+            count = locked_import.packages if locked_import else 0
+            kind = "npm" if table.npm else "PyPI"
+            programs.append(f"{name} (MCP server {table.package} of {kind}, {count} packages)")
+    return programs
+
+
+def list_hosts(team: Team) -> list[str]:
+    """The hosts that imports and models of the definition name; programs may reach any other."""
+    addresses = []
+    for table in team.definition.imports.values():
+        addresses += [address for address in (table.url, table.a2a, table.server) if address is not None]
+    addresses += [table.base_url for table in team.definition.llm.values() if table.base_url is not None]
+    return sorted({urlsplit(address).netloc for address in addresses})
+
+
+def list_access(team: Team) -> list[str]:
+    """The access lists as lines."""
+    rows = []
+    for name, table in sorted(team.definition.access.items()):
+        for verb, entries in (("is called by", table.receive), ("calls", table.send)):
+            if entries is not None:
+                rows.append(f"{name} {verb} {', '.join(entries) or 'nobody'}")
+    return rows
+
+
+def list_models(team: Team) -> list[str]:
+    """The models as lines; no hash pins a model."""
+    return [
+        f"{name}: {table.provider or 'any provider'} {table.model} (not pinned by a hash)"
+        for name, table in sorted(team.definition.llm.items())
+    ]

@@ -1,0 +1,105 @@
+"""An OCI image layout as one tar file: a team with its signatures, to carry without a registry."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping
+from dataclasses import replace
+
+import orjson
+
+from retinue.core.errors import ReferenceNotFoundError, TeamRefusedError
+from retinue.oci.codec.artifacts import Package
+from retinue.oci.codec.layout_index import LAYOUT_MARK
+from retinue.oci.codec.manifest import (
+    INDEX_TYPE,
+    REF_NAME,
+    Descriptor,
+    StoredManifest,
+    parse_descriptor,
+    render_descriptor,
+)
+from retinue.oci.codec.reference import digest_of
+from retinue.team.files import MAX_TEAM_BYTES
+
+MAX_LAYOUT_BYTES = MAX_TEAM_BYTES + 64 * 1024 * 1024
+_BLOBS = "blobs/sha256/"
+
+
+def render_layout(packages: Mapping[str, Package]) -> bytes:
+    """The tar file of packages by tag; equal packages give equal bytes."""
+    blobs: dict[str, bytes] = {}
+    rows = []
+    for tag, package in packages.items():
+        blobs |= {**package.blobs, package.digest: package.manifest_bytes}
+        media_type = package.manifest.media_type or ""
+        entry = Descriptor(media_type, package.digest, len(package.manifest_bytes))
+        entry = replace(entry, annotations={REF_NAME: tag}, artifact_type=package.manifest.artifact_type)
+        rows.append(render_descriptor(entry))
+    index = orjson.dumps({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": rows})
+    members = {"index.json": index, "oci-layout": LAYOUT_MARK}
+    members |= {_BLOBS + digest.removeprefix("sha256:"): content for digest, content in blobs.items()}
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, content in sorted(members.items()):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o644
+            archive.addfile(member, io.BytesIO(content))
+    return target.getvalue()
+
+
+class LayoutFile:
+    """The manifests and blobs of a tar file; every blob is checked against its digest when it is read."""
+
+    def __init__(self, content: bytes, name: str) -> None:
+        self.name = name
+        self._members = _read_members(content, name)
+        try:
+            rows = orjson.loads(self._members["index.json"])["manifests"]
+            self._entries = [parse_descriptor(row, where=name) for row in rows]
+        except (KeyError, ValueError, TypeError) as error:
+            raise TeamRefusedError("not_a_team", name, "it is no OCI layout in a tar file") from error
+
+    def list_tags(self) -> list[str]:
+        """The tags in their order in the file."""
+        return [entry.annotations[REF_NAME] for entry in self._entries if REF_NAME in entry.annotations]
+
+    def find_digest(self, target: str) -> str | None:
+        """The digest of a tag or digest; None where the file does not have it."""
+        for entry in self._entries:
+            if target in (entry.digest, entry.annotations.get(REF_NAME)):
+                return entry.digest
+        return None
+
+    def pull_manifest(self, target: str) -> StoredManifest:
+        """The manifest of a tag or digest. Raises ReferenceNotFoundError."""
+        digest = self.find_digest(target)
+        entry = next((entry for entry in self._entries if entry.digest == digest), None)
+        if digest is None or entry is None:
+            raise ReferenceNotFoundError(self.name, target)
+        return StoredManifest(digest, entry.media_type, self.read_blob(digest))
+
+    def read_blob(self, digest: str) -> bytes:
+        """Checked content. Raises ReferenceNotFoundError, TeamRefusedError."""
+        content = self._members.get(_BLOBS + digest.removeprefix("sha256:"))
+        if content is None:
+            raise ReferenceNotFoundError(self.name, digest)
+        if digest_of(content) != digest:
+            raise TeamRefusedError("changed", self.name, f"its blob {digest[:19]} has other content")
+        return content
+
+
+def _read_members(content: bytes, name: str) -> dict[str, bytes]:
+    """The plain files of a tar file by name, of the first of each name; nothing is written."""
+    if len(content) > MAX_LAYOUT_BYTES:
+        raise TeamRefusedError("too_large", name, f"it is over {MAX_LAYOUT_BYTES:,} bytes")
+    members: dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
+            for member in archive:
+                if member.isreg() and (file := archive.extractfile(member)) is not None:
+                    members.setdefault(member.name, file.read())
+    except (tarfile.TarError, ValueError, OverflowError, EOFError, OSError) as error:
+        raise TeamRefusedError("not_a_team", name, "it is no tar file") from error
+    return members

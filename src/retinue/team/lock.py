@@ -1,0 +1,103 @@
+"""``team.lock``: the hashes of all files of a team, and what its agents and imports offer.
+
+The file is JSON with sorted keys, so that a review shows what changed. It has no dates and no paths of a
+machine, and is part of the digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from retinue.core.errors import InvalidSettingError
+from retinue.team.definition import LOCK_FILE
+from retinue.team.files import TeamFile
+
+MAX_LOCK_BYTES = 8 * 1024 * 1024
+
+_REMEDY = "write it again: retinue lock"
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LockedSkill(_Table):
+    """A skill of an agent or a tool of an import as it was when the team was locked."""
+
+    id: str
+    description: str = ""
+    input_schema: Mapping[str, Any] | None = None
+    output_schema: Mapping[str, Any] | None = None
+
+
+class LockedAgent(_Table):
+    """What an agent is called and offers; ``lock`` is the path of its PEP 751 lock, if it has one."""
+
+    name: str
+    version: str | None = None
+    skills: tuple[LockedSkill, ...] = ()
+    lock: str | None = None
+
+
+class LockedImport(_Table):
+    """The lock file of a program from npm or PyPI."""
+
+    lock: str | None = None
+    bin: str | None = None
+    packages: int = 0
+
+
+class TeamLock(_Table):
+    """All of ``team.lock``: files by path, agents by target, imports by name."""
+
+    schema_version: int = Field(1, alias="schema", ge=1, le=1)
+    files: Mapping[str, Sha256] = {}
+    agents: Mapping[str, LockedAgent] = {}
+    imports: Mapping[str, LockedImport] = {}
+
+    def find_change(self, files: Sequence[TeamFile]) -> str:
+        """How the files differ from the locked ones, as a sentence without its end; "" if they do not."""
+        present = {file.path: file.row.sha256 for file in files if file.path != LOCK_FILE}
+        if missing := sorted(self.files.keys() - present.keys()):
+            return f"{missing[0]} is locked and missing"
+        if new := sorted(present.keys() - self.files.keys()):
+            return f"{new[0]} is not locked"
+        changed = sorted(path for path, sha256 in present.items() if self.files[path] != sha256)
+        return f"{changed[0]} has changed since it was locked" if changed else ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The lock as JSON."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def parse_lock(content: bytes, *, where: str = LOCK_FILE) -> TeamLock:
+    """The lock in the bytes of a file. Raises InvalidSettingError."""
+    if len(content) > MAX_LOCK_BYTES:
+        raise InvalidSettingError(where, f"it is over {MAX_LOCK_BYTES:,} bytes", remedy=_REMEDY)
+    try:
+        document = orjson.loads(content)
+    except ValueError:
+        raise InvalidSettingError(where, "it is not JSON", remedy=_REMEDY) from None
+    return read_lock(document, where=where)
+
+
+def read_lock(document: Any, *, where: str) -> TeamLock:
+    """The lock in a parsed document. Raises InvalidSettingError."""
+    try:
+        return TeamLock.model_validate(document)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    raise InvalidSettingError(f"{where}: {place}", first["msg"], remedy=_REMEDY)
+
+
+def render_lock(lock: TeamLock) -> bytes:
+    """The bytes of ``team.lock``."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(lock.as_json(), option=options)
