@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from retinue.runtime.loading.policy_files import PolicyFiles, remove_policies, s
 from retinue.settings_tables import PolicyTable
 
 NIGHT = "2026-01-07T23:00:00Z"
-WRITES = {"call": "bank/pay", "arguments": {}}
-CASES = {
+WRITES: dict[str, Any] = {"call": "bank/pay", "arguments": {}}
+CASES: dict[str, list[dict[str, Any]]] = {
     "read-only": [
         {**WRITES, "expect": "deny"},
         {**WRITES, "skill": {"read_only": True}, "expect": "allow"},
