@@ -67,6 +67,7 @@ NOT_OPENED = frozenset(
         "agents",
         "runs",
         "list-watch",
+        "exam",
         "calls",
     }
 )

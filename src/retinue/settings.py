@@ -37,6 +37,7 @@ from retinue.settings_tables import (
     DirectoryTable,
     DiscoveryTable,
     EndpointTable,
+    ExamTable,
     ExecuteTable,
     GuardTable,
     HistoryTable,
@@ -124,6 +125,7 @@ class Settings(_Sources):
     logs: LogTable = LogTable()
     audit: AuditTable = AuditTable()
     history: HistoryTable = HistoryTable()
+    exam: ExamTable = ExamTable()
     doors: EndpointTable = EndpointTable()
     execute: ExecuteTable = ExecuteTable()
     mcp: McpTable = McpTable()

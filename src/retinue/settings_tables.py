@@ -249,6 +249,19 @@ class HistoryTable(_Table):
     wishes: Literal["text", "count", "off"] = "count"
 
 
+class ExamTable(_Table):
+    """``[exam]``: whether a hub asks the agents that join their own examples, and within which limits.
+
+    ``require`` leaves an agent that has not passed out of the choice of calls that name no agent.
+    """
+
+    policy: Literal["require", "warn", "off"] = "warn"
+    every_s: float = Field(86_400.0, ge=60)
+    calls: int = Field(5, ge=1, le=100)
+    timeout_s: float = Field(10.0, gt=0, le=300)
+    dollars: float = Field(0.05, ge=0)
+
+
 class EndpointTable(_Table):
     """``[doors]``: host names and web origins accepted in addition to this machine's own."""
 

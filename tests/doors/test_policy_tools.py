@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from mcp.types import CallToolResult
 
 from retinue.cli.program import program
+from retinue.mesh.observing.metrics import Figures
 from retinue.policies.policy_set import load_policies
 from retinue.runtime.parts.audit import RecordedCalls
 from retinue.runtime.parts.policies import LoadedPolicies
@@ -126,8 +127,7 @@ async def test_the_owner_switches_all_policies_while_the_hub_runs_and_counts_wha
     for mode, then in (("watch", "done"), ("off", "done"), ("settings", "denied")):
         assert (await run("policy", "mode", mode)).exit_code == 0
         assert await list_agents() == then, mode
-    metrics = (
-        await wire.get(f"{bank.hub.url}/metrics", authorization=f"Bearer {system.state.local_token()}")
-    ).body
-    assert b'retinue_policy_decisions_total{decision="deny",policy="closed"} 2' in metrics
-    assert b'retinue_policy_decisions_total{decision="watch_deny",policy="closed"} 1' in metrics
+    figures = Figures()
+    await bank.hub.process.get(LoadedPolicies).read_figures(figures)
+    counts = figures.values["retinue_policy_decisions_total"]
+    assert (counts["deny", "closed"], counts["watch_deny", "closed"]) == (2, 1)

@@ -16,6 +16,7 @@ from retinue.hub.orchestration.skills import add_capability_skills
 from retinue.hub.search import add_search_skills
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
+from retinue.mesh.exams import ExamBook
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.observing.call_figures import CallFigures, TrackRecord
@@ -51,7 +52,7 @@ class Hub:
             agent, self.directory, AgentSearch(search, candidates=candidates), roster, access
         )
         history = SearchHistory(self.directory.find_skill, lambda name: None)
-        add_search_skills(agent, self.directory, search, access, history)
+        add_search_skills(agent, self.directory, search, access, history, ExamBook())
         self._dispatcher = local_dispatcher(agent)
 
     async def ask(self, skill_id: str, /, principal: Principal = PART, **arguments: Any) -> dict[str, Any]:

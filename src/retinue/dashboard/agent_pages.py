@@ -59,7 +59,15 @@ class AgentPages:
         listing = await self._hub.read(principal, "list_agents", arguments)
         skills: list[Json] = []
         if query:
-            skills = (await self._hub.read(principal, "find_skills", {"query": query, "limit": 10}))["skills"]
+            found = await self._hub.read(
+                principal, "find_skills", {"query": query, "limit": 10, "detailed": True}
+            )
+            learned = {(row["agent"], row["skill"]): row for row in found.get("learned", ())}
+            skills = [
+                {key: row.get(key) for key in ("agent", "skill", "description")}
+                | {"learned": learned.get((row["agent"], row["skill"]))}
+                for row in found["skills"]
+            ]
         context = {
             "agents": listing["agents"],
             "next": listing.get("next"),
@@ -99,6 +107,7 @@ class AgentPages:
         arguments: Any = {}
         result: Outcome | OpenCall | None = None
         question: Question | None = None
+        rated: Outcome | None = None
         if request.method == "POST":
             entries = await read_entries(request)
             action = entries.get("action", "")
@@ -106,6 +115,8 @@ class AgentPages:
                 call = self._open_calls.find(name_of_call, principal.id)
                 arguments = call.arguments
                 result, question = await self._answer(call, entries)
+            elif action in ("good", "bad"):
+                rated = await self._hub.act(principal, "rate_call", {"skill": skill_id, "verdict": action})
             else:
                 # the form that was sent, and not the one that is asked for
                 form = as_json if WHOLE in entries else fields
@@ -129,6 +140,7 @@ class AgentPages:
             "files": [] if outcome is None else self._files.show(outcome.parts, principal),
             "open_call": result if isinstance(result, OpenCall) else None,
             "question": question,
+            "rated": rated,
             "answer_within_s": ANSWER_WITHIN_S,
             "examples": write_examples(self._frame.url, name, skill_id, arguments),
         }

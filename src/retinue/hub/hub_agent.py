@@ -36,6 +36,7 @@ from retinue.hub.text_skills import HubTextSkills
 from retinue.hub.workflows import RunStarter, add_start_skill
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Lookup
+from retinue.mesh.exams import ExamBook
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access
@@ -145,6 +146,7 @@ class MeshView:
     lookup: Lookup
     search: SkillSearch
     history: SearchHistory
+    exams: ExamBook
     caller: Caller
     track: TrackRecord
     access: Access = _NO_ACCESS_LISTS
@@ -185,10 +187,10 @@ def hub_agent(
 
     add_agent_skills(agent, directory, access, stats_of, mesh.history)
     run_access = RunAccess(orchestrator.runs, access)
-    roster = Roster(directory, track, access)
+    roster = Roster(directory, track, access, mesh.exams)
     known_skills = KnownSkills(mesh.lookup, access, mesh.caller)
     starter = RunStarter(orchestrator, library, run_access, known_skills, workflows.progress)
-    auto = AutoChoice(mesh.caller, directory, search, roster, access, mesh.history)
+    auto = AutoChoice(mesh.caller, directory, search, roster, access, mesh.history, mesh.exams)
     cache = AnswerCache()
     orchestration = Orchestration(
         starter,
@@ -206,7 +208,7 @@ def hub_agent(
     add_workflow_list(agent, library, roster)
     agent_search = AgentSearch(search)
     add_capability_skills(agent, directory, agent_search, roster, access, mesh.spending_of)
-    add_search_skills(agent, directory, search, access, mesh.history)
+    add_search_skills(agent, directory, search, access, mesh.history, mesh.exams)
     add_query_skill(agent, directory, agent_search, track, access)
     add_draft_skills(agent, library, known_skills, workflows.store)
     add_start_skill(agent, starter, auto)

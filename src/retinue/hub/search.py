@@ -22,6 +22,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import select_candidates, visible_candidates
 from retinue.mesh.directory.versions import version_preference
 from retinue.mesh.entry import Entry
+from retinue.mesh.exams import ExamBook
 from retinue.mesh.history.learned_ranking import LearnedRanking
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import Access, AgentView, is_listed, is_seen
@@ -47,10 +48,15 @@ _log = structlog.get_logger("retinue.search")
 
 
 def add_search_skills(
-    agent: Agent, directory: Directory, search: SkillSearch, access: Access, history: SearchHistory
+    agent: Agent,
+    directory: Directory,
+    search: SkillSearch,
+    access: Access,
+    history: SearchHistory,
+    exams: ExamBook,
 ) -> None:
     """Add the skill ``find_skills``; ``access`` decides which agents a caller sees."""
-    finder = _Finder(directory, search, history)
+    finder = _Finder(directory, search, history, exams)
 
     @agent.skill(expose=True, read_only=True)
     async def find_skills(
@@ -92,6 +98,10 @@ def add_search_skills(
             listed = [(entry, offer.id) for entry, offer in offers[:limit] if isinstance(entry, Entry)]
             search_id = history.note_search(ctx.principal, query, listed, is_wish=is_wish)
             reply |= {} if search_id is None else {"search": search_id}
+        learned = reply.pop("learned", ())
+        if learned and detailed:
+            names = {(entry.name, offer.id) for entry, offer in offers[:limit]}
+            reply["learned"] = [row for row in learned if (row["agent"], row["skill"]) in names]
         render = render_skill_row if detailed else render_short_skill_row
         answer: Json = {
             "skills": [render(entry, offer) for entry, offer in offers[:limit]],
@@ -105,7 +115,10 @@ def add_search_skills(
 class _Finder:
     """Finds skills in the directory, by words through the search index."""
 
-    def __init__(self, directory: Directory, search: SkillSearch, history: SearchHistory) -> None:
+    def __init__(
+        self, directory: Directory, search: SkillSearch, history: SearchHistory, exams: ExamBook
+    ) -> None:
+        self._exams = exams
         self._directory = directory
         self._search = search
         self._history = history
@@ -173,6 +186,8 @@ class _Finder:
                 query, named, scopes, self._search, within=keys, accept=represents_agent, learn=learn
             )
             reasons = [*explained.reasons, describe_trust(named)]
+            if (exam := self._exams.find(named)) is not None:
+                reasons.append(f"it {exam.describe(with_problems='mesh' in scopes)}")
             if explained.skill is not None:
                 reasons.append(self._name_takers(explained.skill, scopes, view))
                 if learn is not None and (learned := _render_learned(learn, named, explained.skill)):

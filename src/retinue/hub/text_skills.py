@@ -73,6 +73,7 @@ class HubTextSkills:
         skill = best.skill
         is_fit = (
             best.entry.enabled
+            and self._roster.may_choose(best.entry)
             and best.entry.reachable is not False
             and may_call(skill, caller.scopes)
             and not skill.hints.destructive

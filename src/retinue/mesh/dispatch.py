@@ -113,9 +113,14 @@ class TimeoutSettings:
 
 
 class ApprovedCall(NamedTuple):
-    """The yes of a person for a call; ``note`` is for the call's audit row."""
+    """The yes of a person for a call; ``note`` is for the call's audit row.
+
+    ``answer`` is that of an equal call, which is not made again. ``keep`` keeps the answer of this one.
+    """
 
     note: Mapping[str, Any]
+    answer: Answer | None = None
+    keep: Callable[[Answer], Awaitable[None]] | None = None
 
 
 class PermittedCall(NamedTuple):
@@ -214,6 +219,8 @@ class Dispatcher:
     check_read: CheckRead | None = None
     guards: Guards | None = None
     redacts: Callable[[str], bool] | None = None
+    select: Callable[[tuple[Candidate, ...], str], tuple[Candidate, ...]] | None = None
+    """Which candidates may take a call that names no agent; None = all."""
 
     def is_guarded(self, agent: str) -> bool:
         """Whether values of calls of an agent are looked at, so that its bytes cannot be handed on."""
@@ -246,6 +253,8 @@ class Dispatcher:
                     agent=call.agent,
                     view=state.view,
                 )
+                if self.select is not None and call.agent is None and call.listing is None:
+                    candidates = self.select(candidates, call.skill)
                 state.listing = candidates[0]
                 answer = await self._run(candidates, call, admitted, channel, state)
             finally:
@@ -335,13 +344,19 @@ class Dispatcher:
             except GuardError as error:
                 last_error = last_error or error
                 continue
+            keep: Callable[[Answer], Awaitable[None]] | None = None
             if permitted.approve is not None:
                 try:
                     # last, so that nothing refuses after a used yes
-                    state.policy = (await permitted.approve(channel)).note
+                    approved = await permitted.approve(channel)
+                    state.policy = approved.note
                 except BaseException:
                     stats.breaker.abandoned()
                     raise
+                if approved.answer is not None:
+                    stats.breaker.abandoned()
+                    return approved.answer
+                keep = approved.keep
             tried_at = time.perf_counter()
             stats.call_started()
             try:
@@ -379,7 +394,11 @@ class Dispatcher:
             self._report_health(stats, listing)
             if skill.output_schema is not None:
                 check_output(skill, answer.value)
-            return answer if guards is None else await guards.after(call, listing, skill, answer)
+            if guards is not None:
+                answer = await guards.after(call, listing, skill, answer)
+            if keep is not None:
+                await keep(answer)
+            return answer
         raise last_error or UnknownSkillError(call.skill)
 
     def _only_relays(self, call: Call, listing: Listing) -> bool:

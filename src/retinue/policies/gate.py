@@ -22,7 +22,7 @@ from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import ApprovedCall, Guards, PermittedCall
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
-from retinue.policies.approving import CallQuestion, describe
+from retinue.policies.approving import AskClient, CallQuestion, describe
 from retinue.policies.asking import AskingPolicies, AskingSkills
 from retinue.policies.caller_groups import CallerGroups
 from retinue.policies.counts import CallCounts, MemoryCounts, make_count
@@ -70,6 +70,7 @@ class Gate:
     ``open_approvals`` opens the store of approvals, None in a process that keeps none. ``open_counts`` opens
     the counts of calls that all processes share; where it is None, calls are counted in ``counts``.
     ``recorder`` keeps what policies read, None where the owner does not want it.
+    ``ask_client`` asks the client of a call that needs a person, None where clients are not asked.
     """
 
     engine: Engine
@@ -81,6 +82,7 @@ class Gate:
     recorder: InputRecorder | None = None
     figures: DecisionFigures = field(default_factory=DecisionFigures)
     groups: CallerGroups = field(default_factory=CallerGroups)
+    ask_client: AskClient | None = None
     _lists: ListDecisions | None = None
     _asking: AskingPolicies | None = None
 
@@ -276,7 +278,7 @@ class Gate:
             )
         note = self._render(decision, watched=False)
         question = CallQuestion.of(call, listing, name, asking, self.engine.policies.digest, note)
-        return partial(question.use_answer, self.open_approvals)
+        return partial(question.use_answer, self.open_approvals, self.ask_client)
 
 
 def _mask(policies: tuple[Policy, ...], guards: Guards | None) -> Guards:

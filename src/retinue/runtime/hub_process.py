@@ -23,6 +23,7 @@ from retinue.runtime.parts.artifacts import ArtifactsPart
 from retinue.runtime.parts.audit import AuditPart
 from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.children import LogsPart, ModelsPart, SupervisorPart
+from retinue.runtime.parts.finding.exam import ExamPart
 from retinue.runtime.parts.finding.history import HistoryPart
 from retinue.runtime.parts.hub_moments import FirstReadingPart, FolderWatchPart, HubFilePart, HubLinesPart
 from retinue.runtime.parts.hub_protocols import DashboardPart, DiscoveryPart, HubMcpPart, RegistryPart
@@ -104,6 +105,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         FirstReadingPart(),
         AuditPart(),
         HistoryPart(),
+        ExamPart(),
         MeshMapPart(),
         MessagesPart(),
         HubMcpPart(),

@@ -27,6 +27,7 @@ from retinue.mesh.directory.listing_cache import ExposeOverride
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.routing import make_strategy
 from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.exams import ExamBook
 from retinue.mesh.guard.trace_guard import TraceGuard
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.history.search_history import SearchHistory
@@ -95,6 +96,7 @@ class Mesh:
     directory: Directory
     search: SkillSearch
     history: SearchHistory
+    exams: ExamBook
     registries: Registries
     figures: CallFigures
     peers: Peers
@@ -126,6 +128,7 @@ class Mesh:
             self.directory,
             self.search,
             self.history,
+            self.exams,
             self.registries,
             self.hub.prompts,
             self.hub.tools,
@@ -182,6 +185,7 @@ async def open_mesh(
         notifications = Notifications(directory, named)
         stack.push_async_callback(notifications.aclose)
         search = _make_search(directory, texts)
+        exams = ExamBook()
         history = SearchHistory(directory.find_skill, directory.find_named)
         peers = make_peers(settings, state, http, named)
         lookup = LocalFirst(directory, peers.remote)
@@ -191,7 +195,7 @@ async def open_mesh(
         events.subscribe_later(figures.observe)
         track = TrackRecord(figures, dispatcher.agent_stats)
         progress = RunProgress()
-        caller = _make_caller(dispatcher, lookup, directory, search, history, track, progress)
+        caller = _make_caller(dispatcher, lookup, directory, search, history, exams, track, progress)
         step_cache = MemoryCache()
         artifacts = state_artifacts(settings, state, http)
         stack.callback(artifacts.close)
@@ -220,6 +224,7 @@ async def open_mesh(
                 lookup=lookup,
                 search=search,
                 history=history,
+                exams=exams,
                 caller=caller,
                 track=track,
                 access=dispatcher.access,
@@ -247,7 +252,18 @@ async def open_mesh(
         lookup.add(LocalLookup({agent.name: agent}, url), local)
         registries = Registries(home, named, notifications)
         yield Mesh(
-            hub, dispatcher, lookup, directory, search, history, registries, figures, peers, hosted, artifacts
+            hub,
+            dispatcher,
+            lookup,
+            directory,
+            search,
+            history,
+            exams,
+            registries,
+            figures,
+            peers,
+            hosted,
+            artifacts,
         )
 
 
@@ -270,6 +286,7 @@ def _make_caller(
     directory: Directory,
     search: SkillSearch,
     history: SearchHistory,
+    exams: ExamBook,
     track: TrackRecord,
     progress: RunProgress,
 ) -> DispatchCaller:
@@ -286,6 +303,7 @@ def _make_caller(
         progress=progress,
         search=search,
         history=history,
+        exams=exams,
     )
 
 

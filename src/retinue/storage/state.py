@@ -44,6 +44,7 @@ _OWN = (
     OUTCOMES,
     "artifacts.db*",
     "history.db*",
+    "exams.json",
     "hub.json",
     "hub.lock",
     "hub.log*",
@@ -168,6 +169,11 @@ class State:
     def history(self) -> Path:
         """What came of calls that were found by words."""
         return self.root / "history.db"
+
+    @property
+    def exams(self) -> Path:
+        """The results of the entrance exams of agents."""
+        return self.root / "exams.json"
 
     @property
     def spending(self) -> Path:

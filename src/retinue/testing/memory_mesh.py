@@ -40,6 +40,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.directory.sources import Give, Reading, Source
 from retinue.mesh.dispatch import Calls, Dispatcher
+from retinue.mesh.exams import ExamBook
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.observing.call_figures import CallFigures, TrackRecord
@@ -117,6 +118,7 @@ async def connect_agents(
                     lookup=lookup,
                     search=search,
                     history=SearchHistory(directory.find_skill, directory.find_named),
+                    exams=ExamBook(),
                     caller=caller,
                     track=track,
                 ),

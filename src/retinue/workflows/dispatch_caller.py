@@ -47,6 +47,7 @@ from retinue.mesh.directory.routing import (
 )
 from retinue.mesh.directory.versions import is_same_repository, mark_standby, name_version
 from retinue.mesh.dispatch import Calls, Lookup
+from retinue.mesh.exams import ExamBook
 from retinue.mesh.guard.trace_guard import OutgoingCall, new_trace, next_hop
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.observing.call_figures import TrackRecord
@@ -73,8 +74,13 @@ class RoleChoice:
     """Lists agents by role for workflows; only the cards of agents with the role are read."""
 
     def __init__(
-        self, directory: Directory, strategy: Strategy = first, track: TrackRecord | None = None
+        self,
+        directory: Directory,
+        strategy: Strategy = first,
+        track: TrackRecord | None = None,
+        exams: ExamBook | None = None,
     ) -> None:
+        self._exams = exams or ExamBook()
         self._directory = directory
         self._strategy = strategy
         self._track = track
@@ -90,6 +96,7 @@ class RoleChoice:
         if not agents:
             # of the versions of an agent, the newest has the role; a deprecated agent if no other has it
             entries = [entry for entry in entries if not entry.standby] or entries
+            entries = [entry for entry in entries if self._exams.may_choose(entry)]
         listings: list[Listing] = []
         for start in range(0, len(entries), _OPENED):
             if start:
@@ -176,13 +183,15 @@ class DispatchCaller:
         progress: RunProgress | None = None,
         search: SkillSearch | None = None,
         history: SearchHistory | None = None,
+        exams: ExamBook | None = None,
     ) -> None:
-        self._offers = SkillOffers(directory, search, history)
+        self._exams = exams or ExamBook()
+        self._offers = SkillOffers(directory, search, history, exams)
         self._progress = progress or RunProgress()
         self._access = access or Access()
         self._calls = calls
         self._lookup = lookup
-        self._roles = RoleChoice(directory, strategy, track)
+        self._roles = RoleChoice(directory, strategy, track, exams)
         self._directory = directory
         self._track = track
         self._guard = admission.guard
@@ -220,6 +229,8 @@ class DispatchCaller:
             candidates = tuple(one for one in candidates if may_send(reach.send, one.name, skill))
             if not candidates:
                 raise SkillNotOfferedError(skill)
+        if agent is None:
+            candidates = self._exams.select(candidates, skill)
         ordered: Sequence[Candidate] = order_candidates(candidates, self._strategy, skill)
         if agent is None:
             ordered = rank_by_score(ordered, self._find_listing, skill, self._track)
@@ -302,6 +313,8 @@ class DispatchCaller:
             agent=wanted.agents[0] if wanted.agents else None,
             view=view,
         )
+        if not wanted.agents:
+            candidates = self._exams.select(candidates, skill)
         ordered: Sequence[Candidate] = order_candidates(candidates, self._strategy, skill)
         ordered = rank_by_score(ordered, self._find_listing, skill, self._track)
         choices: list[Choice] = []

@@ -15,6 +15,7 @@ from retinue.core.trust import Trust
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.versions import version_preference
 from retinue.mesh.entry import Entry
+from retinue.mesh.exams import ExamBook
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import AgentView, is_listed, is_seen, may_call
 from retinue.mesh.search.ranking import SkillSearch
@@ -54,8 +55,13 @@ class SkillOffers:
     """The skills of a directory; without ``search`` none is found by words."""
 
     def __init__(
-        self, directory: Directory, search: SkillSearch | None, history: SearchHistory | None = None
+        self,
+        directory: Directory,
+        search: SkillSearch | None,
+        history: SearchHistory | None = None,
+        exams: ExamBook | None = None,
     ) -> None:
+        self._exams = exams or ExamBook()
         self._directory = directory
         self._search = search
         self._history = history
@@ -134,7 +140,12 @@ class SkillOffers:
         return listed
 
     def _is_offered(self, entry: Entry) -> bool:
-        return entry.enabled and entry.trust <= TRUSTED and self._directory.represents_agent(entry)
+        return (
+            entry.enabled
+            and entry.trust <= TRUSTED
+            and self._exams.may_choose(entry)
+            and self._directory.represents_agent(entry)
+        )
 
 
 def list_once(offers: Sequence[SkillOffer]) -> list[SkillOffer]:

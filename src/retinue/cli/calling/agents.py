@@ -37,8 +37,10 @@ def agents(text: str, shows_skills: bool, hub: str | None, as_json: bool) -> Non
         return
     rows = reply["agents"]
     has_owners = any(row.get("owner") for row in rows)
+    has_exams = any(row.get("exam", {}).get("result", "not_examined") != "not_examined" for row in rows)
     has_doubtful = any(row.get("signature", "valid") != "valid" for row in rows)
     columns = (*(("FROM",) if has_owners else ()), *(("SIGNATURE",) if has_doubtful else ()))
+    columns = (*(("EXAM",) if has_exams else ()), *columns)
     if rows:
         print_table(
             ("NAME", "VERSION", "STATUS", "SKILLS", "URL", *columns),
@@ -49,6 +51,7 @@ def agents(text: str, shows_skills: bool, hub: str | None, as_json: bool) -> Non
                     _render_status(row),
                     _render_skills(row.get("skills"), shows_skills),
                     row.get("url"),
+                    *((row.get("exam", {}).get("result", "").replace("_", " "),) if has_exams else ()),
                     *((_render_owner(row),) if has_owners else ()),
                     *((row.get("signature"),) if has_doubtful else ()),
                 )
@@ -62,6 +65,8 @@ def agents(text: str, shows_skills: bool, hub: str | None, as_json: bool) -> Non
             warn(row["deprecated"])
         if row.get("last_error"):
             warn(f"{row['name']}: {row['last_error']}")
+        if row.get("exam", {}).get("result") == "failed":
+            warn(f"{row['name']} failed its exam: {'; '.join(row['exam']['problems'])}")
     warn_missing(reply)
 
 

@@ -22,6 +22,7 @@ from retinue.hub.orchestration.roster import Roster, describe_missing
 from retinue.hub.orchestration.tool_schemas import AGENTS
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
+from retinue.mesh.exams import ExamBook
 from retinue.mesh.history.search_history import SearchHistory
 from retinue.mesh.permissions import Access, is_seen, may_call
 from retinue.mesh.search.ranking import SkillSearch
@@ -55,6 +56,7 @@ class AutoChoice:
         roster: Roster,
         access: Access,
         history: SearchHistory,
+        exams: ExamBook,
     ) -> None:
         self._caller = caller
         self._directory = directory
@@ -62,6 +64,7 @@ class AutoChoice:
         self._roster = roster
         self._access = access
         self._history = history
+        self._exams = exams
 
     async def choose(
         self, prompt: str, principal: Principal, *, agent: str = AUTO, parallel: bool | None = None
@@ -121,6 +124,7 @@ class AutoChoice:
                 and entry.enabled
                 and entry.reachable is not False
                 and entry.trust <= TRUSTED
+                and self._exams.may_choose(entry)
                 and entry.name != HUB_NAME
                 and entry.labels.get("kind") != "model"
                 and self._directory.represents_agent(entry)

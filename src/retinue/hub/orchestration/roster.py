@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from retinue.cards.rows import render_capabilities, render_metrics
 from retinue.core.call import Principal
-from retinue.core.record import Listing, Skill
+from retinue.core.record import Candidate, Listing, Skill
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import CAPABILITIES, find_role_skill, parse_role
 from retinue.mesh.directory.versions import mark_standby
+from retinue.mesh.exams import ExamBook
 from retinue.mesh.observing.call_figures import TrackRecord
 from retinue.mesh.permissions import Access, is_seen, may_call
 
@@ -57,7 +58,10 @@ class Fitness:
 class Roster:
     """Tells of the agents that a caller sees."""
 
-    def __init__(self, directory: Directory, track: TrackRecord, access: Access) -> None:
+    def __init__(
+        self, directory: Directory, track: TrackRecord, access: Access, exams: ExamBook | None = None
+    ) -> None:
+        self._exams = exams or ExamBook()
         self._directory = directory
         self._track = track
         self._access = access
@@ -85,6 +89,18 @@ class Roster:
         if with_metrics and (metrics := self.find_metrics(listing.name)):
             row["metrics"] = metrics
         return row
+
+    def find_exam(self, listing: Listing, *, with_problems: bool) -> Json | None:
+        """The result of the agent's entrance exam; None while no agents are examined."""
+        result = self._exams.find(listing)
+        if result is None:
+            return None
+        row: Json = {"result": result.status}
+        return row | {"problems": list(result.problems)} if with_problems and result.problems else row
+
+    def may_choose(self, listing: Candidate) -> bool:
+        """Whether a call that names no agent may go to this one."""
+        return self._exams.may_choose(listing)
 
     def find_metrics(self, agent: str) -> Json | None:
         """The figures of an agent's calls; None without a call."""

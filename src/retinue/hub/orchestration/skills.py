@@ -271,6 +271,8 @@ def _add_list_agents(
                 return row
             shown = replace(listing, record=narrow_record(view, listing, listing.record))
             more = render_agent_row(shown, scopes=scopes)
+            if (exam := roster.find_exam(listing, with_problems="mesh" in scopes)) is not None:
+                more["exam"] = exam
             # what a model costs is the affair of the mesh, not of its clients
             if "mesh" in scopes and (spending := spending_of(listing.name)) is not None:
                 more["spending"] = dict(spending)

@@ -100,6 +100,10 @@ class LoadedPolicies:
             recorder=self._make_recorder(),
             figures=self._figures,
         )
+        if opening is not None:
+            from retinue.hub.client_questions import ask_client
+
+            self._gate.ask_client = ask_client
         self._give(self._gate.check)
 
     def _make_recorder(self) -> InputRecorder | None:

@@ -1,0 +1,98 @@
+"""A hub learns from calls that were found by words, and examines its agents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retinue.authoring.agent import Agent
+from retinue.core.record import Example
+from retinue.hub.examiner import Examiner, ExamLimits
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.exams import ExamBook
+from retinue.mesh.history.search_history import SearchHistory
+from retinue.runtime.parts.finding.exam import Exams
+from tests.system import Hub, System, Wire
+
+
+async def get(wire: Wire, hub: Hub, system: System, skill: str, params: Any = None) -> Any:
+    reply = await wire.call(hub.url, skill, params, authorization=system.token)
+    return reply.result
+
+
+def make_agents() -> tuple[Agent, Agent]:
+    first, second = Agent("first", version="1.0.0"), Agent("second", version="1.0.0")
+
+    @first.skill(read_only=True, examples=[Example(arguments={"text": "a b"})])
+    async def count_words(text: str) -> int:
+        """Counts the words of a letter."""
+        return len(text.split())
+
+    @second.skill(read_only=True, examples=[Example(arguments={"text": "a b"})])
+    async def measure_words(text: str) -> int:
+        """Counts the words of a letter."""
+        raise ValueError(text)
+
+    return first, second
+
+
+async def test_a_search_a_call_and_the_next_search(system: System, wire: Wire) -> None:
+    first, second = make_agents()
+    await system.start_agent(first)
+    await system.start_agent(second)
+    hub = await system.start_hub()
+    query = {"query": "words of a letter"}
+    found = await get(wire, hub, system, "find_skills", query)
+    last = found["skills"][-1]
+    await get(wire, hub, system, "find_skills", query)
+    call = {"skill": "count_words", "arguments": {"text": "x"}, "search": found["search"]}
+    assert await get(wire, hub, system, "call_skill", call) == 1
+    hub.mesh.events.flush()
+    shown = await get(wire, hub, system, "show_history")
+    assert [(row["skill"], row["verdicts"]) for row in shown["skills"]] == [("count_words", {"done": 1})]
+    rated = await get(wire, hub, system, "rate_call", {"skill": "count_words", "verdict": "good"})
+    assert rated["agent"] == "first"
+    detailed = {**query, "why": "first", "detailed": True}
+    again = await get(wire, hub, system, "find_skills", detailed)
+    assert again["skills"][0]["skill"] == "count_words"
+    assert again["learned"][0]["neighbours"] == 1.0
+    assert any("earlier calls" in reason for reason in again["why"]["reasons"])
+    await hub.process.get(SearchHistory).flush()
+    assert system.state.history.exists()
+    await get(wire, hub, system, "find_skills", {"query": "a taxi"})
+    assert (await get(wire, hub, system, "list_wishes"))["wishes"][0]["texts"] == []
+    assert await get(wire, hub, system, "forget_history") == {"forgotten": 1}
+    assert (await get(wire, hub, system, "find_skills", query))["skills"][-1] == last
+
+
+async def test_the_exam_is_shown_and_decides_the_choice_if_it_is_required(system: System, wire: Wire) -> None:
+    first, second = make_agents()
+
+    @second.skill("count_words", read_only=True)
+    async def count_again(text: str) -> int:
+        """Counts words."""
+        return -1
+
+    await system.start_agent(first)
+    await system.start_agent(second)
+    hub = await system.start_hub()
+    book = hub.process.get(ExamBook)
+    book.policy = "require"
+    hub.process.dispatcher.select = book.select
+    call = {"skill": "count_words", "arguments": {"text": "x"}}
+    refused = await wire.call(hub.url, "call_skill", call, authorization=system.token)
+    assert "passed its exam" in str(refused.error)
+    examiner = Examiner(hub.process.dispatcher.dispatch, ExamLimits())
+    directory = hub.process.get(Directory)
+    exams = Exams(directory, book, examiner, system.state, 3_600.0)
+    assert await exams.examine_due() == 2
+    assert await exams.examine_due() == 0
+    rows = (await get(wire, hub, system, "list_agents", {"detailed": True}))["agents"]
+    results = {row["name"]: row["exam"] for row in rows}
+    assert results["first"] == {"result": "passed"}
+    assert results["second"]["result"] == "failed"
+    assert "measure_words" in results["second"]["problems"][0]
+    for _ in range(3):
+        assert await get(wire, hub, system, "call_skill", call) == 1
+    assert await get(wire, hub, system, "call_skill", {**call, "agent": "second"}) == -1, "it was named"
+    why = await get(wire, hub, system, "find_skills", {"query": "count words", "why": "second"})
+    assert any("failed its exam: measure_words" in reason for reason in why["why"]["reasons"])

@@ -1,0 +1,114 @@
+"""An agent is asked its own examples, and one that fails is left out of choice if the owner wants that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from retinue.core.call import Call, Outcome
+from retinue.core.errors import (
+    AgentUnreachableError,
+    ExecutionFailedError,
+    PolicyDeniedError,
+    RetinueError,
+    SkillNotOfferedError,
+)
+from retinue.core.record import AgentRecord, Example, Hints, Listing, Skill
+from retinue.hub.examiner import Examiner, ExamLimits
+from retinue.mesh.exams import ExamBook, ExamResult
+
+TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+COUNT = Skill(
+    "count",
+    input_schema=TEXT,
+    examples=(Example("two words", result={"words": 2}), Example(arguments={"text": ""})),
+    hints=Hints(read_only=True),
+)
+BUY = Skill("buy", input_schema=TEXT, examples=(Example("a house"),))
+WIPE = Skill("wipe", examples=(Example(arguments={}),), hints=Hints(idempotent=True, destructive=True))
+LISTING = Listing(AgentRecord("word", skills=(COUNT, BUY, WIPE)), "home", "agents/word", digest="d-1")
+
+
+class Asked:
+    """An agent that answers every call with one value or error."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.calls: list[Call] = []
+
+    async def __call__(self, call: Call) -> Outcome:
+        self.calls.append(call)
+        if isinstance(self.answer, RetinueError):
+            status = "refused" if isinstance(self.answer, PolicyDeniedError) else "failed"
+            return Outcome(call.id, call.skill, status, "word", error=self.answer)  # type: ignore[arg-type]
+        return Outcome(call.id, call.skill, "done", "word", value=self.answer)
+
+
+async def examine(answer: Any, listing: Listing = LISTING, **limits: Any) -> tuple[ExamResult, list[Call]]:
+    asked = Asked(answer)
+    result = await Examiner(asked, ExamLimits(**limits), clock=lambda: 1.0).examine(listing, listing.name)
+    return result, asked.calls
+
+
+async def test_only_examples_of_skills_that_may_be_called_twice_are_asked_within_the_limits() -> None:
+    result, calls = await examine({"words": 7}, dollars=0.5)
+    assert result == ExamResult("passed", (), 2, 1.0, "d-1")
+    assert [(call.skill, call.arguments) for call in calls] == [
+        ("count", {"text": "two words"}),
+        ("count", {"text": ""}),
+    ]
+    allowance = calls[0].trace.allowance
+    assert allowance is not None
+    assert allowance.dollars == 0.5
+    assert len((await examine({"words": 7}, calls=1))[1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "problem"),
+    [
+        ({"letters": 1}, "failed", "another shape"),
+        (ExecutionFailedError("count"), "failed", "count: "),
+        (PolicyDeniedError("count is forbidden"), "not_examined", "forbidden"),
+        (AgentUnreachableError("word", "http://x", "gone", sent=False), "not_examined", "does not answer"),
+    ],
+)
+async def test_a_failure_of_the_agent_fails_and_a_refusal_examines_nothing(
+    answer: Any, status: str, problem: str
+) -> None:
+    result, _ = await examine(answer)
+    assert result.status == status
+    assert problem in result.problems[0]
+
+
+async def test_an_agent_without_such_examples_and_a_model_are_not_examined() -> None:
+    bare = replace(LISTING, record=AgentRecord("bare", skills=(BUY, WIPE)))
+    model = replace(LISTING, record=replace(LISTING.record, labels={"kind": "model"}))
+    for listing in (bare, model):
+        result, calls = await examine({"words": 2}, listing)
+        assert (result.status, calls) == ("not_examined", [])
+
+
+def test_a_new_digest_and_an_old_result_are_due_and_only_require_changes_the_choice() -> None:
+    book = ExamBook()
+    assert book.find(LISTING) is None
+    book.policy = "warn"
+    assert book.is_due(LISTING, 0.0, 60.0)
+    book.put(LISTING, ExamResult("failed", ("count: no",), 1, 100.0, "d-1"))
+    assert not book.is_due(LISTING, 159.0, 60.0)
+    assert book.is_due(LISTING, 160.0, 60.0)
+    changed = replace(LISTING, digest="d-2")
+    assert book.is_due(changed, 101.0, 60.0)
+    stored = ExamBook()
+    stored.policy = "require"
+    stored.load({**book.to_json(), "x": {"status": "perhaps"}})
+    assert stored.find(LISTING) == book.find(LISTING)
+    assert book.select((LISTING,), "count") == (LISTING,)
+    passed = replace(LISTING, key="agents/other")
+    stored.put(passed, ExamResult("passed", (), 1, 100.0, "d-1"))
+    assert stored.select((LISTING, passed), "count") == (passed,)
+    with pytest.raises(SkillNotOfferedError) as raised:
+        stored.select((LISTING, changed), "count")
+    assert "word" in raised.value.remedy
+    assert stored.count([LISTING, passed, changed]) == {"failed": 1, "passed": 1, "not_examined": 1}
