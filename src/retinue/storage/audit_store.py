@@ -66,6 +66,11 @@ _PRUNE_INPUTS = "DELETE FROM policy_inputs WHERE at < ? OR id <= ?"
 _LAST_ID = 2**63 - 1
 
 
+def render_row(row: Mapping[str, Any]) -> bytes:
+    """A row as it is stored: one line of JSON."""
+    return orjson.dumps(dict(row), default=str)
+
+
 class SqliteAudit:
     """The audit log in the file ``path``: rows of ``keep_days`` days, at most ``keep_bytes`` of them.
 
@@ -95,7 +100,11 @@ class SqliteAudit:
         self._timer: asyncio.TimerHandle | None = None
 
     def append(self, row: Mapping[str, Any]) -> None:
-        self._buffer.append(orjson.dumps(dict(row), default=str))
+        self.append_rendered(render_row(row))
+
+    def append_rendered(self, row: bytes) -> None:
+        """As `append`, a row that `render_row` has rendered."""
+        self._buffer.append(row)
         self._flush_later(len(self._buffer))
 
     def append_inputs(self, row: Mapping[str, Any]) -> None:
