@@ -195,17 +195,19 @@ def read_draft(paths: Sequence[Path], current: Draft) -> Draft:
     return Draft(files, groups)
 
 
-def store_policies(files: PolicyFiles, table: PolicyTable, name: str, text: str) -> Path:
+def store_policies(
+    files: PolicyFiles, table: PolicyTable, name: str, text: str, *, replaces: bool = False
+) -> Path:
     """Write a file of policies into the state folder, if the whole set is valid with it; returns its path.
 
-    Raises InvalidSettingError, also for another file of this name.
+    Raises InvalidSettingError, also for another file of this name, unless it ``replaces`` one.
     """
     from retinue.policies.policy_set import load_policies
 
     path = files.state_folder / FOLDER / name
     texts = files.read_texts()
     key = files.name_of(path)
-    if key in texts and texts[key] != text:
+    if key in texts and texts[key] != text and not replaces:
         raise InvalidSettingError(str(path), "it exists", remedy=f"edit it, or remove it before: rm {path}")
     load_policies({**texts, key: text}, default=table.default, groups=files.load_all(table).groups)
     with storage_errors(path):
