@@ -1,4 +1,4 @@
-"""Policies as artifacts: published, pulled into the state where they apply, only if a trusted key signed them."""
+"""Policies as artifacts: published, and pulled into the state, where they apply if they are signed."""
 
 from __future__ import annotations
 
