@@ -146,7 +146,7 @@ READS = frozenset(
         "team",
     }
     | {"capabilities", "workflows", "runs", "token list", "keys", "imports", "completion", "cache clear"}
-    | {"team"}
+    | {"team", "diff"}
     | {
         "policy check",
         "policy test",
