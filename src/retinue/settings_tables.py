@@ -161,6 +161,24 @@ class PolicyTable(_Table):
     record: Literal["nothing", "inputs"] = "nothing"
 
 
+class ApprovalsTable(_Table):
+    """``[approvals]``: where the hub tells of calls that wait for a person.
+
+    ``webhook`` is the URL of a chat system or a bridge to one. ``webhook_secret_env`` names the environment
+    variable with the secret that signs the notices.
+    """
+
+    webhook: str | None = None
+    webhook_secret_env: str = "RETINUE_APPROVALS_SECRET"  # noqa: S105 - the name of a variable
+
+    @model_validator(mode="after")
+    def _check_url(self) -> Self:
+        parts = urlsplit(self.webhook or "https://none")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("webhook is no http or https URL")
+        return self
+
+
 class GuardTable(_Table):
     """``[guards.NAME]``: a guard of the arguments and results of calls.
 

@@ -90,7 +90,26 @@ class PolicyBook:
         facts: Json = {"agent": listing.name, "skill": skill.id, "caller": call.principal.id}
         if gate is None:
             return {**facts, "mode": "off", "verdict": "allow", "policies": [], "concerned": []}
-        return {**facts, **gate.explain(call, listing, skill)}
+        explained = gate.explain(call, listing, skill)
+        if not _is_owner(reader):
+            # where the owner keeps policies is nobody else's business
+            explained["concerned"] = [
+                {key: value for key, value in row.items() if key != "file"} for row in explained["concerned"]
+            ]
+        return {**facts, **explained}
+
+    def list_all(self) -> Json:
+        """The policies in force, with what each has decided since this process started."""
+        gate = self._find_gate()
+        if gate is None:
+            return {"mode": "off", "policies": []}
+        policies = gate.engine.policies
+        return {
+            "mode": gate.mode,
+            "default": policies.default,
+            "digest": policies.digest,
+            "policies": gate.list_policies(),
+        }
 
     async def replay(
         self, files: Mapping[str, str], groups: Mapping[str, list[str]], default: Default, since: datetime
@@ -226,6 +245,12 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
         return await book.explain(call, ctx.principal)
 
     @agent.skill(read_only=True, listed=False)
+    async def list_policies(ctx: Context) -> Json:
+        """Lists the policies in force, and how often each has decided since the hub started."""
+        _check_owner(ctx.principal)
+        return book.list_all()
+
+    @agent.skill(read_only=True, listed=False)
     async def check_policies(
         files: Annotated[dict[str, str], Field(description="Cedar texts by the names of their files")],
         ctx: Context,
@@ -271,8 +296,12 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
         return {"mode": current, "is_set": is_set}
 
 
+def _is_owner(principal: Principal) -> bool:
+    return SCOPE in principal.scopes or principal.kind == "local"
+
+
 def _check_owner(principal: Principal) -> None:
-    if SCOPE not in principal.scopes and principal.kind != "local":
+    if not _is_owner(principal):
         raise InsufficientScopeError(
             "the policies of others are shown to a holder of the scope approves",
             scopes=(SCOPE,),

@@ -6,6 +6,7 @@ process does not decide again: there an approval would be used twice, and the ca
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -70,7 +71,8 @@ class Gate:
     ``open_approvals`` opens the store of approvals, None in a process that keeps none. ``open_counts`` opens
     the counts of calls that all processes share; where it is None, calls are counted in ``counts``.
     ``recorder`` keeps what policies read, None where the owner does not want it.
-    ``ask_client`` asks the client of a call that needs a person, None where clients are not asked.
+    ``ask_client`` asks the client of a call that needs a person, None where clients are not asked. ``hits``
+    counts what each policy has decided, by its id and a verdict such as ``deny``.
     """
 
     engine: Engine
@@ -83,6 +85,7 @@ class Gate:
     figures: DecisionFigures = field(default_factory=DecisionFigures)
     groups: CallerGroups = field(default_factory=CallerGroups)
     ask_client: AskClient | None = None
+    hits: Counter[tuple[str, str]] = field(default_factory=Counter)
     _lists: ListDecisions | None = None
     _asking: AskingPolicies | None = None
 
@@ -115,6 +118,7 @@ class Gate:
             self.recorder.record(engine, call, resource)
         decision = self._decide(engine, call, resource, action)
         self.figures.count(decision, is_watched=mode == "watch")
+        self._note_hits(decision, is_watched=mode == "watch")
         if mode == "watch":
             admitted.trace = note_origin(admitted.trace, find_origin(call))
             is_allowed = decision.verdict == "allow"
@@ -124,6 +128,22 @@ class Gate:
         permitted = self._oblige(decision, call, listing, name)
         admitted.trace = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
         return permitted
+
+    def _note_hits(self, decision: Decision, *, is_watched: bool) -> None:
+        for policy in decision.policies:
+            verdict = "deny" if decision.verdict == "deny" else policy.effect
+            self.hits[policy.id, "watch" if is_watched else verdict] += 1
+        if decision.would_be is not None:
+            self.hits.update((policy.id, "watch") for policy in decision.would_be.policies)
+
+    def list_policies(self) -> list[dict[str, Any]]:
+        """Each policy with what it has decided in this process, for the owner."""
+        rows = []
+        for policy in self.engine.policies.policies:
+            hits = {verdict: count for (name, verdict), count in self.hits.items() if name == policy.id}
+            row = {**_describe_policy(policy), "hits": hits}
+            rows.append({**row, "approvers": list(policy.approvers)} if policy.approvers else row)
+        return rows
 
     def _oblige(self, decision: Decision, call: Call, listing: Listing, name: str) -> PermittedCall:
         """What the obligations of a permitted call ask for."""

@@ -102,7 +102,7 @@ class LoadedPolicies:
             figures=self._figures,
         )
         if opening is not None:
-            from retinue.hub.client_questions import ask_client
+            from retinue.hub.approvals.client_questions import ask_client
 
             self._gate.ask_client = ask_client
         self._give(self._gate.check)
