@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from retinue.oci.codec.artifacts import Package
-from retinue.oci.codec.manifest import Manifest, describe, digest_of, render_manifest
+from retinue.oci.codec.manifest import Manifest, describe, render_manifest
+from retinue.oci.codec.reference import digest_of
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.checks.state import check_layouts
 
