@@ -23,8 +23,12 @@ async def test_artifacts_that_are_no_cards_are_verified_by_their_blobs(tmp_path:
     check = await check_layouts(registry)
     assert (check.status, "1 repositories, 1 tags" in check.found) == ("ok", True)
 
-    stored = next(path for path in tmp_path.rglob(layer.digest.removeprefix("sha256:")))
-    stored.write_bytes(b"another layer")
+    _damage(tmp_path, layer.digest)
     check = await check_layouts(LayoutRegistry(tmp_path))
     assert check.status == "fail"
     assert "does not match its digest" in check.found
+
+
+def _damage(root: Path, digest: str) -> None:
+    (path,) = root.rglob(digest.removeprefix("sha256:"))
+    path.write_bytes(b"another layer")
