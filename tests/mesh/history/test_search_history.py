@@ -224,6 +224,18 @@ def test_an_agent_does_not_praise_itself(mesh: Mesh) -> None:
     assert mesh.verdicts() == []
 
 
+def test_an_agent_that_fails_later_falls_behind_its_twin(mesh: Mesh) -> None:
+    asked = "a journey by train"
+    mesh.use("routes", "plan_route", times=3, text=asked)
+    assert mesh.find(asked)[0] == "plan_route"
+    for _ in range(8):
+        mesh.now += LISTED_FOR_S
+        mesh.find(asked)
+        mesh.end("routes", "plan_route", status="failed")
+    mesh.use("trips", "book_trip", times=1, text=asked)
+    assert mesh.find(asked)[0] == "book_trip"
+
+
 def test_a_copy_inherits_no_history_and_one_of_the_same_name_makes_no_record(mesh: Mesh) -> None:
     mesh.use("routes", "plan_route", times=5)
     copied = replace(ROUTES.record, name="copy")
