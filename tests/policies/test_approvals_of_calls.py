@@ -144,7 +144,8 @@ async def test_one_yes_runs_one_of_two_calls_with_one_id(at_once: bool) -> None:
         outcomes = list(await asyncio.gather(mesh.ask(call), mesh.ask(call)))
     else:
         outcomes = [await mesh.ask(call), await mesh.ask(call)]
-    assert sorted(outcome.status for outcome in outcomes) == ["done", "refused"]
+    # the one that comes after its end gets its outcome
+    assert sorted(outcome.status for outcome in outcomes) == ["done", "refused" if at_once else "done"]
     assert mesh.invoker.invoked == ["a"]
 
 

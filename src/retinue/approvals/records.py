@@ -24,6 +24,9 @@ RUN_EXPIRES_S = 24 * 3600.0
 MAX_OPEN_PER_CALLER = 100
 """Open approvals of one caller; a further call is refused."""
 
+MAX_COMMENT = 2_000
+"""Characters of the comment of an answer."""
+
 TOPIC = "approval/"
 """Beginning of the topic of the signal with which a run gets an answer."""
 
@@ -91,7 +94,7 @@ class Approval:
     """A question with its answer. Times are seconds since 1970.
 
     ``by`` is the principal that answered; ``comment`` is what it said, which the caller reads after a no.
-    ``used_by`` is the call that used a yes.
+    ``used_by`` is the call that used a yes; ``outcome`` is the JSON of its answer, where it is kept.
     """
 
     id: str
@@ -104,6 +107,7 @@ class Approval:
     comment: str = ""
     answered_at: float | None = None
     used_by: str = ""
+    outcome: Mapping[str, Any] | None = None
 
     @classmethod
     def ask(cls, request: ApprovalRequest, now: float, expires_s: float, approval_id: str = "") -> Approval:
@@ -132,14 +136,15 @@ class Approval:
         answered: ApprovalState = "approved" if verdict == "yes" else "denied"
         return replace(self, state=answered, by=by, comment=comment, answered_at=now)
 
-    def use(self, digest: str, user: str, now: float) -> Approval | None:
+    def use(self, digest: str, user: str, now: float, *, once: bool = False) -> Approval | None:
         """The approval as used by a call; None where it does not permit this one.
 
-        The call that used it may do so again, because a step may be repeated after a crash.
+        Unless it is used ``once``, the call that used it may do so again, because a step may be repeated
+        after a crash.
         """
         if self.digest != digest:
             return None
-        if self.state == "used" and user and self.used_by == user:
+        if self.state == "used" and user and self.used_by == user and not once:
             return self
         return replace(self, state="used", used_by=user) if self.seen_at(now).state == "approved" else None
 
@@ -156,6 +161,7 @@ class Approval:
             "comment": self.comment,
             "answered_at": self.answered_at,
             "used_by": self.used_by,
+            **({} if self.outcome is None else {"outcome": dict(self.outcome)}),
             "request": {
                 "caller": request.caller,
                 "scopes": sorted(request.scopes),
@@ -182,7 +188,7 @@ class Approval:
             approvers=tuple(tuple(globs) for globs in facts.get("approvers", ())),
         )
         own = ("id", "digest", "asked_at", "expires_at", "state", "by", "comment", "answered_at", "used_by")
-        return cls(request=request, **{name: stored[name] for name in own})
+        return cls(request=request, outcome=stored.get("outcome"), **{name: stored[name] for name in own})
 
 
 def topic_of(approval_id: str) -> str:
@@ -211,11 +217,17 @@ class ApprovalStore(Protocol):
     async def answer(self, approval_id: str, verdict: Verdict, by: str, comment: str = "") -> Approval:
         """Answer an open approval; raises UnknownApprovalError, and InvalidRequestError for an ended one."""
 
-    async def use(self, approval_id: str, digest: str, user: str = "") -> bool:
+    async def use(self, approval_id: str, digest: str, user: str = "", *, once: bool = False) -> bool:
         """Use a yes for the call of this digest, once; False if it was used, expired or is for another.
 
-        The same ``user``, a step of a run, may use it again.
+        The same ``user``, a step of a run, may use it again, unless it is used ``once``.
         """
+
+    async def find_used(self, digest: str, user: str) -> Approval | None:
+        """The approval that the call of this digest has used as ``user``."""
+
+    async def keep_outcome(self, approval_id: str, user: str, outcome: Mapping[str, Any]) -> None:
+        """Keep the outcome of the call that used an approval as ``user``."""
 
 
 class MemoryApprovals:
@@ -251,9 +263,18 @@ class MemoryApprovals:
         self._approvals[approval_id] = answered
         return answered
 
-    async def use(self, approval_id: str, digest: str, user: str = "") -> bool:
+    async def use(self, approval_id: str, digest: str, user: str = "", *, once: bool = False) -> bool:
         known = self._approvals.get(approval_id)
-        used = None if known is None else known.use(digest, user, self._clock())
+        used = None if known is None else known.use(digest, user, self._clock(), once=once)
         if used is not None:
             self._approvals[approval_id] = used
         return used is not None
+
+    async def find_used(self, digest: str, user: str) -> Approval | None:
+        used = (known for known in reversed(self._approvals.values()) if known.state == "used")
+        return next((known for known in used if (known.digest, known.used_by) == (digest, user)), None)
+
+    async def keep_outcome(self, approval_id: str, user: str, outcome: Mapping[str, Any]) -> None:
+        known = self._approvals.get(approval_id)
+        if known is not None and known.used_by == user:
+            self._approvals[approval_id] = replace(known, outcome=outcome)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from retinue.approvals.records import SCOPE, Approval, ApprovalState, ApprovalStore, Verdict
+from retinue.approvals.records import MAX_COMMENT, SCOPE, Approval, ApprovalState, ApprovalStore, Verdict
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Principal
@@ -21,8 +21,6 @@ from retinue.core.errors import InsufficientScopeError, UnknownApprovalError
 from retinue.mesh.permissions import matches
 
 Json = dict[str, Any]
-
-MAX_COMMENT = 2_000
 
 
 class ApprovalBook:

@@ -113,9 +113,14 @@ class TimeoutSettings:
 
 
 class ApprovedCall(NamedTuple):
-    """The yes of a person for a call; ``note`` is for the call's audit row."""
+    """The yes of a person for a call; ``note`` is for the call's audit row.
+
+    ``answer`` is that of an equal call, which is not made again. ``keep`` keeps the answer of this one.
+    """
 
     note: Mapping[str, Any]
+    answer: Answer | None = None
+    keep: Callable[[Answer], Awaitable[None]] | None = None
 
 
 class PermittedCall(NamedTuple):
@@ -339,13 +344,19 @@ class Dispatcher:
             except GuardError as error:
                 last_error = last_error or error
                 continue
+            keep: Callable[[Answer], Awaitable[None]] | None = None
             if permitted.approve is not None:
                 try:
                     # last, so that nothing refuses after a used yes
-                    state.policy = (await permitted.approve(channel)).note
+                    approved = await permitted.approve(channel)
+                    state.policy = approved.note
                 except BaseException:
                     stats.breaker.abandoned()
                     raise
+                if approved.answer is not None:
+                    stats.breaker.abandoned()
+                    return approved.answer
+                keep = approved.keep
             tried_at = time.perf_counter()
             stats.call_started()
             try:
@@ -383,7 +394,11 @@ class Dispatcher:
             self._report_health(stats, listing)
             if skill.output_schema is not None:
                 check_output(skill, answer.value)
-            return answer if guards is None else await guards.after(call, listing, skill, answer)
+            if guards is not None:
+                answer = await guards.after(call, listing, skill, answer)
+            if keep is not None:
+                await keep(answer)
+            return answer
         raise last_error or UnknownSkillError(call.skill)
 
     def _only_relays(self, call: Call, listing: Listing) -> bool:

@@ -286,9 +286,13 @@ def _read_outcome(stored: StoredOutcome, arguments: bytes, key: str) -> Answer:
     outcome = orjson.loads(stored.body)
     if "failure" in outcome:
         raise ExecutionFailedError(**outcome["failure"])
-    answer = outcome["answer"]
-    parts = tuple(Part(**part) for part in answer.pop("parts"))
-    return Answer(**answer | {"parts": parts, "warnings": tuple(answer["warnings"])})
+    return read_answer(outcome["answer"])
+
+
+def read_answer(stored: Mapping[str, Any]) -> Answer:
+    """The answer of its JSON form."""
+    parts = tuple(Part(**part) for part in stored["parts"])
+    return Answer(**{**stored, "parts": parts, "warnings": tuple(stored["warnings"])})
 
 
 def _digest(value: Any) -> bytes:

@@ -2,40 +2,64 @@
 
 A call of a run has a question of its own, whose id is made of its idempotency key and its digest. So a call
 that the run makes again after a crash uses the same yes, and a call whose arguments, agent or policies have
-changed asks anew. Calls outside of runs share a question while it is open; each yes runs one of them.
+changed asks anew. Calls outside of runs share a question while it is open; each yes runs one of them. A call
+that is repeated under its idempotency key gets the outcome that is kept with its yes.
+
+The person behind the call is asked itself where all policies that ask name ``caller`` as an approver and its
+token has the scope ``approves``. A task of A2A waits for an answer from anywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
-from retinue.approvals.records import CALL_EXPIRES_S, RUN_EXPIRES_S, Approval, ApprovalRequest, ApprovalStore
-from retinue.core.call import Call
-from retinue.core.errors import ApprovalNeededError, PolicyDeniedError
+import orjson
+
+from retinue.approvals.records import (
+    CALL_EXPIRES_S,
+    RUN_EXPIRES_S,
+    Approval,
+    ApprovalRequest,
+    ApprovalStore,
+)
+from retinue.core.call import Answer, Call
+from retinue.core.errors import (
+    ApprovalNeededError,
+    PolicyDeniedError,
+    StateError,
+)
 from retinue.core.record import Listing
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import ApprovedCall
+from retinue.mesh.idempotency import read_answer
 from retinue.policies.policy_set import Policy
 
 OpenApprovals = Callable[[], Awaitable[ApprovalStore]]
+
+AskClient = Callable[[Channel, ApprovalStore, Approval, Call, bool], Awaitable[Approval]]
+"""Asks the client of a call, or lets it wait; the bool tells whether the caller may approve its own call."""
+
+MAX_OUTCOME_BYTES = 64 * 1024
+"""An outcome up to this size is kept for repetitions of its call."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallQuestion:
     """A call that policies ask about; ``note`` is for its audit row.
 
-    ``key`` is the idempotency key of the call, "" without one. ``run_step`` is the step of a run that makes
-    the call, as ``RUN/PATH``, "" outside of runs.
+    ``run_step`` is the step of a run that makes the call, as ``RUN/PATH``, "" outside of runs.
     """
 
     request: ApprovalRequest
     policies: tuple[Policy, ...]
     note: Mapping[str, Any]
-    key: str = ""
+    call: Call
     run_step: str = ""
 
     @classmethod
@@ -64,7 +88,7 @@ class CallQuestion:
             approvers=tuple(policy.approvers for policy in policies if policy.approvers),
             terms=f"policies {digest}, listing {listing.digest or ''}",
         )
-        return cls(request, policies, note, call.idempotency_key or "", run_step)
+        return cls(request, policies, note, call, run_step)
 
     @property
     def what(self) -> str:
@@ -80,7 +104,9 @@ class CallQuestion:
         default_s = RUN_EXPIRES_S if self.run_step else CALL_EXPIRES_S
         return min(policy.expires_s or default_s for policy in self.policies)
 
-    async def use_answer(self, open_approvals: OpenApprovals, channel: Channel) -> ApprovedCall:
+    async def use_answer(
+        self, open_approvals: OpenApprovals, ask_client: AskClient | None, channel: Channel
+    ) -> ApprovedCall:
         """Use the yes of a person for one call.
 
         Raises ApprovalNeededError without an answer, and PolicyDeniedError after a no.
@@ -88,11 +114,19 @@ class CallQuestion:
         store = await open_approvals()
         if self.run_step:
             return await self._use_in_run(store)
+        key, digest = self.call.idempotency_key or "", self.request.digest()
+        if key and (known := await store.find_used(digest, key)) is not None and known.outcome is not None:
+            return ApprovedCall({**self._note_yes(known), "repeated": True}, read_answer(known.outcome))
         approval = await store.ask(self.request, expires_s=self.expires_s)
+        if approval.state == "open" and ask_client is not None:
+            # a program could say yes for its person, so every policy that asks must name the caller
+            names_caller = all("caller" in policy.approvers for policy in self.policies)
+            approval = await ask_client(channel, store, approval, self.call, names_caller)
         if approval.state == "approved":
-            # not by the id of the call: a repetition has the same id, and would use the yes twice
-            if await store.use(approval.id, approval.digest):
-                return self._approve(approval)
+            # a repetition of the call may not use the yes again, because its agent may not know the key
+            if await store.use(approval.id, digest, key, once=True):
+                keep = partial(_keep_outcome, store, approval.id, key) if key else None
+                return ApprovedCall(self._note_yes(approval), keep=keep)
             approval = await store.ask(self.request, expires_s=self.expires_s)  # another call has used it
         if approval.state == "denied":
             until = datetime.fromtimestamp(approval.expires_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -100,17 +134,18 @@ class CallQuestion:
         raise self._ask(approval, "then send the call again")
 
     async def _use_in_run(self, store: ApprovalStore) -> ApprovedCall:
-        name = sha256(f"{self.key}\0{self.request.digest()}".encode()).hexdigest()[:12]
+        key, digest = self.call.idempotency_key or "", self.request.digest()
+        name = sha256(f"{key}\0{digest}".encode()).hexdigest()[:12]
         approval = await store.ask(self.request, expires_s=self.expires_s, approval_id=name)
         if approval.state == "open":
             raise self._ask(approval, "then the run goes on")
         # the call of this key may use it again, because a step is repeated after a crash
-        if await store.use(approval.id, self.request.digest(), self.key):
-            return self._approve(approval)
+        if await store.use(approval.id, digest, key):
+            return ApprovedCall(self._note_yes(approval))
         raise self._deny(approval, "start the run again, which asks anew")
 
-    def _approve(self, approval: Approval) -> ApprovedCall:
-        return ApprovedCall({**self.note, "approval": approval.id})
+    def _note_yes(self, approval: Approval) -> dict[str, Any]:
+        return {**self.note, "approval": approval.id, "by": approval.by}
 
     def _ask(self, approval: Approval, then: str) -> ApprovalNeededError:
         return ApprovalNeededError(
@@ -128,6 +163,17 @@ class CallQuestion:
         else:
             problem = f"{self.what} needs the approval of a person, and approval {approval.id} has expired"
         return PolicyDeniedError(problem, policies=self.names, remedy=remedy)
+
+
+async def _keep_outcome(store: ApprovalStore, approval_id: str, key: str, answer: Answer) -> None:
+    """Keep an answer with the yes that it used, for repetitions of the call, if it is small enough."""
+    try:
+        outcome = orjson.dumps(answer, default=dict)
+    except TypeError:
+        return
+    if len(outcome) <= MAX_OUTCOME_BYTES:
+        with suppress(StateError):  # the call has succeeded; a repetition asks anew
+            await store.keep_outcome(approval_id, key, orjson.loads(outcome))
 
 
 def describe(policies: tuple[Policy, ...]) -> str:

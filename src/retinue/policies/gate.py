@@ -22,7 +22,7 @@ from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import ApprovedCall, Guards, PermittedCall
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
-from retinue.policies.approving import CallQuestion, describe
+from retinue.policies.approving import AskClient, CallQuestion, describe
 from retinue.policies.caller_groups import CallerGroups
 from retinue.policies.counts import CallCounts, MemoryCounts, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
@@ -63,6 +63,7 @@ class Gate:
 
     ``open_approvals`` opens the store of approvals, None in a process that keeps none. ``open_counts`` opens
     the counts of calls that all processes share; where it is None, calls are counted in ``counts``.
+    ``ask_client`` asks the client of a call that needs a person, None where clients are not asked.
     """
 
     engine: Engine
@@ -72,6 +73,7 @@ class Gate:
     counts: CallCounts = field(default_factory=MemoryCounts)
     open_counts: Callable[[], Awaitable[CallCounts]] | None = None
     groups: CallerGroups = field(default_factory=CallerGroups)
+    ask_client: AskClient | None = None
     _lists: ListDecisions | None = None
 
     async def check(
@@ -254,7 +256,7 @@ class Gate:
             )
         note = self._render(decision, watched=False)
         question = CallQuestion.of(call, listing, name, asking, self.engine.policies.digest, note)
-        return partial(question.use_answer, self.open_approvals)
+        return partial(question.use_answer, self.open_approvals, self.ask_client)
 
 
 def _mask(policies: tuple[Policy, ...], guards: Guards | None) -> Guards:

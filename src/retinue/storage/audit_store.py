@@ -59,6 +59,11 @@ _CALLS = """
 _LAST_ID = 2**63 - 1
 
 
+def render_row(row: Mapping[str, Any]) -> bytes:
+    """A row as it is stored: one line of JSON."""
+    return orjson.dumps(dict(row), default=str)
+
+
 class SqliteAudit:
     """The audit log in the file ``path``: rows of ``keep_days`` days, at most ``keep_bytes`` of them.
 
@@ -86,7 +91,11 @@ class SqliteAudit:
         self._timer: asyncio.TimerHandle | None = None
 
     def append(self, row: Mapping[str, Any]) -> None:
-        self._buffer.append(orjson.dumps(dict(row), default=str))
+        self.append_rendered(render_row(row))
+
+    def append_rendered(self, row: bytes) -> None:
+        """As `append`, a row that `render_row` has rendered."""
+        self._buffer.append(row)
         if len(self._buffer) % AUDIT_FLUSH_ROWS == 0:
             self.flush()
         elif self._timer is None:

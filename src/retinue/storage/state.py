@@ -25,6 +25,8 @@ from retinue.storage.mesh_key import mesh_key
 
 FOLDER = ".retinue"
 HUB_VARIABLE = "RETINUE_HUB"
+HUB_PLACE_VARIABLE = "RETINUE_HUB_PLACE"
+"""Environment variable with the place of a process in a hub with several; absent from every other process."""
 _LOCK = "hub.lock"
 _LEADER_LOCK = "hub-leader.lock"
 

@@ -52,7 +52,7 @@ def test_an_agent_that_is_gone_is_asked_less_and_less_often() -> None:
 def test_agents_that_failed_together_are_not_asked_together() -> None:
     clock, agent = Clock(), make_listing("plan-agent")
     early, late = ProbeSchedule(clock, lambda: 0.0), ProbeSchedule(clock, lambda: 1.0)
-    assert _waits(early, clock, agent, "unreachable", 5) == [3.75, 7.5, 15, 30, 45]
+    assert _waits(early, clock, agent, "unreachable", 5) == [4.5, 9, 18, 36, 54]
     assert _waits(late, clock, agent, "unreachable", 1) == [5]
 
 

@@ -229,6 +229,7 @@ def hub(
         from retinue.runtime.hub_process import HubOptions, run_hub
         from retinue.runtime.launch import Address
         from retinue.runtime.serving import run_loop
+        from retinue.storage.state import HUB_PLACE_VARIABLE
 
     arguments = {n: v for n, v in click.get_current_context().params.items() if n != "detach"}
     if detach:
@@ -248,14 +249,14 @@ def hub(
         insecure_bind=insecure_bind,
     )
     options = HubOptions(address, bare, _next_step() if sys.stdout.isatty() else None)
-    wanted = processes or configured.processes
-    if wanted != 1 and wanted != "1":
-        return _run_hub_processes(wanted, _render_arguments(arguments), options, session)
+    number = processes or configured.processes
+    if number not in (1, "1") or HUB_PLACE_VARIABLE in os.environ:
+        return _run_hub_processes(number, _render_arguments(arguments), options, session)
     return run_loop(lambda: run_hub(options, session.settings, session.state, click.echo, session.reread))
 
 
 def _run_hub_processes(
-    wanted: int | str, arguments: Sequence[str], options: HubOptions, session: CommandSession
+    number: int | str, arguments: Sequence[str], options: HubOptions, session: CommandSession
 ) -> int:
     """Run the parent of a hub with several processes, or one of them."""
     from retinue.runtime.hub_process import run_hub
@@ -268,7 +269,7 @@ def _run_hub_processes(
     place = take_place()
     if place is not None:
         return run_loop(lambda: run_hub_process(place, options, settings, state, click.echo, session.reread))
-    count = count_processes(wanted)
+    count = count_processes(number)
     if count == 1:
         return run_loop(lambda: run_hub(options, settings, state, click.echo, session.reread))
     command = ("hub", *arguments)

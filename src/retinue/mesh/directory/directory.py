@@ -127,9 +127,12 @@ class Directory:
         """Every agent once, by source order and key; enabled or not, reachable or not."""
         return self._index.list_agents()
 
-    def list_unhealthy(self) -> list[Entry]:
-        """The entries of `list_entries` that are not healthy, in no order; costs nothing for the others."""
-        return self._index.list_unhealthy()
+    def list_unhealthy(self, concerns: Callable[[Entry], bool] = lambda entry: True) -> list[Entry]:
+        """The entries of `list_entries` that are not healthy and concern the caller, in no order.
+
+        It costs nothing for the healthy ones.
+        """
+        return self._index.list_unhealthy(concerns)
 
     def count_healths(self) -> Mapping[Health, int]:
         """How many entries of `list_entries` are of each health, without a walk over them."""

@@ -164,10 +164,10 @@ class ListingIndex:
         for role, _ in entry.roles:
             self._by_role.remove(role, listing_id)
 
-    def list_unhealthy(self) -> list[Entry]:
-        """The entries that are not healthy, of each agent the one of `list_agents`."""
+    def list_unhealthy(self, concerns: Callable[[Entry], bool]) -> list[Entry]:
+        """The entries that are not healthy and concern the caller, of each agent the one of `list_agents`."""
         held = (self._entries[listing_id] for listing_id in self._unhealthy)
-        return [entry for entry in held if self.represents_agent(entry)]
+        return [entry for entry in held if concerns(entry) and self.represents_agent(entry)]
 
     def count_healths(self) -> Counter[Health]:
         """How many agents of `list_agents` are of each health; costs only the names with several entries."""

@@ -18,7 +18,7 @@ FIRST_WAIT_S = 5.0
 """Interval after the first failure, and between probes of an agent that answers but is not healthy."""
 
 _BACK_OFF = 2.0
-_LEAST_SHARE = 0.75
+_LEAST_SHARE = 0.9
 """The shortest wait, as a share of the full one."""
 
 

@@ -15,6 +15,13 @@ from retinue.mesh.search.skill_texts import SkillText
 CANDIDATES = 50
 """How many agents are scored as a whole: those with the best skills."""
 
+NEXT_SKILLS = 2
+NEXT_WEIGHT = 0.1
+"""How many skills after the best one count for an agent, and the share of their scores."""
+
+DOCUMENT_WEIGHT = 0.25
+"""The share of the score of all text of an agent; more of it favours agents of many skills."""
+
 
 @dataclass(frozen=True, slots=True)
 class AgentHit:
@@ -46,8 +53,8 @@ class AgentSearch:
         """Find the agents with visible skills that match a word of ``text``, best first.
 
         ``within`` limits the search to some listings, ``accept`` to those for which it returns True.
-        The score of an agent is that of its best skill plus that of all its visible text, taken as one
-        document.
+        The score of an agent is that of its best skill, plus a share of the next two, plus a share of that
+        of all its visible text as one document.
         """
         query, candidates = self._search.find_candidates(text, scopes, within)
         best: dict[ListingKey, float] = {}
@@ -60,8 +67,9 @@ class AgentSearch:
         mean_length = query.corpus.mean_length * sum(map(len, agents.values())) / max(1, len(agents))
         hits = []
         for listing_id, skills in agents.items():
-            score = max(score_skill(skill, query) for skill in skills)
-            score += score_fields([skill.fields for skill in skills], query, mean_length)
+            scores = heapq.nlargest(1 + NEXT_SKILLS, (score_skill(skill, query) for skill in skills))
+            score = scores[0] + NEXT_WEIGHT * sum(scores[1:])
+            score += DOCUMENT_WEIGHT * score_fields([skill.fields for skill in skills], query, mean_length)
             entry = self._search.find_entry(listing_id) if score > 0.0 else None
             if entry is not None and (accept is None or accept(entry)):
                 hits.append(AgentHit(entry, score))

@@ -20,7 +20,13 @@ import structlog
 from retinue.core.errors import StateError
 from retinue.core.record import Listing, ListingKey, Skill, Visibility, is_visible
 from retinue.mesh.entry import Entry, entry_of
-from retinue.mesh.search.scoring import SearchQuery, inverse_frequency, match_asked, read_query, score_skill
+from retinue.mesh.search.scoring import (
+    BACKGROUND_SKILLS,
+    SearchQuery,
+    inverse_frequency,
+    read_query,
+    score_skill,
+)
 from retinue.mesh.search.skill_texts import SkillText, entry_text_digest, render_text, text_digest
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 
@@ -33,17 +39,8 @@ FILTERED_CANDIDATES = 10 * CANDIDATES
 WITHIN = 200
 """In a search within at most this many listings, all of their skills are scored."""
 
-LIKELY_FROM = 0.38
-"""The `Fit` score from which a hit is called likely.
-
-It is low, because words alone tell little: in ``benchmarks/ranking.py`` about 8 % of the
-correct answers are below it on MetaTool and 1 % on the second set.
-"""
-
-COVERED_FROM = 0.5
-"""A hit that has this share of the words of the query is likely whatever its score, because among few skills
-every word is frequent, so all scores are low.
-"""
+LIKELY_FROM = 0.28
+"""The `Fit` score from which a hit is called likely; one in ten of the correct answers is below it."""
 
 BATCH = 100
 """How many texts are written before other tasks run: about 40 ms."""
@@ -51,7 +48,9 @@ BATCH = 100
 _COMPARED = 1_000
 """How many digests are compared before other tasks run: about 5 ms."""
 
-_FIT_SLOPE, _FIT_SHIFT = 2.23, -1.45
+_FIT_SLOPE, _FIT_SHIFT, _FIT_SIZE = 4.81, -2.08, -0.29
+_MAX_FIT_SKILLS = 2_000
+"""The weights of `estimate_fit`, and the largest catalogue that they were found on."""
 
 _log = structlog.get_logger("retinue.search")
 
@@ -211,7 +210,7 @@ class SkillSearch:
             return NOTHING
         return Found(
             tuple(islice(self._open(ranked), limit)),
-            estimate_fit(ranked[0].score, query, ranked[0].text) if ranked else NOTHING.fit,
+            estimate_fit(ranked[0].score, query) if ranked else NOTHING.fit,
             max(0, len(ranked) - limit),
             self._correct(text, query, scopes),
         )
@@ -302,18 +301,28 @@ class SkillSearch:
         return corrected if corrected != text else None
 
 
-def estimate_fit(score: float, query: SearchQuery, best: SkillText) -> Fit:
-    """Estimate from the best score, and from the words of its skill, whether it fits the query.
+def estimate_fit(score: float, query: SearchQuery) -> Fit:
+    """Estimate from the best score whether its skill fits the query.
 
-    The score is divided by the weight of the rarest possible word and by the square root of the number
-    of words: of the measures that were tried, this one separates fitting skills from others best.
+    The best score of many skills is higher than that of a few, also if none fits. The weights are those
+    of a logistic regression over public sets (`benchmarks/ranking.py`).
     """
     if score <= 0.0:
         return Fit(0.0, False)
-    measure = score / (inverse_frequency(0, query.corpus.skills) * math.sqrt(len(query.asked)))
-    fit = 1.0 / (1.0 + math.exp(-(_FIT_SLOPE * measure + _FIT_SHIFT)))
-    covered = sum(match_asked(best, query).values()) / len(query.asked)
-    return Fit(fit, fit >= LIKELY_FROM or covered >= COVERED_FROM)
+    size = math.log(min(max(query.corpus.skills, 2), _MAX_FIT_SKILLS))
+    fit = 1.0 / (
+        1.0 + math.exp(-(_FIT_SLOPE * normalize_score(score, query) + _FIT_SIZE * size + _FIT_SHIFT))
+    )
+    return Fit(fit, fit >= LIKELY_FROM)
+
+
+def normalize_score(score: float, query: SearchQuery) -> float:
+    """The score as a number that is comparable between queries: about 1 for a skill that fits.
+
+    It is divided by the weight of the rarest possible word and by the square root of the number of words.
+    """
+    highest = inverse_frequency(0, query.corpus.skills + BACKGROUND_SKILLS)
+    return score / (highest * math.sqrt(len(query.asked)))
 
 
 def visible_to(scopes: Scopes) -> frozenset[Visibility]:

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from retinue.mesh.search.actions import action_of_skill, compare_actions, read_action
+from retinue.mesh.search.background import background_share
 from retinue.mesh.search.skill_texts import AGENT_FIELD, FIELD_WEIGHTS, SkillText
 from retinue.mesh.search.text_index import Corpus, Term, TextIndex
 from retinue.mesh.search.words import stem_words
@@ -25,6 +27,15 @@ PARTIAL_WEIGHT = 0.5
 
 MIN_SIMILARITY = 0.3
 """The smallest Dice coefficient of the 4-grams of two stems that are similar."""
+
+ACTION_WEIGHT = 0.2
+"""The share of its score that a skill gains whose action is that of the request; see `compare_actions`."""
+
+BACKGROUND_SKILLS = 200
+"""How many skills with the words of `background_share` are counted beside those of the index.
+
+In a small catalogue its own counts say little.
+"""
 
 MAX_QUERY_STEMS = 24
 """Of a longer query, only the stems that the fewest skills have count."""
@@ -50,7 +61,7 @@ class SearchQuery:
 
     ``asked`` maps its stems to words, ``rarity`` to their inverse document frequency. ``expanded`` maps
     further stems of the index to the unknown stem that they continue or correct. ``corrections`` maps
-    an unknown word to the term that was probably meant.
+    an unknown word to the term that was probably meant. ``action`` is the class of its verb.
     """
 
     asked: Mapping[str, str]
@@ -58,6 +69,7 @@ class SearchQuery:
     expanded: Mapping[str, str]
     corrections: Mapping[str, Term]
     corpus: Corpus
+    action: str | None = None
     worths: dict[str, float] = field(default_factory=dict)
     """The results of `worth` so far."""
     _stems_by_gram: dict[str, list[str]] = field(default_factory=dict)
@@ -123,21 +135,31 @@ def read_query(text: str, index: TextIndex) -> SearchQuery:
             expanded.setdefault(term.stem, stem)
     return SearchQuery(
         {stem: words[stem] for stem in rarest},
-        {stem: inverse_frequency(counts.get(stem, 0), corpus.skills) for stem in rarest},
+        {stem: rarity(stem, counts.get(stem, 0), corpus.skills) for stem in rarest},
         {stem: unknown for stem, unknown in expanded.items() if stem not in rarest},
         corrections,
         corpus,
+        read_action(text),
     )
 
 
-def inverse_frequency(count: int, skills: int) -> float:
+def rarity(stem: str, count: int, skills: int) -> float:
+    """The weight of a stem that ``count`` of ``skills`` have, and the background as often as elsewhere."""
+    expected = BACKGROUND_SKILLS * background_share(stem)
+    return inverse_frequency(count + expected, skills + BACKGROUND_SKILLS)
+
+
+def inverse_frequency(count: float, skills: int) -> float:
     """BM25's weight of a stem that ``count`` of ``skills`` have."""
     return math.log(1.0 + (skills - count + 0.5) / (count + 0.5))
 
 
 def score_skill(skill: SkillText, query: SearchQuery) -> float:
     """The score of one skill; 0 if it has no stem of the query, only similar ones."""
-    return score_fields([skill.fields], query, query.corpus.mean_length)
+    score = score_fields([skill.fields], query, query.corpus.mean_length)
+    if score > 0.0 and query.action is not None:
+        score *= 1.0 + ACTION_WEIGHT * compare_actions(query.action, action_of_skill(skill.skill_id))
+    return score
 
 
 def score_fields(texts: Iterable[Sequence[str]], query: SearchQuery, mean_length: float) -> float:

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import orjson
@@ -25,6 +25,7 @@ from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.runtime.hub_processes.forwarding import request_inside
 from retinue.runtime.hub_processes.leader import CHANGES_PATH, HEALTH_PATH, REREAD_PATH, ROWS_PATH
+from retinue.storage.audit_store import render_row
 from retinue.storage.listing_store import SqliteListings
 
 RETRY_S = 0.1
@@ -37,6 +38,8 @@ ROWS_KEPT = 10_000
 """Rows that wait for a leader that has ended; beyond that the oldest are dropped."""
 
 _PAGE = 500
+_LOADED_AT_ONCE = 1_000
+"""Stored entries that are read before other tasks run: about 5 ms."""
 
 _log = structlog.get_logger("retinue.processes")
 
@@ -66,18 +69,41 @@ class FollowedSource(Source):
         return RegistryUnreachableError(self.name, "the leading process of the hub reads it")
 
 
+class _Row(NamedTuple):
+    """An audit row; ``counted`` is agent, status and error of a call that the figures count."""
+
+    rendered: bytes
+    counted: tuple[str, str, str | None] | None
+    duration_ms: float
+
+
+def _render_rows(rows: Sequence[_Row]) -> bytes:
+    """The sums of the calls in one line, and each row in a line of its own."""
+    sums: dict[tuple[str, str, str | None], list[float]] = {}
+    for row in rows:
+        if row.counted is not None:
+            calls = sums.setdefault(row.counted, [0, 0.0])
+            calls[0] += 1
+            calls[1] += row.duration_ms
+    head = orjson.dumps([[*counted, *calls] for counted, calls in sums.items()])
+    return b"\n".join([head, *(row.rendered for row in rows)])
+
+
 class Leader:
     """The exchanges of a follower with its leader, over ``session``."""
 
     def __init__(self, session: Callable[[], aiohttp.ClientSession]) -> None:
         self._session = session
-        self._rows: deque[Mapping[str, Any]] = deque(maxlen=ROWS_KEPT)
+        self._rows: deque[_Row] = deque(maxlen=ROWS_KEPT)
         self._verdicts: dict[ListingKey, Mapping[str, Any]] = {}
         self._wake = asyncio.Event()
 
     def append_row(self, row: Mapping[str, Any]) -> None:
         """Have a row recorded by the leader, within `ROWS_AFTER_S` while it serves."""
-        self._rows.append(row)
+        counted = None
+        if row.get("type") == "CALL:ENDED" and row.get("agent"):
+            counted = (row["agent"], row["status"], row.get("error"))
+        self._rows.append(_Row(render_row(row), counted, row.get("duration_ms", 0.0)))
         self._wake.set()
 
     def note_health(self, candidate: Candidate, health: Health, reason: str) -> None:
@@ -108,7 +134,7 @@ class Leader:
                 await self._exchange(HEALTH_PATH, verdict)
             while self._rows:
                 rows = [self._rows[number] for number in range(min(ROWS_AT_ONCE, len(self._rows)))]
-                await self._exchange(ROWS_PATH, rows)
+                await self._send(ROWS_PATH, _render_rows(rows))
                 for _ in rows:
                     self._rows.popleft()
         except (OSError, TimeoutError) as error:
@@ -116,7 +142,10 @@ class Leader:
             self._wake.set()
 
     async def _exchange(self, path: str, value: Any) -> Any:
-        return await request_inside(self._session(), "POST", path, value, timeout_s=EXCHANGE_WITHIN_S)
+        return await self._send(path, orjson.dumps(value))
+
+    async def _send(self, path: str, body: bytes) -> Any:
+        return await request_inside(self._session(), "POST", path, body, timeout_s=EXCHANGE_WITHIN_S)
 
 
 class DirectoryFollower:
@@ -153,14 +182,18 @@ class DirectoryFollower:
                 news = orjson.loads(line)
                 if (skills := news.get("skills")) is not None:
                     self.own_skills = frozenset(skills)
-                    await self._read_all()
+                    await self.read_all()
                     self.is_current.set()
                 else:
                     await self._apply([ListingKey(*key) for key in news["changed"]])
 
-    async def _read_all(self) -> None:
+    async def read_all(self) -> None:
         """Make the directory as the state has it, because changes may have been missed."""
-        stored = {entry.id: entry for entry in self._store.load()}
+        stored: dict[ListingKey, Entry] = {}
+        for number, entry in enumerate(self._store.load()):
+            stored[entry.id] = entry
+            if number % _LOADED_AT_ONCE == 0:
+                await asyncio.sleep(0)
         known = {entry.id: entry for entry in self._directory.list_held()}
         changed = [key for key, entry in stored.items() if not _is_same(entry, known.get(key))]
         await self._apply([*changed, *(key for key in known if key not in stored)])

@@ -210,16 +210,15 @@ async def _refuse(send: Send) -> None:
 
 
 async def request_inside(
-    session: aiohttp.ClientSession, method: str, path: str, value: Any = None, *, timeout_s: float
+    session: aiohttp.ClientSession, method: str, path: str, body: bytes | None = None, *, timeout_s: float
 ) -> Any:
-    """One exchange of JSON between processes of a hub. Raises OSError and TimeoutError."""
+    """The JSON that another process of a hub answers. Raises OSError and TimeoutError."""
     async with asyncio.timeout(timeout_s):
         try:
-            data = None if value is None else orjson.dumps(value)
-            async with session.request(method, f"http://hub{path}", data=data) as reply:
-                body = await reply.read()
+            async with session.request(method, f"http://hub{path}", data=body) as reply:
+                answer = await reply.read()
                 if reply.status != 200:
                     raise OSError(f"it answers with status {reply.status}")
-                return orjson.loads(body)
+                return orjson.loads(answer)
         except aiohttp.ClientError as error:
             raise OSError(str(error)) from error

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from retinue.core.call import new_id
 from retinue.mesh.admission import ProcessLimits
 from retinue.mesh.directory.directory import MESH_VIEW, Directory
+from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.entry import Entry
 from retinue.runtime.hub_processes.board import Board
@@ -28,6 +29,7 @@ from retinue.web.disconnect import read_body, replay
 _EXECUTE = "/execute"
 _AGENTS = "/agents/"
 _TRACE_ID = b"x-openstarry-trace-id"
+_MAX_KNOWN = 10_000
 _READ_BYTES = 64 * 1024
 """A call of a skill whose body is longer is not read here; the leader answers it."""
 
@@ -68,6 +70,8 @@ class Reach:
         self._sources = frozenset(sources)
         self._is_current = is_current
         self._own_skills = own_skills
+        self._known: dict[str, bool] = {}
+        directory.subscribe(self._note_change)
 
     @property
     def limits(self) -> ProcessLimits:
@@ -75,7 +79,12 @@ class Reach:
 
     def covers_agent(self, name: str) -> bool:
         """Whether every agent of this name is called by its URL."""
-        return self._is_open() and self._are_peers(self._directory.list_named(name))
+        is_peer = self._known.get(name)
+        if is_peer is None:
+            is_peer = self._known[name] = self._are_peers(self._directory.list_named(name))
+            if len(self._known) > _MAX_KNOWN:
+                del self._known[next(iter(self._known))]
+        return is_peer and self._is_open()
 
     def covers_skill(self, skill: object) -> bool:
         """Whether every agent with this skill is called by its URL."""
@@ -85,6 +94,10 @@ class Reach:
             and skill not in self._own_skills()
             and self._are_peers(self._directory.find_by_skill(skill, MESH_VIEW))
         )
+
+    def _note_change(self, change: ListingChange) -> None:
+        if not change.measured:
+            self._known.pop(change.entry.name, None)
 
     def _is_open(self) -> bool:
         return self._is_current() and self._dispatcher.check_policies is None

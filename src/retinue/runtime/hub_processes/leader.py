@@ -64,14 +64,13 @@ class LeaderExchange:
         body = await read_body(receive)
         if body is None:
             return
-        value = orjson.loads(body)
         answer = _ALL
         if path == ROWS_PATH:
-            self._take_rows(value)
+            self._take_rows(*body.split(b"\n"))
         elif path == HEALTH_PATH:
-            self._take_health(value)
+            self._take_health(orjson.loads(body))
         elif path == REREAD_PATH:
-            answer = orjson.dumps(await self._reread(value))
+            answer = orjson.dumps(await self._reread(orjson.loads(body)))
         await send_json(send, answer)
 
     async def _tell_changes(self, receive: Receive, send: Send) -> None:
@@ -101,17 +100,13 @@ class LeaderExchange:
         """End the streams of changes, so that the server can stop."""
         self._followers.clear()
 
-    def _take_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Record the audit rows of another process, and count its calls."""
+    def _take_rows(self, sums: bytes, *rows: bytes) -> None:
+        """Record the audit rows of another process, and count its calls by their sums."""
         log = self._process.find(AuditLog)
-        figures = self._process.get(CallFigures)
-        for row in rows:
-            if log is not None:
-                log.append(row)
-        ended = [row for row in rows if row.get("type") == "CALL:ENDED" and row.get("agent")]
-        figures.seed(
-            CallSummary(row["agent"], row["status"], row.get("error"), 1, row["duration_ms"]) for row in ended
-        )
+        if log is not None:
+            for row in rows:
+                log.append_rendered(row)
+        self._process.get(CallFigures).seed(CallSummary(*summary) for summary in orjson.loads(sums))
 
     def _take_health(self, verdict: Mapping[str, Any]) -> None:
         """Take what the calls of another process have shown of an agent, as if they were probes."""

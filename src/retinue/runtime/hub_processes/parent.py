@@ -22,7 +22,7 @@ from retinue.core.record import HUB_NAME
 from retinue.parts.process import Echo
 from retinue.runtime.hub_process import HubOptions, make_hub_id
 from retinue.runtime.hub_processes.board import MAX_PROCESSES, Board
-from retinue.runtime.hub_processes.place import PLACE_VARIABLE, HubPlace, board_path, socket_path
+from retinue.runtime.hub_processes.place import HubPlace, board_path, socket_path
 from retinue.runtime.observing.log_files import writes_to
 from retinue.runtime.parts.children import END_S
 from retinue.runtime.parts.hub_moments import watch_folder
@@ -30,7 +30,7 @@ from retinue.runtime.run_process import own_state
 from retinue.runtime.serving import Stop, bind, end_task, url_of
 from retinue.runtime.supervisor import ChildSpec, OnChange, Ready, Supervisor, report_ready
 from retinue.settings import Settings, environment
-from retinue.storage.state import State
+from retinue.storage.state import HUB_PLACE_VARIABLE, State
 
 _READY_WITHIN_S = 600.0
 _BACKLOG = 1024
@@ -129,7 +129,7 @@ def _specs(
             inner = _listen_inner(socket_path(folder, index))
             inners.append(inner)
             place = HubPlace(index, count, folder, hub_id, listener.fileno(), inner.fileno())
-            own = {PLACE_VARIABLE: place.as_variable(), "RETINUE_HOME": str(state.root)}
+            own = {HUB_PLACE_VARIABLE: place.as_variable(), "RETINUE_HOME": str(state.root)}
             specs.append(
                 ChildSpec(
                     _name(index),

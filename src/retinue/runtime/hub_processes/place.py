@@ -11,8 +11,7 @@ from typing import Any
 
 import orjson
 
-PLACE_VARIABLE = "RETINUE_HUB_PLACE"
-"""Environment variable with the place of a process; absent from every other process."""
+from retinue.storage.state import HUB_PLACE_VARIABLE
 
 LEADER = 0
 """The number of the process that runs everything that one process of a hub runs."""
@@ -46,7 +45,7 @@ class HubPlace:
         return str(socket_path(self.folder, index))
 
     def as_variable(self) -> str:
-        """The value of `PLACE_VARIABLE`."""
+        """The value of `HUB_PLACE_VARIABLE`."""
         facts = {
             "index": self.index,
             "count": self.count,
@@ -68,7 +67,7 @@ class HubPlace:
 
 def take_place(environ: dict[str, str] | os._Environ[str] = os.environ) -> HubPlace | None:
     """The place of this process; None if it is no process of a hub with several. Removes the variable."""
-    text = environ.pop(PLACE_VARIABLE, None)
+    text = environ.pop(HUB_PLACE_VARIABLE, None)
     if text is None:
         return None
     facts: Mapping[str, Any] = orjson.loads(text)

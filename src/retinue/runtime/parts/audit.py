@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
+import orjson
+
 from retinue.hub.calls import CallFilter, add_call_skills
 from retinue.mesh.observing.access_rows import AccessRows
 from retinue.mesh.observing.call_figures import CallFigures
@@ -30,10 +32,18 @@ class RecordedCalls(EventBus):
 
 
 class AuditLog:
-    """A product: where the audit rows of a hub go; ``append`` must not block for long."""
+    """A product: where the audit rows of a hub go; ``append`` must not block for long.
 
-    def __init__(self, append: Callable[[Mapping[str, Any]], None]) -> None:
+    ``append_rendered`` takes rows that another process of the hub has rendered (`render_row`).
+    """
+
+    def __init__(
+        self,
+        append: Callable[[Mapping[str, Any]], None],
+        append_rendered: Callable[[bytes], None] | None = None,
+    ) -> None:
         self.append = append
+        self.append_rendered = append_rendered or (lambda row: append(orjson.loads(row)))
 
 
 @contextmanager
@@ -73,7 +83,7 @@ class AuditPart(Part):
             for export in exports:
                 export.append(row)
 
-        log = AuditLog(append)
+        log = AuditLog(append, None if exports else audit.append_rendered)
         process.add(AuditLog, log)
         try:
             with recording(process, log) as recorded:

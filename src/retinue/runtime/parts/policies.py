@@ -85,6 +85,10 @@ class LoadedPolicies:
             open_counts=counting,
             groups=self._groups,
         )
+        if opening is not None:
+            from retinue.hub.client_questions import ask_client
+
+            self._gate.ask_client = ask_client
         self._give(self._gate.check)
 
     def _make_groups(self) -> CallerGroups:

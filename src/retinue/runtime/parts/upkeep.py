@@ -169,8 +169,8 @@ class BackgroundTasks:
 
     def _list_due(self) -> list[Entry]:
         """The agents that are not healthy and are asked now."""
-        unhealthy = self._directory.list_unhealthy()
-        return [entry for entry in unhealthy if entry.url is not None and self._schedule.is_due(entry)]
+        schedule = self._schedule
+        return self._directory.list_unhealthy(lambda entry: entry.url is not None and schedule.is_due(entry))
 
     async def _probe(self, agents: Sequence[Entry]) -> None:
         await probe(

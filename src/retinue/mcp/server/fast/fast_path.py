@@ -33,6 +33,7 @@ from mcp_types import (
 from pydantic_core import to_json, to_jsonable_python
 from starlette.types import Message, Receive, Scope, Send
 
+from retinue.approvals.records import SCOPE as APPROVER_SCOPE
 from retinue.core.call import Principal, TraceContext
 from retinue.core.errors import RetinueError
 from retinue.mcp.codec.content import complete_result
@@ -162,7 +163,7 @@ class FastPath:
                 return None
         try:
             catalog = self._offer.tools(principal, request.session)
-            entry = None if request.method == LIST else self._find_plain(catalog, request, live)
+            entry = None if request.method == LIST else self._find_plain(catalog, request, live, principal)
         except RetinueError:
             return None
         is_open = entry is not None or request.method == LIST
@@ -195,7 +196,9 @@ class FastPath:
             return None
         return None if coerce_request_id(request.id) in live.calls else live
 
-    def _find_plain(self, catalog: ToolCatalog, request: FastRequest, live: Live | None) -> ToolEntry | None:
+    def _find_plain(
+        self, catalog: ToolCatalog, request: FastRequest, live: Live | None, principal: Principal
+    ) -> ToolEntry | None:
         """The tool, if nothing but its result can reach the client."""
         entry = catalog.find(request.name)
         if entry is None or (request.is_modern and catalog.has_header_arguments(request.name)):
@@ -203,7 +206,9 @@ class FastPath:
         # An agent sends parts, such as images, over MCP only, and the way to it is chosen by what the client
         # listens to; a skill with an output schema has none.
         is_elsewhere = entry.agent is not None and entry.skill.output_schema is None
-        if (entry.skill.channel or is_elsewhere) and self._has_channel(request, live):
+        # a policy may ask the person behind a client that may approve
+        is_asked = APPROVER_SCOPE in principal.scopes
+        if (entry.skill.channel or is_elsewhere or is_asked) and self._has_channel(request, live):
             return None
         return entry
 

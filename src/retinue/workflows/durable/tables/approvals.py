@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -108,20 +109,41 @@ class ApprovalTable:
         await self._database.prepare()
         return await self._database.write(write)
 
-    async def use(self, approval_id: str, digest: str, user: str = "") -> bool:
+    async def use(self, approval_id: str, digest: str, user: str = "", *, once: bool = False) -> bool:
         """As `ApprovalStore.use`."""
         now = self._clock()
 
         def write(connection: sa.Connection) -> bool:
             self._lock(connection)
             known = self._find(connection, approval_id)
-            used = None if known is None else known.use(digest, user, now)
+            used = None if known is None else known.use(digest, user, now, once=once)
             if used is not None:
                 self._update(connection, used)
             return used is not None
 
         await self._database.prepare()
         return await self._database.write(write)
+
+    async def find_used(self, digest: str, user: str) -> Approval | None:
+        """As `ApprovalStore.find_used`."""
+        query = sa.text(
+            f"SELECT record FROM {self._database.approvals} "  # noqa: S608
+            "WHERE digest = :digest AND state = 'used' ORDER BY expires DESC"
+        )
+        await self._database.prepare()
+        records = await self._database.read(lambda c: c.execute(query, {"digest": digest}).scalars().all())
+        return next((used for used in map(_read, records) if used.used_by == user), None)
+
+    async def keep_outcome(self, approval_id: str, user: str, outcome: Mapping[str, Any]) -> None:
+        """As `ApprovalStore.keep_outcome`."""
+
+        def write(connection: sa.Connection) -> None:
+            self._lock(connection)
+            known = self._find(connection, approval_id)
+            if known is not None and known.used_by == user:
+                self._update(connection, replace(known, outcome=outcome))
+
+        await self._database.write(write)
 
     def _find_equal(self, connection: sa.Connection, asked: Approval, *, by_id: bool) -> Approval | None:
         if by_id:

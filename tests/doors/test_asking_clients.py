@@ -1,0 +1,127 @@
+"""Clients of a call that needs a person by policy: who is asked in the client, and what a repetition gets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+import pytest
+from mcp_types import ElicitRequestParams, ElicitResult
+
+from retinue.web.issued_tokens import TokenFile
+from tests.a2a.wire import ask as ask_a2a
+from tests.a2a.wire import message, naming, parts_of, state_of
+from tests.doors.test_policies import ASK, WAYS, Bank, answer, open_bank, read_approval
+from tests.mcp.clients import MODES, connect, texts
+from tests.system import WAIT_S, System, Wire
+
+ASK_CALLER = ASK.replace('@effect("approve")', '@effect("approve") @approvers("caller token:boss")')
+
+
+def issue(system: System, *scopes: str) -> str:
+    return f"Bearer {TokenFile(system.state.keys).issue(scopes, name='ann')[1]}"
+
+
+class Person:
+    """Whoever answers the questions of a client."""
+
+    def __init__(self, action: Literal["accept", "cancel"] = "accept", *, approves: bool = True) -> None:
+        self.action = action
+        self.approves = approves
+        self.messages: list[str] = []
+
+    async def __call__(self, context: Any, params: ElicitRequestParams) -> ElicitResult:
+        self.messages.append(params.message)
+        content = {"approve": self.approves, "comment": "as agreed"} if self.action == "accept" else None
+        return ElicitResult(action=self.action, content=content)
+
+
+async def refund(bank: Bank, mode: str, person: Person, token: str, tool: str = "bank__refund") -> str:
+    url = f"{bank.hub.url}/mcp"
+    async with connect(url, mode, authorization=token, elicitation_callback=person) as client:
+        return "\n".join(texts(await client.call_tool(tool, {"amount": 900})))
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_client_is_asked_where_its_person_may_approve_the_own_calls(
+    system: System, wire: Wire, mode: str
+) -> None:
+    bank = await open_bank(system, wire, ASK_CALLER, durable=True)
+    approver, member = issue(system, "mesh", "approves"), issue(system, "mesh")
+    person = Person()
+    assert await refund(bank, mode, person, approver) == "refunded 900"
+    assert person.messages == ['bank/refund with {"amount":900}? a person pays (ask-first).']
+    rows = [row for row in bank.hub.audit.recent(20) if row["type"] == "CALL:ENDED"]
+    note = next(row for row in rows if row["skill"] == "refund")["policy"]
+    assert note["by"] == "token:ann"
+
+    refuser = Person(approves=False)
+    assert "is denied by a person: as agreed" in await refund(bank, mode, refuser, approver)
+    assert len(refuser.messages) == 1
+
+    # the scope is missing, or an agent calls for its caller
+    for token, tool in ((member, "bank__refund"), (approver, "clerk__help_customer")):
+        silent = Person()
+        text = await refund(bank, mode, silent, token, tool)
+        assert "needs the approval of a person: a person pays (ask-first) (approval " in text
+        assert ("retinue approvals approve " in text) is (tool == "bank__refund")
+        assert silent.messages == []
+    assert bank.refunds == [900]
+
+
+async def test_a_dismissed_question_stays_open_and_policies_without_caller_ask_nobody_in_a_client(
+    system: System, wire: Wire
+) -> None:
+    bank = await open_bank(system, wire, ASK_CALLER, durable=True)
+    approver, person = issue(system, "mesh", "approves"), Person("cancel")
+    assert "needs the approval" in await refund(bank, "auto", person, approver)
+    assert len(person.messages) == 1
+    others = await open_bank(system, wire, ASK, durable=True)
+    assert "needs the approval" in await refund(others, "auto", person, approver)
+    assert (len(person.messages), bank.refunds, others.refunds) == (1, [], [])
+
+
+async def test_a_task_waits_for_a_yes_from_anywhere_and_goes_on_by_itself(system: System, wire: Wire) -> None:
+    bank = await open_bank(system, wire, ASK, durable=True)
+    for verdict in ("yes", "no"):
+        url = bank.hub.url
+        sent = {"message": message(naming("refund", amount=900))}
+        task = (await ask_a2a(wire, url, "SendMessage", sent)).result["task"]
+        assert state_of(task) == "TASK_STATE_INPUT_REQUIRED"
+        asked = task["status"]["message"]
+        assert 'bank/refund with {"amount":900}? a person pays (ask-first).' in asked["parts"][0]["text"]
+        assert bank.refunds == ([] if verdict == "yes" else [900])
+        await answer(bank, asked["metadata"]["approval"], verdict, "for once")
+        async with asyncio.timeout(WAIT_S):
+            while state_of(task) not in ("TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_REJECTED"):
+                await asyncio.sleep(0.02)
+                task = (await ask_a2a(wire, url, "GetTask", {"id": task["id"]})).result
+        if verdict == "yes":
+            assert parts_of(task)[0]["text"] == "refunded 900"
+        else:
+            assert "is denied by a person: for once" in task["status"]["message"]["parts"][0]["text"]
+    assert bank.refunds == [900]
+
+
+async def test_a_repetition_under_its_key_gets_the_outcome_of_the_used_yes(
+    system: System, wire: Wire
+) -> None:
+    bank = await open_bank(system, wire, ASK, durable=True)
+
+    async def call(key: str, amount: int = 900, *, token: str = "") -> Any:
+        headers = {"authorization": token} if token else {}
+        return await wire.call(bank.hub.url, "refund", {"amount": amount}, idempotency_key=key, **headers)
+
+    first = read_approval(await call("k1"))
+    await answer(bank, first, "yes")
+    assert (await call("k1")).result == "refunded 900"
+    assert (await call("k1")).result == "refunded 900"
+    assert bank.refunds == [900]
+    rows = [row for row in bank.hub.audit.recent(5) if row["type"] == "CALL:ENDED"]
+    assert rows[0]["policy"]["repeated"] is True
+    # another key, other arguments, another caller and a call without a key ask anew
+    others = [await call("k2"), await call("k1", 901), await call("k1", token=issue(system, "mesh"))]
+    others.append(await WAYS["/execute of the hub"](bank))
+    assert [reply.error["data"]["type"] for reply in others] == ["approval_needed"] * 4
+    assert first not in {read_approval(reply) for reply in others}
+    assert bank.refunds == [900]

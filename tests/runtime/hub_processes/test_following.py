@@ -1,0 +1,169 @@
+"""A process of a hub follows its leader: directory, health, single keys, audit rows."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from retinue.authoring.agent import Agent
+from retinue.core.record import Listing
+from retinue.core.trust import Trust
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.sources import Give, Reading, Source
+from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.health.agent_stats import AgentStatsTable
+from retinue.mesh.observing.call_figures import CallFigures
+from retinue.parts.process import Process
+from retinue.runtime.hub_processes.follower import DirectoryFollower, Leader, list_followed
+from retinue.runtime.hub_processes.forwarding import Forwarder
+from retinue.runtime.hub_processes.leader import LeaderExchange
+from retinue.runtime.hub_processes.place import HubPlace
+from retinue.runtime.parts.audit import AuditLog
+from retinue.runtime.serving import HttpServer, Stop
+from retinue.storage.listing_store import SqliteListings
+from tests.mesh.scripted import make_listing
+from tests.system import WAIT_S
+
+
+class Shelf(Source):
+    """A source whose listings a test sets."""
+
+    name = "home"
+    trust = Trust.OWN_MESH
+
+    def __init__(self) -> None:
+        self.listings: list[Listing] = []
+
+    async def read_all(self, give: Give | None = None, *, thorough: bool = True) -> Reading:
+        return Reading(tuple(self.listings))
+
+    async def read_key(self, key: str) -> Sequence[Listing]:
+        return [listing for listing in self.listings if listing.key == key]
+
+
+@dataclass
+class Hub:
+    """A leader and a process that follows it."""
+
+    shelf: Shelf
+    led: Directory
+    led_stats: AgentStatsTable
+    figures: CallFigures
+    rows: list[Any]
+    followed: Directory
+    stats: AgentStatsTable
+    leader: Leader
+    follower: DirectoryFollower
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
+    shelf, rows = Shelf(), list[Any]()
+    shelf.listings = [make_listing("first", digest="1", url="http://127.0.0.1:1")]
+    async with AsyncExitStack() as stack:
+        store = SqliteListings(tmp_path / "retinue.db")
+        stack.callback(store.close)
+        led = Directory(store, [shelf])
+        await led.refresh()
+        dispatcher = Dispatcher(
+            agent="retinue", lookup=led, invoker_of=cast(Any, None), health_sink=led.record_health
+        )
+        figures = CallFigures()
+        process = cast(Process, _Parts(dispatcher, [led, figures, AuditLog(rows.append)]))
+        inner = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        place = HubPlace(1, 2, tmp_path, "hub-1", 0, 0)
+        inner.bind(place.socket_of(0))
+        inner.listen()
+        exchange = LeaderExchange(process)
+        await stack.enter_async_context(HttpServer(exchange).running((inner,), Stop()))
+        forwarder = Forwarder(place)
+        leader = Leader(lambda: forwarder.session(0))
+        own = SqliteListings(tmp_path / "retinue.db", follows=True)
+        stack.callback(own.close)
+        followed = Directory(own, list_followed([shelf], leader, own))
+        stats = AgentStatsTable()
+        follower = DirectoryFollower(followed, own, stats, lambda: forwarder.session(0))
+        tasks = [asyncio.create_task(follower.run()), asyncio.create_task(leader.send_notes())]
+        await asyncio.wait_for(follower.is_current.wait(), WAIT_S)
+        yield Hub(shelf, led, dispatcher.agent_stats, figures, rows, followed, stats, leader, follower)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        await forwarder.aclose()
+
+
+class _Parts:
+    """A process that has a dispatcher and some products."""
+
+    def __init__(self, dispatcher: Dispatcher, products: list[object]) -> None:
+        self.dispatcher = dispatcher
+        self.agent = Agent("retinue")
+        self._products = {type(product): product for product in products}
+
+    def find(self, kind: type[Any]) -> Any:
+        return self._products.get(kind)
+
+    get = find
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_process_has_the_agents_of_its_leader_and_hears_of_changes(hub: Hub) -> None:
+    assert [entry.name for entry in hub.followed.list_entries()] == ["first"]
+    second = make_listing("second", digest="2", url="http://127.0.0.1:2")
+    hub.shelf.listings.append(second)
+    await hub.led.refresh()
+    await _until(lambda: hub.followed.find_named("second") is not None)
+    hub.led.set_enabled(second, False)
+    await _until(lambda: not hub.followed.get("second").enabled)
+    hub.shelf.listings.remove(second)
+    await hub.led.refresh()
+    await _until(lambda: hub.followed.find_named("second") is None)
+
+
+async def test_what_one_process_learns_of_an_agent_all_know(hub: Hub) -> None:
+    (entry,) = hub.followed.list_entries()
+    hub.leader.note_health(entry, "unreachable", "connection refused")
+    await _until(lambda: hub.led.get("first").health == "unreachable")
+    await _until(lambda: hub.followed.get("first").health == "unreachable")
+    hub.stats.of(entry).probe_failed("connection refused", certain=True)
+    hub.led.mark_reachable(hub.led.list_entries()[0])
+    await _until(lambda: hub.followed.get("first").health == "healthy")
+    assert hub.stats.of(entry).health == "healthy"
+
+
+async def test_a_card_is_read_again_by_the_leader(hub: Hub) -> None:
+    moved = make_listing("first", digest="3", url="http://127.0.0.1:3")
+    hub.shelf.listings = [moved]
+    (entry,) = hub.followed.list_entries()
+    listing = await hub.followed.reread(entry)
+    assert listing is not None
+    assert listing.record.url == "http://127.0.0.1:3"
+    assert hub.led.get("first").record.url == "http://127.0.0.1:3"
+
+
+async def test_rows_of_calls_are_recorded_and_counted_by_the_leader(hub: Hub) -> None:
+    row = {"type": "CALL:ENDED", "agent": "first", "status": "done", "duration_ms": 20.0}
+    for number in range(3):
+        hub.leader.append_row({**row, "id": str(number)})
+    await _until(lambda: len(hub.rows) == 3)
+    assert hub.figures.find("first").calls == 3
+
+
+async def test_a_process_that_missed_changes_reads_all_of_them(hub: Hub, tmp_path: Path) -> None:
+    first = hub.shelf.listings[0]
+    hub.followed.remove(first.id)
+    hub.followed.upsert(replace(make_listing("stale", digest="9"), key="agents/stale"))
+    await hub.follower.read_all()
+    assert [entry.name for entry in hub.followed.list_entries()] == ["first"]

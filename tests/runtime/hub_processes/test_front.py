@@ -1,0 +1,140 @@
+"""Which process of a hub answers a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from retinue.core.record import LOCAL_SOURCE
+from retinue.mesh.directory.directory import Directory
+from retinue.mesh.directory.listings import MemoryListings
+from retinue.mesh.dispatch import Dispatcher, PermittedCall
+from retinue.runtime.hub_processes.board import Board
+from retinue.runtime.hub_processes.forwarding import Forwarder
+from retinue.runtime.hub_processes.front import Front, Reach, owner_of
+from retinue.runtime.hub_processes.place import HubPlace
+from tests.mesh.scripted import make_listing, make_skill
+
+HERE = "here"
+_IDS = {owner_of(str(number).encode(), 3): str(number) for number in range(50)}
+"""The id of a trace for each process that counts it."""
+
+
+class _Forwarded(Forwarder):
+    """Notes where requests would go."""
+
+    def __init__(self, place: HubPlace, answered: list[str | int]) -> None:
+        super().__init__(place)
+        self._answered = answered
+
+    async def forward(self, index: int, scope: Scope, receive: Receive, send: Send) -> None:
+        self._answered.append(index)
+
+
+class Process:
+    """Process 1 of 3 with the agents of a directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.answered: list[str | int] = []
+        self.is_current = True
+        self.directory = Directory(MemoryListings())
+        lookup = cast(Any, self.directory)
+        self.dispatcher = Dispatcher(agent="retinue", lookup=lookup, invoker_of=lambda listing: lookup)
+        self.board_path = folder / "board"
+        self.board = Board(self.board_path, 1)
+        place = HubPlace(1, 3, folder, "hub-1", 0, 0)
+        reach = Reach(
+            self.directory, self.dispatcher, ["home"], lambda: self.is_current, lambda: ["find_skills"]
+        )
+        self.front = Front(self._answer, reach, _Forwarded(place, self.answered), place, self.board)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.answered.append(HERE)
+
+    async def ask(self, path: str, skill: str = "create_plan", trace: str | None = None) -> str | int:
+        """Which process answers a POST."""
+        body = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": skill})
+        headers = [(b"content-length", str(len(body)).encode())]
+        if trace is not None:
+            headers.append((b"x-openstarry-trace-id", trace.encode()))
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: Message) -> None:
+            self.answered.append(message.get("status", ""))
+
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        await self.front(scope, receive, send)
+        return self.answered.pop()
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    process = Process(tmp_path)
+    process.directory.upsert(make_listing("plan-agent"))
+    yield process
+    process.board.close()
+
+
+async def test_calls_of_agents_with_a_url_are_answered_here_and_all_else_by_the_leader(
+    process: Process,
+) -> None:
+    assert await process.ask("/agents/plan-agent/execute") == HERE
+    assert await process.ask("/execute") == HERE
+    assert await process.ask("/agents/other-agent/execute") == 0
+    assert await process.ask("/execute", "unknown") == 0
+    for path in ("/mcp", "/agents/plan-agent/mcp", "/v2/", "/a2a", "/messages"):
+        assert await process.ask(path) == 0
+
+
+async def test_a_skill_that_the_hub_or_an_import_has_as_well_is_answered_by_the_leader(
+    process: Process,
+) -> None:
+    process.directory.upsert(make_listing("finder", make_skill("find_skills")))
+    assert await process.ask("/execute", "find_skills") == 0
+    imported = make_listing("imported")
+    process.directory.upsert(type(imported)(imported.record, LOCAL_SOURCE, "imported"))
+    assert await process.ask("/execute") == 0
+    assert await process.ask("/agents/plan-agent/execute") == HERE
+
+
+@pytest.mark.parametrize("change", ["policies", "not current"])
+async def test_the_leader_answers_while_policies_are_loaded_or_the_directory_is_not(
+    process: Process, change: str
+) -> None:
+    async def permit(*_: object) -> PermittedCall:
+        return PermittedCall()
+
+    if change == "policies":
+        process.dispatcher.check_policies = permit
+    else:
+        process.is_current = False
+    assert await process.ask("/agents/plan-agent/execute") == 0
+    assert await process.ask("/execute") == 0
+
+
+async def test_a_chain_of_calls_is_counted_by_one_process(process: Process) -> None:
+    boards: list[Callable[[], None]] = []
+    for index in (0, 2):
+        board = Board(process.board_path, index)
+        board.note_serving()
+        boards.append(board.close)
+    paths = ("/execute", "/agents/plan-agent/execute")
+    assert [await process.ask(path, trace=_IDS[2]) for path in paths] == [2, 2]
+    assert [await process.ask(path, trace=_IDS[0]) for path in paths] == [0, 0]
+    assert [await process.ask(path, trace=_IDS[1]) for path in paths] == [HERE, HERE]
+    process.board.note_ended(2)
+    assert [await process.ask(path, trace=_IDS[2]) for path in paths] == [HERE, HERE]
+    for close in boards:
+        close()
+
+
+async def test_a_process_that_stops_asks_no_leader(process: Process) -> None:
+    process.dispatcher.admission.limits.is_stopping = True
+    assert await process.ask("/mcp") == ""
