@@ -25,6 +25,7 @@ from benchmarks.ranking import (
     load_metatool,
     metatool_catalogue,
 )
+from retinue.mesh.entry import Entry
 from retinue.mesh.history import learned_ranking
 from retinue.mesh.history.learned_ranking import ExperienceBook, LearnedRanking
 from retinue.mesh.history.records import Experience, Hashes, SkillKey
@@ -140,19 +141,23 @@ def ask(
     search: SkillSearch, questions: Sequence[Question], used: frozenset[str], book: ExperienceBook
 ) -> Result:
     """hit@1 with this history; the place of the bandit is not drawn."""
-    learn = LearnedRanking(
-        book, _HASHES, lambda entry, skill: ("1", True), 0, explored=0.0, clock=lambda: 0.0
-    )
     hits = {True: 0, False: 0}
     asked = {True: 0, False: 0}
     for text, tools in questions:
         is_used = not tools.isdisjoint(used)
         asked[is_used] += 1
+        learn = LearnedRanking(
+            book, _HASHES, _find_digest, 0, _HASHES.of_request(text), explored=0.0, clock=lambda: 0.0
+        )
         best = search.find_skills(text, SCOPES, limit=1, learn=learn).hits
         hits[is_used] += bool(best) and f"{best[0].entry.source}/{best[0].skill.id}" in tools
     return Result(
         100 * hits[True] / max(1, asked[True]), 100 * hits[False] / max(1, asked[False]), asked[True]
     )
+
+
+def _find_digest(entry: Entry, skill: str) -> tuple[str, bool]:
+    return "1", True
 
 
 def choose() -> None:

@@ -38,7 +38,7 @@ async def test_what_one_hub_writes_the_other_reads_and_what_one_forgets_the_othe
     await second.read_others()
     assert second.list_records() == (RECORD,)
     assert [wish.text for wish in second_store.read_wishes()] == ["a taxi"]
-    assert second.learn_for(ANNA) is not None
+    assert second.learn_for(ANNA, "a plan") is not None
     now = 300.0
     assert await first.forget() == 2
     await second.read_others()

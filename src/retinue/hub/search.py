@@ -169,7 +169,7 @@ class _Finder:
         """The skills that match a query, and further fields of the reply."""
         keys: list[ListingKey] | None = None if within is None else [entry.id for entry in within]
         represents_agent = self._directory.represents_agent
-        scopes, learn = principal.scopes, self._history.learn_for(principal)
+        scopes, learn = principal.scopes, self._history.learn_for(principal, query)
         try:
             ranking = self._search.find_skills(
                 query, scopes, limit=limit, within=keys, accept=represents_agent, learn=learn

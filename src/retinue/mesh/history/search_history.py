@@ -132,8 +132,8 @@ class SearchHistory:
 
     # searches
 
-    def learn_for(self, principal: Principal) -> LearnedRanking | None:
-        """What changes the scores of a search of this caller; None while there is nothing to learn from.
+    def learn_for(self, principal: Principal, text: str) -> LearnedRanking | None:
+        """What changes the scores of a search of this caller for a text; None while there is nothing to learn from.
 
         A caller of the mesh learns from all calls of the skills that it finds, another one from its own.
         """
@@ -144,6 +144,7 @@ class SearchHistory:
             self._hashes,
             self._find_digest,
             self._hash_caller(principal.id),
+            self._hashes.of_request(text),
             only_own="mesh" not in principal.scopes,
             explored=self._explored,
             clock=self._clock,
