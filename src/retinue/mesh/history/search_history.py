@@ -133,7 +133,7 @@ class SearchHistory:
     # searches
 
     def learn_for(self, principal: Principal, text: str) -> LearnedRanking | None:
-        """What changes the scores of a search of this caller for a text; None while there is nothing to learn from.
+        """What changes the scores of one search of this caller; None while there is no history.
 
         A caller of the mesh learns from all calls of the skills that it finds, another one from its own.
         """
