@@ -189,8 +189,8 @@ def weigh_record(record: Experience, digest: str, now: float) -> float:
 class LearnedRanking:
     """Gives the scored candidates of one search their new scores, for one caller.
 
-    ``caller`` is the hash of that caller, ``stems`` are the hashes of its request. With ``only_own`` it learns
-    from its own calls alone, because it does not see the calls of others.
+    ``caller`` is the hash of that caller, ``stems`` are the hashes of its request. With ``only_own`` it
+    learns from its own calls alone, because it does not see the calls of others.
     """
 
     def __init__(
