@@ -170,7 +170,7 @@ class GuardTable(_Table):
     use: str | None = None
     skills: tuple[str, ...] = ("*/*",)
     kinds: tuple[Literal["key", "card", "iban", "email", "phone"], ...] = ("key", "card", "iban")
-    arguments: Literal["off", "deny", "redact"] | None = None
+    arguments: Literal["off", "deny", "redact", "ask"] | None = None
     results: Literal["off", "deny", "redact"] | None = None
     exempt: tuple[str, ...] = ()
     timeout_s: float = Field(1.0, gt=0, le=60)

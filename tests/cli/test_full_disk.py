@@ -144,7 +144,7 @@ READS = frozenset(
         "team",
     }
     | {"capabilities", "workflows", "runs", "token list", "keys", "imports", "completion", "cache clear"}
-    | {"team"}
+    | {"team", "diff"}
     | {"policy check", "policy test", "policy explain"}
     | {"approvals", "approvals show", "approvals approve", "approvals deny"}
     | {"history", "wishes"}

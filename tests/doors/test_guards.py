@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ from retinue.core.errors import InvalidSettingError
 from retinue.settings import Settings
 from tests.a2a.wire import ask as ask_a2a
 from tests.a2a.wire import message, naming
-from tests.doors.test_policies import NUMBERS
+from tests.doors.test_policies import NUMBERS, read_approval
 from tests.mcp.clients import connect, sessionless, texts
-from tests.system import System, Wire
+from tests.system import Reply, System, Wire
 
 KEY = "ghp_" + "a1B2" * 9
 CARD = "4111 1111 1111 1111"
@@ -133,3 +134,34 @@ async def test_a_wrong_table_stops_the_hub_with_one_line(
         await system.start_hub()
     assert field in refused.value.message
     assert remedy in refused.value.remedy
+
+
+async def test_a_guard_asks_a_person_once_for_a_call_also_where_the_agent_has_guards_too(
+    system: System, wire: Wire
+) -> None:
+    use_guards(system, secrets={"use": "sensitive", "arguments": "ask", "results": "off"})
+    notes: list[str] = []
+    desk = await system.start_agent(make_desk(notes))
+    hub = await system.start_hub(durable=True)
+    arguments = {"text": f"card {CARD}"}
+    reads, headers = sessionless("tools/call", {"name": "note", "arguments": arguments})
+    ways: dict[str, Callable[[], Awaitable[Reply]]] = {
+        "/execute": lambda: wire.call(hub.url, "note", arguments),
+        "MCP at the hub of the agent": lambda: wire.post(f"{hub.url}/agents/desk/mcp", reads, **headers),
+    }
+    owner = {"authorization": f"Bearer {system.state.owner_token()}"}
+    for way, ask in ways.items():
+        notes.clear()
+        refused = await ask()
+        assert b"the arguments hold card numbers (1) at text (guards.secrets)" in refused.body, way
+        approval = read_approval(refused)
+        await wire.call(hub.url, "answer_approval", {"approval": approval, "verdict": "yes"}, **owner)
+        done = await ask()
+        assert notes == [f"card {CARD}"], (way, done.body)
+        assert read_approval(await ask()) != approval
+        assert len(notes) == 1
+    assert (await wire.call(hub.url, "note", {"text": "plain"})).result.startswith("noted plain")
+    # an agent that is called directly keeps no approvals
+    refused = await wire.call(desk.url, "note", arguments)
+    assert b"this process cannot ask" in refused.body
+    assert len(notes) == 2

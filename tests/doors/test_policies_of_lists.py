@@ -76,10 +76,15 @@ async def test_rendered_lists_and_cards_lack_what_policies_hide_from_their_reade
         assert not any(hidden in reply.body for hidden in HIDDEN), (way, reply.body)
     refused = await wire.call(bank.hub.url, "show_agent", {"name": "clerk"}, authorization=tokens["ann"])
     assert refused.error["data"]["type"] == "unknown_agent"
-    # what is not listed can be called all the same, on the ways that name it
-    for path in ("/agents/bank/tools/call/refund",):
-        reply = await bank.post(path, {"amount": 1}, authorization=tokens["ann"])
-        assert b"refunded 1" in reply.body, (path, reply.body)
+    # what is not listed can be called by its name all the same
+    headers = {"authorization": tokens["ann"]}
+    asked, mcp_headers = sessionless("tools/call", {"name": "bank__refund", "arguments": {"amount": 1}})
+    for reply in (
+        await bank.post("/agents/bank/tools/call/refund", {"amount": 1}, **headers),
+        await bank.post("/mcp", asked, **mcp_headers, **headers),
+        await wire.call(bank.bank.url, "refund", {"amount": 1}, **headers),
+    ):
+        assert b"refunded 1" in reply.body, reply.body
 
 
 async def test_published_cards_are_shown_whole_or_not_at_all(system: System, wire: Wire) -> None:

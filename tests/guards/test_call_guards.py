@@ -42,7 +42,7 @@ async def look(guards: CallGuards, value: Any, *, trust: Trust = Trust.IMPORTED)
 async def test_each_guard_sees_what_the_ones_before_it_have_left() -> None:
     seen: list[Any] = []
     guards = make(SensitiveGuard(arguments="redact"), SimpleNamespace(before=lambda call: seen.append(call)))
-    changed = await guards.before(make_call({"password": "x", "n": 1}), LISTING, SKILL)
+    changed, _ = await guards.before(make_call({"password": "x", "n": 1}), LISTING, SKILL)
     assert changed.arguments == {"password": "[key]", "n": 1}
     assert [call.arguments for call in seen] == [changed.arguments]
     assert seen[0].is_foreign is False

@@ -33,10 +33,10 @@ class NoGuests:
 
     is_closed = False
 
-    async def before(self, call: Call, listing: Listing, skill: Skill) -> Call:
+    async def before(self, call: Call, listing: Listing, skill: Skill) -> tuple[Call, None]:
         if self.is_closed:
             raise PolicyDeniedError("the guard is closed")
-        return call
+        return call, None
 
     def watch(self, channel: Channel, call: Call, listing: Listing, skill: Skill) -> Channel:
         return channel

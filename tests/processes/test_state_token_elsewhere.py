@@ -76,7 +76,7 @@ AT_NEITHER = frozenset(
         "restore",
         "status",
     )
-) | {"stop", "token", "worker", "lock", "pack", "up", "down", "team"}
+) | {"stop", "token", "worker", "lock", "pack", "up", "down", "team", "diff"}
 
 INITIALIZE = {
     "jsonrpc": "2.0",

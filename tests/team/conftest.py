@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.runtime.commands.teams.commands import TeamCommands, open_teams
 from retinue.runtime.commands.teams.source import read_source, write_lock
 from retinue.settings import Settings
@@ -29,7 +30,13 @@ def write_team(tmp_path: Path) -> WriteTeam:
     """Writes the folder of a team with a lock, without loading its agent."""
 
     def write(
-        version: str = "1.0.0", *, name: str = "words", more: str = "", code: str = "agent = 1\n"
+        version: str = "1.0.0",
+        *,
+        name: str = "words",
+        more: str = "",
+        code: str = "agent = 1\n",
+        imports: Mapping[str, object] | None = None,
+        agent: str | None = None,
     ) -> Path:
         folder = tmp_path / f"{name}-{version}"
         (folder / "agents" / "word").mkdir(parents=True, exist_ok=True)
@@ -38,8 +45,10 @@ def write_team(tmp_path: Path) -> WriteTeam:
         (folder / "agents" / "word" / "agent.py").write_text(code)
         (folder / LOCK_FILE).unlink(missing_ok=True)
         files = {file.path: file.row.sha256 for file in read_source(folder).files}
-        agents = {"agents/word/agent.py": {"name": f"{name}-agent"}}
-        lock = TeamLock.model_validate({"schema": 1, "files": files, "agents": agents})
+        agents = {"agents/word/agent.py": {"name": agent or f"{name}-agent"}}
+        lock = TeamLock.model_validate(
+            {"schema": 1, "files": files, "agents": agents, "imports": imports or {}}
+        )
         write_lock(folder, render_lock(lock))
         return folder
 
@@ -58,3 +67,9 @@ async def teams(state: State, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.delenv("RETINUE_HUB", raising=False)
     async with open_teams(Settings(), state) as commands:
         yield commands
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> LayoutRegistry:
+    """A registry elsewhere."""
+    return LayoutRegistry(tmp_path / "elsewhere")

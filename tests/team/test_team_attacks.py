@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
 from retinue.core.errors import BusyError, InvalidSettingError, StorageFullError, TeamRefusedError
@@ -14,7 +18,7 @@ from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.card_keys import CardKeys
 from retinue.storage.state import State
 from retinue.team.consent import Consent
-from retinue.team.signature import signature_tag
+from retinue.team.signature import SIGNATURE_TYPE, signature_tag
 from tests.team.conftest import WriteTeam
 
 
@@ -58,15 +62,17 @@ async def test_an_unsigned_team_and_one_of_an_unknown_key_are_refused(
     with pytest.raises(TeamRefusedError) as caught:
         await teams.up(packed.team.digest, UpOptions(is_agreed=True), refuse, print)
     assert caught.value.reason == "key_unknown"
-    # a signature of another team is none of this one
-    layout = state.registry / "teams" / "words"
-    other = await teams.pack(write_team(name="other"), registry=None, output=None)
-    index = layout / "index.json"
-    index.write_text(index.read_text().replace(signature_tag(packed.team.digest), "gone"))
+    change_index(state, lambda rows: [row for row in rows if row["artifactType"] != SIGNATURE_TYPE])
     with pytest.raises(TeamRefusedError) as caught:
         await teams.up(packed.team.digest, UpOptions(is_agreed=True), refuse, print)
     assert caught.value.reason == "unsigned"
-    assert other.team.digest != packed.team.digest
+
+
+def change_index(state: State, change: Callable[[list[Any]], list[Any]]) -> None:
+    """What a registry could do: other entries in the index of the team's repository."""
+    path = state.registry / "teams" / "words" / "index.json"
+    index = orjson.loads(path.read_bytes())
+    path.write_bytes(orjson.dumps({**index, "manifests": change(index["manifests"])}))
 
 
 async def test_a_signature_moved_from_another_team_proves_nothing(
@@ -74,12 +80,16 @@ async def test_a_signature_moved_from_another_team_proves_nothing(
 ) -> None:
     one = await teams.pack(write_team(), registry=None, output=None)
     other = await teams.pack(write_team(version="1.1.0"), registry=None, output=None)
-    index = state.registry / "teams" / "words" / "index.json"
-    text = index.read_text()
-    swapped = text.replace(signature_tag(one.team.digest), "X").replace(
-        signature_tag(other.team.digest), signature_tag(one.team.digest)
-    )
-    index.write_text(swapped.replace('"X"', '"x"'))
+
+    def move(rows: list[Any]) -> list[Any]:
+        tag = "org.opencontainers.image.ref.name"
+        kept = [row for row in rows if row["annotations"][tag] != signature_tag(one.team.digest)]
+        for row in kept:
+            if row["annotations"][tag] == signature_tag(other.team.digest):
+                row["annotations"][tag] = signature_tag(one.team.digest)
+        return kept
+
+    change_index(state, move)
     with pytest.raises(TeamRefusedError) as caught:
         await teams.up(one.team.digest, UpOptions(is_agreed=True), refuse, print)
     assert caught.value.reason == "changed"
@@ -221,3 +231,26 @@ async def test_pack_refuses_links_and_a_stale_lock(teams: TeamCommands, write_te
     (folder / "agents" / "word" / "link.py").symlink_to("/etc/passwd")
     with pytest.raises(InvalidSettingError, match="it is a link"):
         await teams.pack(folder, registry=None, output=None)
+
+
+async def test_a_team_whose_agent_has_the_name_of_another_teams_agent_is_refused(
+    teams: TeamCommands, write_team: WriteTeam, state: State
+) -> None:
+    first = await teams.pack(write_team(), registry=None, output=None)
+    pulled = await teams.pull("words")
+    store = TeamStore(state)
+    config = blob(state, pulled.manifest.config.digest).read_bytes()
+    with store.changing("words"):
+        store.install("words", first.team.digest, {"config.json": config})
+    store.write_row(TeamRow("words", active=first.team.digest, version="1.0.0"))
+    folder = write_team(name="other", agent="words-agent")
+    other = await teams.pack(folder, registry=None, output=None)
+    with pytest.raises(TeamRefusedError, match="the team words has words-agent, too"):
+        await teams.up(other.team.digest, UpOptions(is_agreed=True), refuse, print)
+
+
+def test_after_a_killed_up_the_digest_before_counts_as_the_running_one() -> None:
+    row = TeamRow("words", active="sha256:new", before="sha256:old", versions={"sha256:old": "1.0.0"})
+    assert row.settled() is row
+    killed = replace(row, version="2.0.0", is_checked=False)
+    assert killed.settled() == replace(row, active="sha256:old", before=None, version="1.0.0")

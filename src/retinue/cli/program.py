@@ -51,6 +51,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "up": ("teams.running:up", "Verify a team, show what it does, and run it."),
         "down": ("teams.running:down", "Stop the programs of a team."),
         "team": ("teams.running:team", "List the teams of this state, or show one."),
+        "diff": ("teams.comparing:diff", "Compare two digests of a team by what they can do."),
     },
     "The mesh": {
         "hub": ("serving.serve:hub", "Run the hub of this mesh."),
@@ -147,7 +148,7 @@ OF_THIS_MACHINE = frozenset(
         "token",
         "keys",
     )
-) | {"backup", "restore", "lock", "pack", "up", "down", "team"}
+) | {"backup", "restore", "lock", "pack", "up", "down", "team", "diff"}
 """The commands that could be taken for commands of the hub that the context in use names."""
 
 NO_WINDOWS = "error: Retinue runs on Linux and macOS — on Windows, run it in WSL: wsl --install"

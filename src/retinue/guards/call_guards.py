@@ -23,12 +23,18 @@ from retinue.core.record import Listing, Skill
 from retinue.core.trust import Trust
 from retinue.guards.guard import Guard, GuardedCall, InstructionGuard, MaskGuard, SensitiveGuard, Verdict
 from retinue.mesh.channel import Capability, Channel, LogLevel, Root
+from retinue.mesh.dispatch import Approve
 from retinue.mesh.permissions import matches
 from retinue.mesh.schema.checks import check_input, check_output
 
 _log = structlog.get_logger("retinue.guards")
 
 Stage = Literal["before", "after"]
+
+_ACTIONS = ("deny", "redact", "ask")
+
+AskPerson = Callable[[Call, Listing, str, Sequence[tuple[str, str]]], Approve]
+"""Makes the question about a call of a skill: the names of the guards that ask, with their reasons."""
 
 LARGE_CHARACTERS = 64_000
 """Larger values are looked at in a thread, because a guard must not hold up other calls."""
@@ -70,29 +76,39 @@ class GuardRule:
             return Verdict("deny", f"the guard failed ({type(error).__name__})")
         if time.monotonic() - begun > self.timeout_s:  # what never waits is not cut off
             return Verdict("deny", f"the guard took longer than {self.timeout_s:g} s")
-        if verdict is None or (isinstance(verdict, Verdict) and verdict.action in ("deny", "redact")):
+        if isinstance(verdict, Verdict) and verdict.action == "ask" and stage == "after":
+            return Verdict("deny", f"{verdict.reason}; nobody is asked about results")
+        if verdict is None or (isinstance(verdict, Verdict) and verdict.action in _ACTIONS):
             return verdict
         return Verdict("deny", f"the guard returned {type(verdict).__name__}, not a Verdict or None")
 
 
 class CallGuards:
-    """The guards of a process, in their order; each sees what the ones before it have left."""
+    """The guards of a process, in their order; each sees what the ones before it have left.
 
-    def __init__(self, rules: Sequence[GuardRule]) -> None:
+    ``ask`` makes the question to a person; without it, a guard that asks denies.
+    """
+
+    def __init__(self, rules: Sequence[GuardRule], ask: AskPerson | None = None) -> None:
         self._rules = tuple(rules)
+        self._ask = ask
 
     def and_then(self, rules: Sequence[GuardRule]) -> CallGuards:
         """These guards, and others that see what they leave."""
-        return CallGuards((*self._rules, *rules))
+        return CallGuards((*self._rules, *rules), self._ask)
 
     def concern(self, agent: str) -> bool:
         """Whether a guard looks at any skill of an agent."""
         return any(matches(agent, [glob.partition("/")[0]]) for rule in self._rules for glob in rule.skills)
 
-    async def before(self, call: Call, listing: Listing, skill: Skill) -> Call:
-        """The call with the arguments that the guards leave; raises PolicyDeniedError."""
+    async def before(self, call: Call, listing: Listing, skill: Skill) -> tuple[Call, Approve | None]:
+        """The call with the arguments that the guards leave, and what uses the yes of a person they ask for.
+
+        Raises PolicyDeniedError.
+        """
         rules = self._find(listing, skill)
         changed = call
+        asking: list[tuple[str, str]] = []
         for rule in rules:
             facts = _describe(changed, listing, skill)
             verdict = await rule.run("before", facts)
@@ -100,10 +116,16 @@ class CallGuards:
                 _report(rule, verdict, facts)
                 if verdict.action == "deny":
                     raise _deny(rule, verdict, facts, "is denied")
-                changed = replace(changed, arguments=verdict.value)
+                if verdict.action == "redact":
+                    changed = replace(changed, arguments=verdict.value)
+                elif self._ask is None:
+                    raise _deny(rule, verdict, facts, "needs the approval of a person")
+                else:
+                    asking.append((rule.name, verdict.reason))
         if changed is not call and skill.input_schema is not None:
             check_input(skill, changed)
-        return changed
+        approve = self._ask(call, listing, skill.id, asking) if asking and self._ask is not None else None
+        return changed, approve
 
     def watch(self, channel: Channel, call: Call, listing: Listing, skill: Skill) -> Channel:
         """The channel for the skill, which hands on what the guards leave."""

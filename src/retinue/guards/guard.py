@@ -14,7 +14,7 @@ from retinue.guards.sensitive import KINDS, SensitiveKind
 GUARDS_GROUP = "retinue.guards"
 """The entry-point group of guards in other distributions."""
 
-Action = Literal["off", "deny", "redact"]
+Action = Literal["off", "deny", "redact", "ask"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,12 @@ class GuardedCall:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a guard says: ``deny`` with a reason for the caller, or ``redact`` with the value instead."""
+    """What a guard says: ``deny`` with a reason for the caller, or ``redact`` with the value instead.
 
-    action: Literal["deny", "redact"]
+    With ``ask``, a person decides whether the call is made with these arguments; a result is denied.
+    """
+
+    action: Literal["deny", "redact", "ask"]
     reason: str
     value: Any = None
 

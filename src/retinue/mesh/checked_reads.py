@@ -14,7 +14,7 @@ from retinue.core.call import Answer, Call
 from retinue.core.errors import RetinueError
 from retinue.core.record import Listing, Prompt, Resource, Skill
 from retinue.mesh.channel import Channel
-from retinue.mesh.dispatch import Dispatcher, Guards
+from retinue.mesh.dispatch import Dispatcher, Guards, PermittedCall, join_approvals
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.reading import Completion, PromptText, Read, ReadRequest
 
@@ -38,16 +38,18 @@ async def read_checked(
     if checks.check_read is None and guards is None:
         return await read(request, call, channel)
     item = item_of(request)
-    approve = None
+    permitted = PermittedCall()
     if checks.check_read is not None:
         permitted = await checks.check_read(call, listing, item, admitted)
-        admitted.policy, approve = permitted.note, permitted.approve
+        admitted.policy = permitted.note
         call = replace(call, trace=admitted.trace)
         if permitted.add_guards is not None:
             guards = permitted.add_guards(guards)
-    skill = _as_skill(item)
+    skill, approve = _as_skill(item), permitted.approve
     if guards is not None:
-        call = await guards.before(call, listing, skill)
+        call, ask = await guards.before(call, listing, skill)
+        if ask is not None:
+            approve = join_approvals(ask, permitted, admitted, listing.name, skill.id)
         request = _with_arguments(request, call.arguments)
         channel = guards.watch(channel, call, listing, skill)
     if approve is not None:

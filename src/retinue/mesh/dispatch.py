@@ -42,6 +42,7 @@ from retinue.mesh.admission import Admission
 from retinue.mesh.asking.query import QUERY_SKILL
 from retinue.mesh.channel import Channel, NullChannel, PausingChannel
 from retinue.mesh.directory.routing import Strategy, first, order_candidates
+from retinue.mesh.guard.asked_marks import note_asked, was_asked
 from retinue.mesh.guard.cycles import name_asked
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.health.agent_stats import AgentStats, AgentStatsTable, HealthSink, report_health
@@ -123,18 +124,26 @@ class ApprovedCall(NamedTuple):
     keep: Callable[[Answer], Awaitable[None]] | None = None
 
 
+Approve = Callable[[Channel], Awaitable[ApprovedCall]]
+"""Uses the yes of a person for one call, who may be asked through the channel.
+
+Raises ApprovalNeededError and PolicyDeniedError.
+"""
+
+
 class PermittedCall(NamedTuple):
     """What policies say of a call that no rule denies.
 
     ``note`` is for the call's audit row. ``approve`` counts the call in its limits and uses the yes of a
     person, where the call needs that, who may be asked through the channel; it raises BusyError,
     ApprovalNeededError and PolicyDeniedError. ``add_guards`` gives the guards of the process with those that
-    the call needs.
+    the call needs. ``asks`` = a person decides, also for guards that ask about the same call.
     """
 
     note: Mapping[str, Any] | None = None
-    approve: Callable[[Channel], Awaitable[ApprovedCall]] | None = None
+    approve: Approve | None = None
     add_guards: Callable[[Guards | None], Guards] | None = None
+    asks: bool = False
 
 
 _UNCHECKED = PermittedCall()
@@ -158,13 +167,37 @@ class Guards(Protocol):
 
     def concern(self, agent: str) -> bool: ...
 
-    async def before(self, call: Call, listing: Listing, skill: Skill) -> Call: ...
+    async def before(self, call: Call, listing: Listing, skill: Skill) -> tuple[Call, Approve | None]: ...
 
     def watch(self, channel: Channel, call: Call, listing: Listing, skill: Skill) -> Channel: ...
 
     async def after(self, call: Call, listing: Listing, skill: Skill, answer: Answer) -> Answer: ...
 
     async def clean_error(self, call: Call, listing: Listing, skill: Skill, error: RetinueError) -> None: ...
+
+
+def join_approvals(
+    ask: Approve, permitted: PermittedCall, admitted: AdmittedCall, agent: str, skill: str
+) -> Approve | None:
+    """What uses the yes of a person whom guards ask, with what the policies need.
+
+    A person whom policies ask decides for guards, too. The trace tells the next process of the mesh that a
+    person was asked, so that its guards do not ask again.
+    """
+    if was_asked(admitted.trace, agent, skill):
+        return permitted.approve
+
+    async def approve(channel: Channel) -> ApprovedCall:
+        asked = None if permitted.asks else await ask(channel)
+        if asked is not None and asked.answer is not None:
+            return asked
+        approved = None if permitted.approve is None else await permitted.approve(channel)
+        admitted.trace = note_asked(admitted.trace, agent, skill)
+        if asked is None or approved is None:
+            return asked or approved or ApprovedCall({})
+        return approved._replace(note={**approved.note, **asked.note}, keep=asked.keep)
+
+    return approve
 
 
 class AskedSkill(NamedTuple):
@@ -335,9 +368,12 @@ class Dispatcher:
             guards = None if self.guards is None or self._only_relays(call, listing) else self.guards
             if permitted.add_guards is not None:
                 guards = permitted.add_guards(guards)
+            approve = permitted.approve
             if guards is not None:
-                call = await guards.before(call, listing, skill)
+                call, ask = await guards.before(call, listing, skill)
                 channel = guards.watch(channel, call, listing, skill)
+                if ask is not None:
+                    approve = join_approvals(ask, permitted, admitted, listing.name, skill.id)
             stats = self.agent_stats.of(listing)
             try:
                 stats.breaker.enter(listing.record.name)
@@ -345,10 +381,10 @@ class Dispatcher:
                 last_error = last_error or error
                 continue
             keep: Callable[[Answer], Awaitable[None]] | None = None
-            if permitted.approve is not None:
+            if approve is not None:
                 try:
                     # last, so that nothing refuses after a used yes
-                    approved = await permitted.approve(channel)
+                    approved = await approve(channel)
                     state.policy = approved.note
                 except BaseException:
                     stats.breaker.abandoned()

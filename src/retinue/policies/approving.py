@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -38,7 +38,9 @@ from retinue.core.record import Listing
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import ApprovedCall
 from retinue.mesh.idempotency import read_answer
-from retinue.policies.policy_set import Policy
+
+if TYPE_CHECKING:  # the engine of policies, which guards do not need
+    from retinue.policies.policy_set import Policy
 
 OpenApprovals = Callable[[], Awaitable[ApprovalStore]]
 
@@ -49,6 +51,15 @@ MAX_OUTCOME_BYTES = 64 * 1024
 """An outcome up to this size is kept for repetitions of its call."""
 
 
+class AskingGuard(NamedTuple):
+    """A guard that asks a person about a call, in the place of a policy."""
+
+    id: str
+    reason: str
+    approvers: tuple[str, ...] = ()
+    expires_s: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class CallQuestion:
     """A call that policies ask about; ``note`` is for its audit row.
@@ -57,7 +68,7 @@ class CallQuestion:
     """
 
     request: ApprovalRequest
-    policies: tuple[Policy, ...]
+    policies: tuple[Policy, ...] | tuple[AskingGuard, ...]
     note: Mapping[str, Any]
     call: Call
     run_step: str = ""
@@ -68,7 +79,7 @@ class CallQuestion:
         call: Call,
         listing: Listing,
         skill: str,
-        policies: tuple[Policy, ...],
+        policies: tuple[Policy, ...] | tuple[AskingGuard, ...],
         digest: str,
         note: Mapping[str, Any],
     ) -> CallQuestion:
@@ -176,6 +187,6 @@ async def _keep_outcome(store: ApprovalStore, approval_id: str, key: str, answer
             await store.keep_outcome(approval_id, key, orjson.loads(outcome))
 
 
-def describe(policies: tuple[Policy, ...]) -> str:
+def describe(policies: tuple[Policy, ...] | tuple[AskingGuard, ...]) -> str:
     """The reasons of policies with their ids, for a caller."""
     return "; ".join(f"{policy.reason} ({policy.id})" if policy.reason else policy.id for policy in policies)

@@ -123,7 +123,8 @@ class Gate:
         if limits := decision.select("limit"):
             approve = partial(self._count, limits, call, f"{listing.name}/{name}", note, approve)
         masking = tuple(policy for policy in decision.select("redact") if policy.redaction is not None)
-        return PermittedCall(note, approve, partial(_mask, masking) if masking else None)
+        asks = decision.verdict == "approve"
+        return PermittedCall(note, approve, partial(_mask, masking) if masking else None, asks)
 
     async def _count(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -171,6 +171,23 @@ class LazyRuns:
     async def open_call_counts(self) -> CallCountTable:
         """The counted calls of policies, which are stored with the runs."""
         return await (await self._open()).open_call_counts()
+
+    async def announce_policies(self, digest: str) -> bool:
+        """Tell the other nodes which policies this one has; False where it is no node."""
+        figures = await self.read_figures()
+        if figures is None or figures.own_node is None:
+            return False
+        await (await (await self._open()).open_policy_digests()).announce(figures.own_node, digest)
+        return True
+
+    async def find_other_policies(self, digest: str) -> Mapping[str, str]:
+        """The living nodes whose policies have another digest, with it; {} where this process is no node."""
+        figures = await self.read_figures()
+        if figures is None or figures.own_node is None or len(figures.nodes) < 2:
+            return {}
+        digests = await (await (await self._open()).open_policy_digests()).read()
+        living = {node.executor for node in figures.nodes} - {figures.own_node}
+        return {node: digests[node] for node in living if digests.get(node, digest) != digest}
 
     async def open_sessions(self) -> SessionTable:
         """The sessions of steps ``think``, which are stored with the runs."""

@@ -22,6 +22,7 @@ from retinue.storage.state import OUTCOMES, State
 
 _LEFT_OUT = frozenset(
     {"browser-sessions.json", "home", "hub-leader.lock", "hub.json", "hub.lock", "nodes", OUTCOMES}
+    | {"team-environments"}
 )
 """Files of the running processes of this state, sessions of browsers, and caches.
 

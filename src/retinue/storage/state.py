@@ -58,6 +58,7 @@ _OWN = (
     "imported-tools.json",
     "moved-servers",
     "teams",
+    "team-environments",
 )
 """The entries of a state folder, as patterns."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +26,8 @@ class Consent:
     models: tuple[str, ...]
     files: int
     size_bytes: int
+    changes: tuple[str, ...] = ()
+    """Lines about the difference to what runs."""
 
     def as_json(self) -> dict[str, Any]:
         """The facts as JSON."""
@@ -42,6 +45,7 @@ class Consent:
             "models": list(self.models),
             "files": self.files,
             "size_bytes": self.size_bytes,
+            "changes": list(self.changes),
         }
 
     def render(self) -> list[str]:
@@ -61,12 +65,14 @@ class Consent:
         for index, (name, text, users) in enumerate(self.secrets):
             receivers = f" → {', '.join(users)}" if users else " → nobody"
             lines.append(f"  {'secrets' if not index else '':<11} {name}: {text}{receivers}")
+        if self.changes:
+            lines += ["  different from what runs:", *(f"    {line}" for line in self.changes)]
         lines.append("  A signature is no sandbox: these programs run with the rights of this user.")
         return lines
 
 
-def describe_consent(team: Team, signer: str) -> Consent:
-    """What running the team means."""
+def describe_consent(team: Team, signer: str, changes: Sequence[str] = ()) -> Consent:
+    """What running the team means; ``changes`` are lines about the difference to what runs."""
     definition = team.definition
     users = definition.list_secret_users()
     return Consent(
@@ -81,6 +87,7 @@ def describe_consent(team: Team, signer: str) -> Consent:
         tuple(list_models(team)),
         len(team.files),
         team.size_bytes,
+        tuple(changes),
     )
 
 

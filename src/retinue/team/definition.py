@@ -150,6 +150,8 @@ class TeamImport(_Table):
             raise ValueError('npm names one exact version: npm = "PACKAGE@1.2.3"')
         if self.pypi is not None and not _PYPI.fullmatch(self.pypi):
             raise ValueError('pypi names one exact version: pypi = "PACKAGE==1.2.3"')
+        if any({*_PLACEHOLDER.findall(text)} - {DATA} for text in self.args):
+            raise ValueError("args have no secrets, because other users see them; pass them in env")
         for address in (self.url, self.a2a, self.server):
             if address is not None and not address.startswith(("http://", "https://")):
                 raise ValueError("an address begins with http:// or https://")

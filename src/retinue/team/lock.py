@@ -46,11 +46,11 @@ class LockedAgent(_Table):
 
 
 class LockedImport(_Table):
-    """The lock file of a program from npm or PyPI."""
+    """The lock of a program from npm or PyPI, its number of packages, and the tools that it offers."""
 
     lock: str | None = None
-    bin: str | None = None
     packages: int = 0
+    tools: tuple[LockedSkill, ...] = ()
 
 
 class TeamLock(_Table):

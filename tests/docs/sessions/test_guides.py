@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,18 @@ def test_the_guide_to_workflows_runs_as_shown(shell: Shell) -> None:
 
 def test_the_guide_to_backups_runs_as_shown(shell: Shell) -> None:
     assert play("guides/backup.md", shell) == 0
+
+
+def test_the_guide_to_teams_runs_as_shown(shell: Shell) -> None:
+    folder = Path("elsewhere")
+    folder.mkdir()
+    with chdir(folder):
+        shell.type("retinue new --team editorial")
+        shell.type("retinue lock editorial")
+        digest = shell.type("retinue pack editorial").strip()
+    shell.addresses["sha256:546f32df…"] = digest
+    # the digest of the page's team is that of this one, because both have the same content
+    assert play("guides/teams.md", shell) == 1
 
 
 def test_the_guide_to_mcp_agents_runs_as_shown(shell: Shell) -> None:

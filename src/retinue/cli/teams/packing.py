@@ -33,11 +33,13 @@ def lock(folder: Path, as_json: bool) -> None:
     """
     from retinue.runtime.commands.teams.locking import lock_team
     from retinue.runtime.teams.environments import Environments
-    from retinue.runtime.teams.store import TEAMS
+    from retinue.runtime.teams.store import TeamStore
 
     session = open_session()
     with working("locking"):
-        locked = lock_team(folder, Environments(session.state.root / TEAMS, os.environ), os.environ)
+        locked = lock_team(
+            folder, Environments(TeamStore(session.state).environments, os.environ), os.environ
+        )
     skills = sum(len(agent.skills) for agent in locked.agents.values())
     if as_json:
         print_json({"files": len(locked.files), "agents": len(locked.agents), "imports": len(locked.imports)})

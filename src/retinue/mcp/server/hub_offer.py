@@ -8,7 +8,7 @@ form of its list while agents join. Only the cards of listed agents are read.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -246,9 +246,9 @@ class HubOffer:
 
     def _make(self, key: VisibilityKey, short: bool) -> ToolCatalog:
         own: Sequence[Skill] = [
-            skill
+            _as_listed(key, self._own, skill)
             for skill in self._record.skills
-            if self._is_own_seen(skill.visibility, key) and is_listed(key.view, self._own, skill)
+            if self._is_own_seen(skill.visibility, key)
         ]
         if self._shape is not None:
             own = self._shape(own, key.scopes, key.view)
@@ -258,10 +258,10 @@ class HubOffer:
         entries = self._survey(key).entries
         names = {entry.id: self._directory.name_of(entry) for entry in entries}
         others: list[tuple[str | None, Skill]] = [
-            (names[listing.id], skill)
+            (names[listing.id], _as_listed(key, listing, skill))
             for listing in self._directory.open_all(entries)
             for skill in listing.record.skills
-            if is_visible(skill.visibility, key.scopes) and is_listed(key.view, listing, skill)
+            if is_visible(skill.visibility, key.scopes)
         ]
         return ToolCatalog([*((None, skill) for skill in own), *others], names=self._names)
 
@@ -302,6 +302,11 @@ class HubOffer:
         for listed, server in self._imported.list_all():
             if server.spec.name == name:
                 self._changes.notify(Change("resource", resource_prefix(listed) + uri))
+
+
+def _as_listed(key: VisibilityKey, agent: Listing, skill: Skill) -> Skill:
+    """The skill as the catalog has it: one that policies do not list is found by its name all the same."""
+    return skill if is_listed(key.view, agent, skill) else replace(skill, listed=False)
 
 
 def _resource_of(name: str) -> Resource:

@@ -20,7 +20,7 @@ from retinue.core.errors import (
     RegistryRefusedError,
     RegistryUnreachableError,
 )
-from retinue.oci.codec import bulk, changes, flows
+from retinue.oci.codec import bulk, changes, flows, referrers
 from retinue.oci.codec.artifacts import Artifact, Guard, NewArtifact, Package, render_artifact
 from retinue.oci.codec.auth import RegistryCredentials, RegistryLogin, authorized
 from retinue.oci.codec.bulk import Pulled
@@ -138,6 +138,12 @@ class HttpRegistry:
     async def pull_blob(self, repository: str, blob: Descriptor) -> bytes:
         where = f"{repository}@{blob.digest}"
         return await self._read(lambda: flows.pull_blob(repository, blob, where=where))
+
+    async def list_referrers(
+        self, repository: str, digest: str, artifact_type: str | None = None
+    ) -> list[Descriptor]:
+        """The artifacts whose subject is this digest; [] where the registry does not list them."""
+        return await self._read(lambda: referrers.list_referrers(repository, digest, artifact_type))
 
     async def push(
         self, repository: str, tag: str, artifact: NewArtifact, *, guard: Guard | None = None

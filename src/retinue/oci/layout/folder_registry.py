@@ -51,6 +51,7 @@ from retinue.oci.codec.reference import (
     is_digest,
     is_repository,
 )
+from retinue.oci.codec.referrers import describe_referrer, subject_of
 from retinue.oci.codec.saved_files import SAVED_FILES
 from retinue.oci.layout.image_layout import BLOBS_FOLDER, INDEX_FILE, MARK_FILE, ImageLayout, StoredPackage
 from retinue.oci.layout.uploads import Uploads
@@ -224,6 +225,28 @@ class LayoutRegistry:
         for done in staged:
             self.uploads.drop(repository, done)
         return digest
+
+    async def list_referrers(
+        self, repository: str, digest: str, artifact_type: str | None = None
+    ) -> list[Descriptor]:
+        """The artifacts of the repository whose subject is this digest, oldest first."""
+        return await asyncio.to_thread(self._find_referrers, repository, digest, artifact_type)
+
+    def _find_referrers(self, repository: str, digest: str, artifact_type: str | None) -> list[Descriptor]:
+        layout = self._layout(repository)
+        index = layout.read_index()
+        entries = {entry.digest: entry for entry in index.entries} if index is not None else {}
+        rows: list[Descriptor] = []
+        for entry in entries.values():
+            stored = layout.find_manifest(entry.digest)
+            if stored is None or b'"subject"' not in stored.content:
+                continue
+            with suppress(MalformedArtifactError):
+                manifest = parse_manifest(stored.content, where=repository)
+                row = describe_referrer(manifest, entry)
+                if subject_of(manifest) == digest and artifact_type in (None, row.artifact_type):
+                    rows.append(row)
+        return rows
 
     async def mount_blob(self, repository: str, digest: str, source: str) -> bool:
         """Share a blob of ``source`` with ``repository`` without an upload.

@@ -30,8 +30,9 @@ from retinue.oci.codec.bulk import (
 )
 from retinue.oci.codec.catalog import CATALOG_TYPE, Heads, render_heads
 from retinue.oci.codec.changes import CHANGES_PATH, CHANGES_TYPE, WAIT_S, render_stamp
-from retinue.oci.codec.manifest import OCTETS_TYPE
+from retinue.oci.codec.manifest import INDEX_TYPE, OCTETS_TYPE
 from retinue.oci.codec.reference import digest_of
+from retinue.oci.codec.referrers import FILTERED, render_referrers
 from retinue.oci.codec.saved_files import is_saved_files
 from retinue.oci.codec.wire import PAGE_SIZE_LIMIT, render_next_link
 from retinue.oci.layout.folder_registry import LayoutRegistry
@@ -103,6 +104,7 @@ def routes(
         Route("/v2/{name:path}/tags/list", reading(pull.tags), methods=["GET"]),
         Route("/v2/{name:path}/manifests/{target}", reading(pull.manifest), methods=["GET"]),
         Route("/v2/{name:path}/blobs/{digest}", reading(pull.blob), methods=["GET"]),
+        Route("/v2/{name:path}/referrers/{digest}", reading(pull.referrers), methods=["GET"]),
         Route("/v2", reading(pull.root), methods=["GET"]),
         Route("/v2/", reading(pull.root), methods=["GET"]),
         Route("/v2/{rest:path}", reading(pull.refuse), methods=every_method),
@@ -216,6 +218,18 @@ class _PullEndpoint:
         if content is None:
             raise RegistryErrorResponse("BLOB_UNKNOWN", f"{name} has no {digest}")
         return _content(request, content, digest, OCTETS_TYPE, partly=True)
+
+    async def referrers(self, request: Request) -> Response:
+        """GET …/referrers/<digest>: an image index of the artifacts whose subject is the digest."""
+        name, digest = read_repository(request), check_digest(request.path_params["digest"])
+        artifact_type = request.query_params.get("artifactType")
+        rows = []
+        if await self._shows(request, name):
+            rows = await self._registry.list_referrers(name, digest, artifact_type)
+        headers = {**API_VERSION, "content-type": INDEX_TYPE}
+        if artifact_type is not None:
+            headers[FILTERED] = "artifactType"
+        return Response(render_referrers(rows), headers=headers)
 
     async def _keep_shown(self, request: Request, names: Iterable[str]) -> list[str]:
         is_shown = await self._find_shown(request)

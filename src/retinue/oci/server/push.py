@@ -16,8 +16,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from retinue.core.errors import DigestMismatchError, ReferenceNotFoundError
-from retinue.oci.codec.manifest import DOCKER_MANIFEST_TYPE, MANIFEST_TYPE, MAX_MANIFEST_BYTES
+from retinue.oci.codec.manifest import (
+    DOCKER_MANIFEST_TYPE,
+    MANIFEST_TYPE,
+    MAX_MANIFEST_BYTES,
+    parse_manifest,
+)
 from retinue.oci.codec.reference import is_digest, is_repository
+from retinue.oci.codec.referrers import SUBJECT, subject_of
 from retinue.oci.codec.saved_files import is_saved_files
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.server.logins import RegistryLogins, may_write
@@ -132,7 +138,10 @@ class PushEndpoint:
             raise RegistryErrorResponse(
                 "UNAUTHORIZED", "this token was revoked", self._logins.challenge(request)
             )
-        return _created(f"/v2/{name}/manifests/{digest}", digest)
+        created = _created(f"/v2/{name}/manifests/{digest}", digest)
+        if (subject := subject_of(parse_manifest(raw, where=name))) is not None:
+            created.headers[SUBJECT] = subject
+        return created
 
     async def delete_manifest(self, request: Request) -> Response:
         """DELETE …/manifests/<tag or digest>: delete a tag, or a digest with all its tags."""

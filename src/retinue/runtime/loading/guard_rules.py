@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from retinue.core.errors import InvalidSettingError
+from retinue.core.call import Call
+from retinue.core.errors import InvalidSettingError, PolicyDeniedError
+from retinue.core.record import Listing
 from retinue.core.text import suggest
+from retinue.mesh.channel import Channel
+from retinue.mesh.dispatch import Approve, ApprovedCall
 from retinue.plugins import find_plugin, list_plugins
 from retinue.settings_tables import GuardTable
 
 if TYPE_CHECKING:
-    from retinue.guards.call_guards import CallGuards
+    from retinue.guards.call_guards import AskPerson, CallGuards
     from retinue.guards.guard import Guard
+    from retinue.policies.approving import OpenApprovals
 
 BUILT_IN = ("sensitive", "instructions")
 
 
-def make_guards(tables: Mapping[str, GuardTable]) -> CallGuards | None:
-    """The guards in the order of their tables, None without any; raises InvalidSettingError."""
+def make_guards(tables: Mapping[str, GuardTable], ask: AskPerson | None = None) -> CallGuards | None:
+    """The guards in the order of their tables, None without any; raises InvalidSettingError.
+
+    ``ask`` makes the question of a guard to a person.
+    """
     enabled = {name: table for name, table in tables.items() if table.enabled}
     if not enabled:
         return None
@@ -29,8 +38,37 @@ def make_guards(tables: Mapping[str, GuardTable]) -> CallGuards | None:
         [
             GuardRule(f"guards.{name}", _make_guard(name, table), table.skills, table.timeout_s)
             for name, table in enabled.items()
-        ]
+        ],
+        ask,
     )
+
+
+def ask_person(
+    open_approvals: OpenApprovals | None,
+    call: Call,
+    listing: Listing,
+    skill: str,
+    asking: Sequence[tuple[str, str]],
+) -> Approve:
+    """What uses the yes of a person about a call that guards ask about."""
+    # imported here, because few guards ask
+    from retinue.policies.approving import AskingGuard, CallQuestion
+
+    names = [name for name, _ in asking]
+    if open_approvals is None:
+
+        async def refuse(channel: Channel) -> ApprovedCall:
+            raise PolicyDeniedError(
+                f"{listing.name}/{skill} needs the approval of a person, and this process cannot ask",
+                policies=names,
+                remedy="call it through the hub, which keeps approvals",
+            )
+
+        return refuse
+    note = {"verdict": "approve", "ids": names, "watched": False}
+    guards = tuple(AskingGuard(name, reason) for name, reason in asking)
+    question = CallQuestion.of(call, listing, skill, guards, "of guards", note)
+    return partial(question.use_answer, open_approvals, None)
 
 
 def _make_guard(name: str, table: GuardTable) -> Guard:

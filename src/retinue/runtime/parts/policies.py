@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from retinue.authoring.agent import Agent
-from retinue.core.errors import RetinueError
+from retinue.core.errors import RetinueError, StateError
 from retinue.core.record import HUB_NAME
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import CheckPolicies, Guards
 from retinue.parts.part import LivePart, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process, Tables
 from retinue.runtime.joined_mesh import JoinedMesh
-from retinue.runtime.loading.guard_rules import make_guards
+from retinue.runtime.loading.guard_rules import ask_person, make_guards
 from retinue.runtime.loading.policy_files import PolicyFiles, Snapshot
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
@@ -56,6 +56,7 @@ class LoadedPolicies:
         self._gate: Gate | None = None
         self._counts: MemoryCounts | None = None
         self._groups: CallerGroups | None = None
+        self._announced: str | None = None
 
     def load(self) -> None:
         """Load the files; raises InvalidSettingError for a set that is not valid."""
@@ -71,7 +72,7 @@ class LoadedPolicies:
         from retinue.policies.decision import Engine
         from retinue.policies.gate import Gate
 
-        runs = self._process.find(_lazy_runs()) if self._process.kind in KEEP_APPROVALS else None
+        runs = self._find_runs()
         opening = None if runs is None else runs.open_approvals
         counting = None if runs is None else runs.open_call_counts
         # what was counted stays counted when files change
@@ -130,10 +131,31 @@ class LoadedPolicies:
             _log.info("policies loaded", files=len(self._seen))
 
     async def find_problems(self) -> Sequence[ReadinessProblem]:
-        """Why the files that are there now are not loaded, for ``/ready``."""
-        if self.problem is None:
-            return []
-        return [ReadinessProblem("part", PoliciesPart.name, self.problem.message, is_fatal=False)]
+        """Why files are not loaded, and which nodes of the same database have others, for ``/ready``."""
+        problems = [] if self.problem is None else [self.problem.message]
+        if (runs := self._find_runs()) is not None:
+            try:
+                await self.announce()
+                for node, digest in sorted((await runs.find_other_policies(self._digest)).items()):
+                    theirs = f"other policies ({digest[:19]})" if digest else "no policies"
+                    own = f"this one has {self._digest[:19]}" if self._digest else "this one has none"
+                    problems.append(f"node {node} of the same database has {theirs}; {own}")
+            except StateError as error:
+                _log.debug("policies of other nodes not read", error=error.message)
+        return [ReadinessProblem("part", PoliciesPart.name, text, is_fatal=False) for text in problems]
+
+    async def announce(self) -> None:
+        """Tell the other nodes of the database which policies this process has, once."""
+        runs, digest = self._find_runs(), self._digest
+        if runs is not None and self._announced != digest and await runs.announce_policies(digest):
+            self._announced = digest
+
+    @property
+    def _digest(self) -> str:
+        return "" if self._gate is None else self._gate.engine.policies.digest
+
+    def _find_runs(self) -> LazyRuns | None:
+        return self._process.find(_lazy_runs()) if self._process.kind in KEEP_APPROVALS else None
 
     async def watch(self, look_s: float = LOOK_S) -> None:
         """Load the files again whenever one has changed."""
@@ -141,6 +163,8 @@ class LoadedPolicies:
             await asyncio.sleep(look_s)
             if self.files.look() != self._seen:
                 self.reload()
+            with suppress(StateError):  # the next look tells it
+                await self.announce()
 
 
 def _lazy_runs() -> type[LazyRuns]:
@@ -168,7 +192,9 @@ class PoliciesPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         loaded = LoadedPolicies(process, process.tables.get(PolicyTable))
         loaded.load()
-        _use_guards(process, make_guards(process.tables.get(Settings).guards))
+        runs = process.find(_lazy_runs()) if process.kind in KEEP_APPROVALS else None
+        ask = partial(ask_person, None if runs is None else runs.open_approvals)
+        _use_guards(process, make_guards(process.tables.get(Settings).guards, ask))
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
@@ -182,7 +208,7 @@ class PoliciesPart(Part):
             return partial(loaded.reload, tables.get(PolicyTable))
 
         def prepare_guards(tables: Tables) -> Callable[[], None]:
-            return partial(_use_guards, process, make_guards(tables.get(Settings).guards))
+            return partial(_use_guards, process, make_guards(tables.get(Settings).guards, ask))
 
         yield Opened(
             product=loaded,

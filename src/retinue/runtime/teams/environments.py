@@ -39,18 +39,18 @@ class Environments:
         own = {name: value for name, value in environ.items() if name.startswith(_SETTINGS)}
         self._environ = select_inherited(environ) | own
 
-    def python_of(self, lock: bytes) -> Path:
+    def python_of(self, lock: bytes, *, is_agent: bool) -> Path:
         """Where the Python of a lock is, or would be."""
-        return self._python_folder(lock) / "bin" / "python"
+        return self._python_folder(lock, is_agent) / "bin" / "python"
 
-    def make_python(self, lock: bytes) -> Path:
-        """The Python with exactly the packages of a PEP 751 lock, and Retinue of this process behind them.
+    def make_python(self, lock: bytes, *, is_agent: bool) -> Path:
+        """The Python with exactly the packages of a PEP 751 lock; that of an agent has Retinue behind them.
 
         Only wheels are installed, each by its hash. Raises InvalidSettingError and StateError.
         """
-        folder = self._python_folder(lock)
+        folder = self._python_folder(lock, is_agent)
         if not folder.is_dir():
-            self._install(folder, lambda place: self._install_python(place, lock))
+            self._install(folder, lambda place: self._install_python(place, lock, is_agent))
         return folder / "bin" / "python"
 
     def npm_folder(self, lock: bytes) -> Path:
@@ -64,8 +64,13 @@ class Environments:
             self._install(folder, lambda place: self._install_npm(place, manifest, lock))
         return folder
 
-    def _python_folder(self, lock: bytes) -> Path:
-        parts = (sys.implementation.cache_tag or "", sysconfig.get_platform(), str(Path(sys.executable)))
+    def _python_folder(self, lock: bytes, is_agent: bool) -> Path:
+        parts = (
+            "agent" if is_agent else "import",
+            sys.implementation.cache_tag or "",
+            sysconfig.get_platform(),
+            str(Path(sys.executable)),
+        )
         return self._root / "venvs" / _hash_of(lock, *parts)
 
     def _install(self, folder: Path, install: Any) -> None:
@@ -83,7 +88,7 @@ class Environments:
             finally:
                 shutil.rmtree(place, ignore_errors=True)
 
-    def _install_python(self, place: Path, lock: bytes) -> None:
+    def _install_python(self, place: Path, lock: bytes, is_agent: bool) -> None:
         lock_file = place / "pylock.toml"
         lock_file.write_bytes(lock)
         environment = place / "made"
@@ -98,7 +103,8 @@ class Environments:
             requirements.write_text(render_requirements(lock), "utf-8")
             options = ("--require-hashes", "--no-deps", "--only-binary", ":all:", "--quiet")
             self._run((str(python), "-m", "pip", "install", *options, "-r", str(requirements)), place)
-        _add_own_packages(environment)
+        if is_agent:
+            _add_own_packages(environment)
         for entry in list(environment.iterdir()):
             entry.rename(place / entry.name)
         environment.rmdir()

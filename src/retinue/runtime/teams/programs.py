@@ -71,13 +71,13 @@ def team_children(
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONSAFEPATH": "1",
     }
-    environments = Environments(store.root, environ)
+    environments = Environments(store.environments, environ)
     specs = []
     for agent in team.definition.agents:
         lock = team.lock.agents[agent.target].lock
         program = sys.executable
         if lock is not None:
-            program = str(environments.python_of((folder / FILES / lock).read_bytes()))
+            program = str(environments.python_of((folder / FILES / lock).read_bytes(), is_agent=True))
         port = () if agent.port is None else ("--port", str(agent.port), "--port-may-move")
         specs.append(
             TeamProgram(
@@ -128,27 +128,30 @@ def import_table(
         return ImportTable.model_validate({**common, "openapi": str(files / table.openapi)})
     if table.url is not None or table.a2a is not None:
         return ImportTable.model_validate({**common, "url": table.url, "a2a": table.a2a})
-    environments = Environments(store.root, {})
     locked = team.lock.imports[name]
     lock = (files / (locked.lock or "")).read_bytes()
-    if table.npm is not None:
-        command, first = (
-            "node",
-            str(find_npm_program(environments.npm_folder(lock), table.package_name, table.bin)),
-        )
-        arguments = (first,)
-    else:
-        program = environments.python_of(lock).parent / (table.bin or table.package_name)
-        command, arguments = str(program.parent / "python"), (str(program),)
+    command, *first = import_command(Environments(store.environments, {}), table, lock)
     args = fill_variables({str(index): text for index, text in enumerate(table.args)}, values)
     return ImportTable.model_validate(
         {
             **common,
             "command": command,
-            "args": (*arguments, *args.values()),
+            "args": (*first, *args.values()),
             "folder": store.data_folder(team.name),
         }
     )
+
+
+def import_command(environments: Environments, table: TeamImport, lock: bytes) -> tuple[str, ...]:
+    """The program of an import from npm or PyPI, by path, without its own arguments.
+
+    Raises InvalidSettingError for a package without such a program.
+    """
+    if table.npm is not None:
+        folder = environments.npm_folder(lock)
+        return "node", str(find_npm_program(folder, table.package_name, table.bin))
+    python = environments.python_of(lock, is_agent=False)
+    return str(python), str(python.parent / (table.bin or table.package_name))
 
 
 def list_workflows(state: State) -> dict[str, tuple[str, Path]]:

@@ -23,6 +23,9 @@ from retinue.storage.files import make_folder, refuse_gone, replace_file, storag
 from retinue.storage.state import State
 
 TEAMS = "teams"
+ENVIRONMENTS = "team-environments"
+"""The folder of what is installed for locks; it can be made again, so it is in no backup."""
+
 _ROWS = "teams.json"
 _CHILDREN = "children.json"
 _SECRETS = "secrets.json"
@@ -47,10 +50,19 @@ class TeamRow:
     signer: str = ""
     highest: str = ""
     before: str | None = None
+    is_checked: bool = True
+    """Whether ``active`` has passed its check; False while it is started, and after a killed ``up``."""
     failed: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     """The version of each digest whose files are kept."""
     signers: Mapping[str, str] = field(default_factory=dict)
+
+    def settled(self) -> TeamRow:
+        """The row; that of the digest before, where nobody has seen the active one pass its check."""
+        if self.is_checked:
+            return self
+        version = self.versions.get(self.before or "", "")
+        return replace(self, active=self.before, version=version, before=None, is_checked=True)
 
 
 class TeamStore:
@@ -59,6 +71,11 @@ class TeamStore:
     def __init__(self, state: State) -> None:
         self.root = state.root / TEAMS
         self._state = state
+
+    @property
+    def environments(self) -> Path:
+        """Where packages of locks are installed."""
+        return self._state.root / ENVIRONMENTS
 
     @property
     def rows_file(self) -> Path:

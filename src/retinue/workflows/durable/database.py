@@ -101,6 +101,7 @@ class RunDatabase:
         self.approvals = self._tables.approvals
         self.sessions = self._tables.sessions
         self.call_counts = self._tables.call_counts
+        self.policy_digests = self._tables.policy_digests
         # Not the loop's default executor: DBOS replaces it, and shuts its own down when it is closed.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="runs-database")
         self._prepared = asyncio.Lock()

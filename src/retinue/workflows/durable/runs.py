@@ -35,6 +35,7 @@ from retinue.workflows.durable.tables.approvals import ApprovalTable
 from retinue.workflows.durable.tables.call_counts import CallCountTable
 from retinue.workflows.durable.tables.held_artifacts import HeldArtifacts
 from retinue.workflows.durable.tables.hosted import HostedTable
+from retinue.workflows.durable.tables.policy_digests import PolicyDigestTable
 from retinue.workflows.durable.tables.revised import ScheduleTable
 from retinue.workflows.durable.tables.sessions import SessionTable
 from retinue.workflows.durable.tables.signals import SignalTable
@@ -325,6 +326,9 @@ class DurableRuns:
 
     async def open_call_counts(self) -> CallCountTable:
         return CallCountTable(self._database)
+
+    async def open_policy_digests(self) -> PolicyDigestTable:
+        return PolicyDigestTable(self._database)
 
     async def open_sessions(self) -> SessionTable:
         return self._sessions

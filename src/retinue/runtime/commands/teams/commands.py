@@ -3,39 +3,58 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
 import semver
 
+from retinue.client.hub_skills import read_agents
 from retinue.core.errors import InvalidSettingError, RetinueError, TeamRefusedError
 from retinue.oci.codec.artifacts import Package
 from retinue.oci.codec.manifest import MANIFEST_TYPE, Descriptor
 from retinue.runtime.commands.client import open_client
 from retinue.runtime.commands.hub_start import ensure_hub
 from retinue.runtime.commands.publishing import check_location
+from retinue.runtime.commands.teams.acceptance import (
+    check_data,
+    check_programs,
+    check_requires,
+    check_version,
+    names_of,
+)
 from retinue.runtime.commands.teams.entrance import pass_check, wait_until_ready
+from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
 from retinue.runtime.commands.teams.places import PulledTeam, TeamPlace, parse_team_reference, pull_team
+from retinue.runtime.commands.teams.secret_values import read_credentials, read_secrets_file
 from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
 from retinue.runtime.joined_mesh import notify_hub
 from retinue.runtime.teams.environments import Environments, sweep
-from retinue.runtime.teams.programs import CONFIG, FILES, SETTINGS, read_installed, render_settings
+from retinue.runtime.teams.programs import (
+    CONFIG,
+    FILES,
+    SETTINGS,
+    import_table,
+    read_installed,
+    render_settings,
+)
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.settings import Settings
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import HUB_VARIABLE, State
 from retinue.team.consent import Consent, describe_consent
+from retinue.team.definition import DATA
+from retinue.team.difference import Change, TeamContent, compare_teams, exit_status
 from retinue.team.layout_file import render_layout
 from retinue.team.package import Team, open_team, pack_team, team_repository
 from retinue.team.signature import pack_signatures, sign_team, signature_tag
 from retinue.web.http_client import HttpClient
+
+_PAGE = 100
 
 Echo = Callable[[str], None]
 Ask = Callable[[Consent], bool]
@@ -60,6 +79,30 @@ class StartedTeam:
     checks: int
     was_running: bool = False
     before: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The differences of two digests."""
+
+    old: Team
+    new: Team
+    changes: Sequence[Change]
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 the same, 1 different, 3 wider."""
+        return exit_status(self.changes)
+
+    def as_json(self) -> dict[str, Any]:
+        """The differences as JSON."""
+        results = {0: "same", 1: "different", 3: "wider"}
+        return {
+            "from": {"team": self.old.name, "version": self.old.version, "digest": self.old.digest},
+            "to": {"team": self.new.name, "version": self.new.version, "digest": self.new.digest},
+            "result": results[self.status],
+            "changes": [change.as_json() for change in self.changes],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +165,11 @@ class TeamCommands:
         """The team of a reference, whose layers are not fetched; its digest and config are checked."""
         return await pull_team(parse_team_reference(text), self._settings, self._state, self._http)
 
+    async def compare(self, old: str, new: str) -> Comparison:
+        """The differences of two teams by ability. Their files are checked, and nothing is run."""
+        before, after = [await _read_content(await self.pull(text)) for text in (old, new)]
+        return Comparison(before.team, after.team, compare_teams(before, after))
+
     async def up(self, text: str, options: UpOptions, ask: Ask, echo: Echo) -> StartedTeam:
         """Verify, show, install, start and check a team; one that fails leaves what ran before.
 
@@ -138,16 +186,21 @@ class TeamCommands:
         pulled = await pull_team(reference, self._settings, self._state, self._http)
         team = pulled.team
         with self._store.changing(team.name):
-            row = self._store.read_rows().get(team.name, TeamRow(team.name))
+            row = self._store.read_rows().get(team.name, TeamRow(team.name)).settled()
             signer = self._check(pulled, row, options)
             values = self._find_secrets(team, options.secrets_file)
             self._check_names(team)
             if row.active == team.digest:
+                await self._install(pulled, team, echo)
                 return StartedTeam(team, 0, 0, was_running=True)
+            await self._check_mesh(team, row)
             is_agreed = options.is_agreed or team.digest in row.signers
-            if not is_agreed and not ask(describe_consent(team, signer)):
+            if not is_agreed and not ask(
+                describe_consent(team, signer, await self._describe_change(pulled, row))
+            ):
                 raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
             await self._install(pulled, team, echo)
+            await self._check_imports(team, values)
             started = replace(
                 row,
                 active=team.digest,
@@ -157,6 +210,7 @@ class TeamCommands:
                 signer=signer,
                 highest=max(row.highest or team.version, team.version, key=semver.Version.parse),
                 before=row.active or row.before,
+                is_checked=False,
                 failed={},
                 versions={**row.versions, team.digest: team.version},
                 signers={**row.signers, team.digest: signer},
@@ -166,13 +220,13 @@ class TeamCommands:
     async def back(self, name: str, echo: Echo) -> StartedTeam:
         """Start the digest that ran before, whose files are here. Raises TeamRefusedError."""
         with self._store.changing(name):
-            row = self._store.read_rows().get(name, TeamRow(name))
+            row = self._store.read_rows().get(name, TeamRow(name)).settled()
             digest = row.before
             if digest is None or not self._store.has(name, digest):
                 remedy = "name a digest: retinue up REF@sha256:…"
                 raise TeamRefusedError("not_a_team", name, "no digest ran before this one", remedy=remedy)
             team = read_installed(self._store, name, digest)
-            _check_data(team, self._read_active(row))
+            check_data(team, self._read_active(row))
             started = replace(
                 row,
                 active=digest,
@@ -180,6 +234,7 @@ class TeamCommands:
                 since=_now(),
                 signer=row.signers.get(digest, ""),
                 before=row.active,
+                is_checked=False,
                 failed={},
             )
             values = self._find_secrets(team, None)
@@ -222,10 +277,20 @@ class TeamCommands:
         keys = card_keys(self._settings.signatures, self._state)
         signer = pulled.verify(keys.trusted()).owner
         if not options.downgrade:
-            _check_version(team, row)
-        _check_requires(team)
-        _check_data(team, self._read_active(row))
+            check_version(team, row)
+        check_requires(team)
+        check_data(team, self._read_active(row))
         return signer
+
+    async def _describe_change(self, pulled: PulledTeam, row: TeamRow) -> list[str]:
+        """The differences to the digest that runs, as lines; [] where none runs, or it cannot be read."""
+        active = self._read_active(row)
+        if active is None or active.digest == pulled.team.digest:
+            return []
+        folder = self._store.folder_of(active.name, active.digest) / FILES
+        files = {file.path: (folder / file.path).read_bytes() for file in active.files}
+        changes = compare_teams(TeamContent(active, files), await _read_content(pulled))
+        return [line for change in changes for line in change.render()]
 
     def _read_active(self, row: TeamRow) -> Team | None:
         try:
@@ -239,7 +304,7 @@ class TeamCommands:
         if file is not None:
             places.insert(0, read_secrets_file(file))
         if folder := os.environ.get("CREDENTIALS_DIRECTORY"):
-            places.append(_read_credentials(Path(folder), team.definition.secrets))
+            places.append(read_credentials(Path(folder), team.definition.secrets))
         values: dict[str, str] = {}
         for name in team.definition.secrets:
             if (value := next((place[name] for place in places if place.get(name)), None)) is not None:
@@ -252,24 +317,33 @@ class TeamCommands:
 
     def _check_names(self, team: Team) -> None:
         """Raise TeamRefusedError for a name of an agent or import that another team or the hub has."""
-        own = {team.lock.agents[agent.target].name for agent in team.definition.agents} | {
-            *team.definition.imports
-        }
+        own = names_of(team)
         for row in self._store.list_active():
-            if row.name != team.name and (other := self._read_active(row)) is not None:
-                names = {locked.name for locked in other.lock.agents.values()} | {*other.definition.imports}
-                if clash := sorted(own & names):
-                    problem = f"the team {row.name} has {clash[0]}, too"
-                    raise TeamRefusedError(
-                        "name_taken", team.name, problem, remedy=f"retinue down {row.name}"
-                    )
+            other = None if row.name == team.name else self._read_active(row)
+            if other is not None and (clash := sorted(own & names_of(other))):
+                problem = f"the team {row.name} has {clash[0]}, too"
+                raise TeamRefusedError("name_taken", team.name, problem, remedy=f"retinue down {row.name}")
         if clash := sorted({*team.definition.imports} & {*self._settings.imports.servers}):
             problem = f"retinue.toml has the import {clash[0]}, too"
             raise TeamRefusedError("name_taken", team.name, problem, remedy="rename one of them")
 
+    async def _check_mesh(self, team: Team, row: TeamRow) -> None:
+        """Raise TeamRefusedError for a name of an agent that answers in the mesh and is not of this team."""
+        active = self._read_active(row)
+        own = names_of(team) - (set() if active is None else names_of(active))
+        if not own or self._state.read_hub() is None:
+            return
+        async with open_client(self._settings, self._state) as client:
+            reply = await read_agents(client.get, {"limit": _PAGE})
+        answering = {agent["name"] for agent in reply["agents"] if agent["status"] != "unavailable"}
+        if taken := sorted(own & answering):
+            problem = f"an agent of this mesh is called {taken[0]}, too"
+            remedy = f"give one of them another name, or stop the other: retinue forget {taken[0]}"
+            raise TeamRefusedError("name_taken", team.name, problem, remedy=remedy)
+
     async def _install(self, pulled: PulledTeam, team: Team, echo: Echo) -> None:
         """Fetch, check and unpack the files of a digest, and install the packages that it locked."""
-        _check_tools(team)
+        check_programs(team)
         if not self._store.has(team.name, team.digest):
             files = await pulled.pull_files()
             config = await pulled.source.pull_blob(pulled.repository, pulled.manifest.config)
@@ -278,12 +352,12 @@ class TeamCommands:
                 team.name, team.digest, {CONFIG: config, SETTINGS: render_settings(team), **content}
             )
             echo(f"unpacked {len(files)} files")
-        sweep(self._store.root)
-        environments = Environments(self._store.root, os.environ)
+        sweep(self._store.environments)
+        environments = Environments(self._store.environments, os.environ)
         place = self._store.folder_of(team.name, team.digest) / FILES
         for locked in team.lock.agents.values():
             if locked.lock is not None:
-                environments.make_python((place / locked.lock).read_bytes())
+                environments.make_python((place / locked.lock).read_bytes(), is_agent=True)
         for name, table in team.definition.imports.items():
             lock = team.lock.imports[name].lock
             if table.npm is not None and lock is not None:
@@ -296,7 +370,18 @@ class TeamCommands:
                 manifest = (place / lock).parent / "package.json"
                 environments.make_npm(manifest.read_bytes(), npm_lock)
             elif table.pypi is not None and lock is not None:
-                environments.make_python((place / lock).read_bytes())
+                environments.make_python((place / lock).read_bytes(), is_agent=False)
+
+    async def _check_imports(self, team: Team, values: Mapping[str, str]) -> None:
+        """Start the program of each import once, and compare its tools with the locked ones."""
+        texts = {**values, DATA: str(self._store.data_folder(team.name))}
+        for name, table in team.definition.imports.items():
+            if table.package is not None:
+                made = import_table(self._store, team, name, table, texts)
+                command = (made.command or "", *made.args)
+                folder = self._store.data_folder(team.name)
+                tools = await read_tools(name, command, made.env, os.environ, folder, within_s=table.start_s)
+                check_tools(team.name, name, team.lock.imports[name].tools, tools)
 
     async def _switch(
         self, row: TeamRow, started: TeamRow, team: Team, values: Mapping[str, str], echo: Echo
@@ -317,89 +402,13 @@ class TeamCommands:
             failed = {"digest": team.digest, "version": team.version, "reason": reason, "at": _now()}
             self._store.write_row(replace(row, failed=failed))
             raise
-        self._store.write_row(self._store.keep_only(started))
+        self._store.write_row(self._store.keep_only(replace(started, is_checked=True)))
         return StartedTeam(team, programs, checks, before=row.active)
 
 
-def _check_version(team: Team, row: TeamRow) -> None:
-    """Raise TeamRefusedError for an older version, and for another digest of the version that runs."""
-    version = semver.Version.parse(team.version)
-    if row.highest and version < semver.Version.parse(row.highest):
-        problem = f"version {team.version} is older than {row.highest}, which ran here"
-        raise TeamRefusedError("downgrade", team.name, problem)
-    if row.active not in (None, team.digest) and row.version == team.version:
-        problem = f"version {team.version} runs with another digest, {str(row.active)[:19]}…"
-        remedy = "give the new one a higher version, or replace it: --downgrade"
-        raise TeamRefusedError("downgrade", team.name, problem, remedy=remedy)
-
-
-def _check_requires(team: Team) -> None:
-    """Raise TeamRefusedError unless this Retinue is one that the team requires."""
-    own = version_of("retinue")
-    required = team.definition.requires
-    if required is None:
-        return
-    try:
-        fits = all(semver.Version.parse(own).match(part.strip()) for part in required.split(","))
-    except ValueError:
-        fits = False
-    if not fits:
-        remedy = "install a Retinue that fits"
-        raise TeamRefusedError(
-            "requires", team.name, f"it requires Retinue {required}; this is {own}", remedy=remedy
-        )
-
-
-def _check_data(team: Team, active: Team | None) -> None:
-    """Raise TeamRefusedError for a team that reads the data of the running one in another form."""
-    if active is not None and team.definition.data < active.definition.data:
-        problem = (
-            f"its data has form {team.definition.data}, that of the running one {active.definition.data}"
-        )
-        remedy = "stop the team, and move its data folder away: retinue down"
-        raise TeamRefusedError("data", team.name, problem, remedy=remedy)
-
-
-def _check_tools(team: Team) -> None:
-    """Raise InvalidSettingError for missing programs, before anything is fetched."""
-    missing = []
-    if any(table.npm for table in team.definition.imports.values()):
-        missing += [tool for tool in ("npm", "node") if shutil.which(tool) is None]
-    needs_python = any(locked.lock for locked in team.lock.agents.values()) or any(
-        table.pypi for table in team.definition.imports.values()
-    )
-    if needs_python and shutil.which("uv") is None:
-        from importlib.util import find_spec
-
-        if find_spec("ensurepip") is None:
-            missing.append("uv (or Python with ensurepip)")
-    if missing:
-        remedy = "install them: pip install uv; npm and node with Node.js"
-        raise InvalidSettingError(team.name, f"missing programs: {', '.join(missing)}", remedy=remedy)
-
-
-def read_secrets_file(path: Path) -> dict[str, str]:
-    """The ``NAME=VALUE`` lines of a file that only its owner reads. Raises InvalidSettingError."""
-    try:
-        if path.stat().st_mode & 0o077:
-            problem = f"others may read {path}"
-            raise InvalidSettingError("--secrets", problem, remedy=f"chmod 600 {path}")
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSettingError("--secrets", f"{path} cannot be read", remedy="check the file") from error
-    pairs = (line.partition("=") for line in lines if line.strip() and not line.startswith("#"))
-    return {name.strip(): value.strip() for name, mark, value in pairs if mark}
-
-
-def _read_credentials(folder: Path, names: Mapping[str, str]) -> dict[str, str]:
-    """The credentials that systemd gives this process, by the names of secrets."""
-    values = {}
-    for name in names:
-        try:
-            values[name] = (folder / name).read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError):
-            continue
-    return values
+async def _read_content(pulled: PulledTeam) -> TeamContent:
+    """A team with its checked files, in memory."""
+    return TeamContent(pulled.team, {file.path: file.content for file in await pulled.pull_files()})
 
 
 def _now() -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from retinue.client.hub_skills import read_agents
 from retinue.client.mesh_client import MeshClient
 from retinue.core.errors import RetinueError, TeamRefusedError
 from retinue.runtime.commands.client import RunFollower
@@ -16,6 +17,7 @@ from retinue.team.package import Team
 
 READY_WITHIN_S = 60.0
 _POLL_S = 0.1
+_PAGE = 100
 
 
 async def wait_until_ready(store: TeamStore, team: Team, client: MeshClient) -> int:
@@ -48,7 +50,7 @@ async def wait_until_ready(store: TeamStore, team: Team, client: MeshClient) -> 
 
 async def _find_missing(client: MeshClient, names: set[str]) -> list[str]:
     """The agents and imports that the hub does not list as available."""
-    reply = await client.get("list_agents")
+    reply = await read_agents(client.get, {"limit": _PAGE})
     available = {row["name"] for row in reply["agents"] if row.get("status") != "unavailable"}
     return sorted(names - available)
 

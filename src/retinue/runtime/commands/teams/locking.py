@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -9,16 +10,19 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
 
 from retinue.core.errors import InvalidSettingError, StateError
-from retinue.processes.environment import select_inherited
+from retinue.processes.environment import fill_variables, select_inherited
+from retinue.runtime.commands.teams.import_tools import read_tools
 from retinue.runtime.commands.teams.source import LOCKS, PYLOCK, TeamSource, read_source, write_lock
 from retinue.runtime.teams.environments import Environments
+from retinue.runtime.teams.programs import import_command
 from retinue.storage.files import make_folder, replace_file, storage_errors
-from retinue.team.definition import LOCK_FILE, TeamAgent, TeamImport
+from retinue.team.definition import DATA, LOCK_FILE, TeamAgent, TeamImport
 from retinue.team.lock import LockedAgent, LockedImport, LockedSkill, TeamLock, render_lock
 
 LOCK_WITHIN_S = 300.0
@@ -34,12 +38,17 @@ def lock_team(folder: Path, environments: Environments, environ: Mapping[str, st
     The code of its agents is loaded, in processes of their own. Raises InvalidSettingError for what cannot
     be locked, such as a missing uv or npm, before anything is resolved.
     """
+    folder = folder.resolve()
     source = read_source(folder)
     _check_tools(source)
     for agent_folder in sorted({a.folder for a in source.definition.agents if not a.is_markdown}):
         _lock_agent_folder(folder, agent_folder, environ)
     imports = {
         name: _lock_import(folder, name, table, environ) for name, table in source.definition.imports.items()
+    }
+    imports = {
+        name: _read_tools(folder, name, imports[name], table, environments, environ)
+        for name, table in source.definition.imports.items()
     }
     source = read_source(folder)
     agents = {
@@ -109,7 +118,7 @@ def _lock_agent_folder(folder: Path, agent_folder: str, environ: Mapping[str, st
 
 def _compile(path: Path, requirements: Sequence[str], what: str, environ: Mapping[str, str]) -> None:
     """Write the PEP 751 lock of some requirements: every package with a wheel and its hash."""
-    output = path.parent / f".new-{PYLOCK}"
+    output = path.parent / "pylock.new.toml"
     arguments = (
         *("uv", "pip", "compile", "-", "--format", "pylock.toml", "--output-file", str(output)),
         *("--python", sys.executable, "--python-version", _PYTHON, "--only-binary", ":all:", "--quiet"),
@@ -133,7 +142,7 @@ def _lock_import(folder: Path, name: str, table: TeamImport, environ: Mapping[st
     if table.pypi is not None:
         _compile(place / PYLOCK, [table.pypi], f"imports.{name}", environ)
         packages = tomllib.loads((place / PYLOCK).read_text("utf-8")).get("packages", [])
-        return LockedImport(lock=f"{LOCKS}/{name}/{PYLOCK}", bin=table.bin, packages=len(packages))
+        return LockedImport(lock=f"{LOCKS}/{name}/{PYLOCK}", packages=len(packages))
     package, _, version = (table.npm or "").rpartition("@")
     manifest = {"name": f"team-import-{name}", "private": True, "dependencies": {package: version}}
     with storage_errors(place):
@@ -148,7 +157,32 @@ def _lock_import(folder: Path, name: str, table: TeamImport, environ: Mapping[st
     count = check_package_lock(
         (place / "package-lock.json").read_bytes(), package, version, f"imports.{name}"
     )
-    return LockedImport(lock=f"{LOCKS}/{name}/package-lock.json", bin=table.bin, packages=count)
+    return LockedImport(lock=f"{LOCKS}/{name}/package-lock.json", packages=count)
+
+
+def _read_tools(
+    folder: Path,
+    name: str,
+    locked: LockedImport,
+    table: TeamImport,
+    environments: Environments,
+    environ: Mapping[str, str],
+) -> LockedImport:
+    """The import with the tools that its program offers; it is installed and started once for that."""
+    if locked.lock is None:
+        return locked
+    lock = (folder / locked.lock).read_bytes()
+    if table.npm is not None:
+        environments.make_npm((folder / locked.lock).with_name("package.json").read_bytes(), lock)
+    else:
+        environments.make_python(lock, is_agent=False)
+    with TemporaryDirectory() as data:
+        values = {**environ, DATA: data}
+        texts = {str(index): text for index, text in enumerate(table.args)}
+        command = (*import_command(environments, table, lock), *fill_variables(texts, values).values())
+        env = fill_variables(table.env, values)
+        reading = read_tools(name, command, env, environ, Path(data), within_s=table.start_s)
+        return locked.model_copy(update={"tools": asyncio.run(reading)})
 
 
 def check_package_lock(content: bytes, package: str, version: str, field: str) -> int:
@@ -181,7 +215,9 @@ def _describe(
     """What an agent offers, asked of a process that loads it."""
     lock = f"{agent.folder}/{PYLOCK}" if not agent.is_markdown else ""
     has_lock = bool(lock) and (folder / lock).exists()
-    python = environments.make_python((folder / lock).read_bytes()) if has_lock else sys.executable
+    python = (
+        environments.make_python((folder / lock).read_bytes(), is_agent=True) if has_lock else sys.executable
+    )
     done = subprocess.run(  # noqa: S603 - our own program
         [str(python), "-m", "retinue.runtime.commands.teams.describe", agent.target],
         cwd=folder,

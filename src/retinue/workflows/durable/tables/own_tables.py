@@ -69,6 +69,10 @@ CREATE INDEX IF NOT EXISTS retinue_sessions_root ON {sessions} (root)
 CREATE TABLE IF NOT EXISTS {call_counts} (
     key TEXT PRIMARY KEY, expires DOUBLE PRECISION NOT NULL, times TEXT NOT NULL)
 """,
+    """
+CREATE TABLE IF NOT EXISTS {policy_digests} (
+    executor TEXT PRIMARY KEY, digest TEXT NOT NULL)
+""",
 )
 """One script for each version. Append new ones; never change a released one.
 
@@ -115,6 +119,7 @@ class OwnTables:
         self.approvals = f"{own}approvals"
         self.sessions = f"{own}sessions"
         self.call_counts = f"{own}call_counts"
+        self.policy_digests = f"{own}policy_digests"
         self._versions = f"{own}schema_version"
 
     def check(self) -> None:
@@ -149,6 +154,7 @@ class OwnTables:
                 "approvals": self.approvals,
                 "sessions": self.sessions,
                 "call_counts": self.call_counts,
+                "policy_digests": self.policy_digests,
                 "serial": serial,
             }
             for script in self._scripts[stored.version :]:

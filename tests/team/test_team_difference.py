@@ -1,0 +1,181 @@
+"""Two digests of a team compared by ability: what is wider, what breaks callers, what is only different."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.oci.codec.manifest import parse_manifest
+from retinue.team.definition import parse_definition
+from retinue.team.difference import Change, TeamContent, compare_teams, compare_words, exit_status
+from retinue.team.files import TeamFile
+from retinue.team.lock import TeamLock
+from retinue.team.package import open_team, pack_team
+from retinue.team.schema_change import find_breaks
+
+DEFINITION = """
+name = "words"
+version = "1.0.0"
+[[agents]]
+target = "agents/word/agent.py"
+[[agents]]
+target = "prompts/editor.md"
+[access.editor]
+send = ["word-agent/*"]
+[secrets]
+KEY = "a key"
+"""
+PROMPT = "---\nname: editor\ndescription: Edits.\ntools: [count_words]\n---\nYou edit the text with care.\n"
+WORKFLOW = "name: edit\nsteps:\n  - id: count\n    skill: count_words\n"
+INPUT: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+
+def content(
+    definition: str = DEFINITION,
+    *,
+    prompt: str = PROMPT,
+    workflow: str = WORKFLOW,
+    code: str = "agent = 1\n",
+    schema: dict[str, Any] = INPUT,
+    output: dict[str, Any] | None = None,
+) -> TeamContent:
+    files = [
+        TeamFile("team.toml", "team", definition.encode()),
+        TeamFile("agents/word/agent.py", "agents", code.encode()),
+        TeamFile("prompts/editor.md", "prompts", prompt.encode()),
+        TeamFile("workflows/edit.yaml", "workflows", workflow.encode()),
+    ]
+    skill = {"id": "count_words", "input_schema": schema, "output_schema": output}
+    agents = {
+        "agents/word/agent.py": {"name": "word-agent", "skills": [skill]},
+        "prompts/editor.md": {"name": "editor"},
+    }
+    lock = TeamLock.model_validate({"schema": 1, "agents": agents})
+    package = pack_team(parse_definition(definition.encode()), lock, files)
+    manifest = parse_manifest(package.manifest_bytes, where="x")
+    config = package.blobs[manifest.config.digest]
+    team = open_team(manifest, config, digest=package.digest, where="x")
+    return TeamContent(team, {file.path: file.content for file in files})
+
+
+def find(changes: list[Change], area: str) -> list[Change]:
+    return [change for change in changes if change.area == area]
+
+
+def test_equal_digests_have_no_difference() -> None:
+    changes = compare_teams(content(), content())
+    assert (changes, exit_status(changes)) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "area", "text"),
+    [
+        ('send = ["word-agent/*"]', 'send = ["word-agent/*", "files/*"]', "access", "may call files/*"),
+        ('[access.editor]\nsend = ["word-agent/*"]\n', "", "access", "may call everybody: the list is gone"),
+        ('KEY = "a key"', 'KEY = "a key"\nMORE = "another"', "secret", "another"),
+        (
+            'target = "agents/word/agent.py"',
+            'target = "agents/word/agent.py"\nenv = { K = "${KEY}" }',
+            "secret",
+            "agents/word/agent.py gets it, too",
+        ),
+        ("[secrets]", '[imports.x]\nurl = "https://mcp.example/mcp"\n[secrets]', "host", "is named"),
+        ("[secrets]", '[llm.m]\nmodel = "m-1"\n[secrets]', "model", "m-1"),
+    ],
+)
+def test_what_gives_a_team_more_is_wider(old: str, new: str, area: str, text: str) -> None:
+    before, after = content(), content(DEFINITION.replace(old, new))
+    changes = compare_teams(before, after)
+    assert (text, True) in [(change.text, change.is_wider) for change in find(changes, area)]
+    assert exit_status(changes) == 3
+    assert exit_status(compare_teams(after, before)) == 1
+
+
+def test_a_prompt_is_compared_word_by_word_and_new_tools_of_it_are_wider() -> None:
+    changes = compare_teams(content(), content(prompt=PROMPT.replace("with care", "at once")))
+    (change,) = find(changes, "prompt")
+    assert change.details == ("-- You edit the text [-with care-]{+at once+}.",)
+    assert exit_status(changes) == 1
+    more = compare_teams(
+        content(), content(prompt=PROMPT.replace("[count_words]", "[count_words, write_file]"))
+    )
+    assert ("its model may call write_file", True) in [(c.text, c.is_wider) for c in find(more, "prompt")]
+
+
+def test_a_workflow_is_compared_by_step_and_a_new_call_is_wider() -> None:
+    same_calls = WORKFLOW.replace("skill: count_words", "skill: count_words\n    with: {text: a}")
+    changes = compare_teams(content(), content(workflow=same_calls))
+    assert [change.text for change in find(changes, "workflow")] == ["the step count changes with"]
+    assert exit_status(changes) == 1
+    more = compare_teams(content(), content(workflow=WORKFLOW + "  - id: send\n    skill: send_mail\n"))
+    assert [(c.text, c.is_wider) for c in find(more, "workflow")] == [
+        ("the step send is new", False),
+        ("it calls send_mail", True),
+    ]
+
+
+def test_code_alone_is_different_and_told_by_its_lines() -> None:
+    changes = compare_teams(content(), content(code="agent = 2\nmore = 1\n"))
+    assert [change.render()[0] for change in changes] == [
+        "~ code agents/word/agent.py: +2 -1 lines",
+        "~ team size: 337 → 346 bytes",
+    ]
+    assert exit_status(changes) == 1
+
+
+def test_a_skill_whose_callers_must_change_is_breaking() -> None:
+    required = {**INPUT, "properties": {**INPUT["properties"], "mood": {}}, "required": ["text", "mood"]}
+    (change,) = find(compare_teams(content(), content(schema=required)), "skill")
+    assert (change.is_breaking, change.details) == (True, ("input.mood is required now",))
+    (change,) = find(compare_teams(content(schema=required), content()), "skill")
+    assert not change.is_breaking
+
+
+TEXT: dict[str, Any] = {"type": "string"}
+OBJECT: dict[str, Any] = {"type": "object", "properties": {"a": TEXT}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "breaks_input", "breaks_output"),
+    [
+        (TEXT, {**TEXT, "description": "x"}, False, False),
+        ({"type": "integer"}, {"type": "number"}, False, True),
+        (TEXT, {"type": ["string", "null"]}, False, True),
+        ({**TEXT, "enum": ["a", "b"]}, {**TEXT, "enum": ["a"]}, True, False),
+        (TEXT, {**TEXT, "maxLength": 3}, True, False),
+        ({"minimum": 1}, {"minimum": 0}, False, True),
+        (OBJECT, {**OBJECT, "required": []}, False, True),
+        (OBJECT, {**OBJECT, "properties": {"a": TEXT, "b": TEXT}}, False, False),
+        (OBJECT, {**OBJECT, "additionalProperties": False}, True, False),
+        ({"type": "array", "items": TEXT}, {"type": "array", "items": {"type": "integer"}}, True, True),
+        (TEXT, {**TEXT, "pattern": "a+"}, True, True),
+        (None, TEXT, True, False),
+        ({"$ref": "#/a"}, {"$ref": "#/b"}, True, True),
+    ],
+)
+def test_schemas_break_who_sends_or_who_reads(
+    old: dict[str, Any] | None, new: dict[str, Any] | None, breaks_input: bool, breaks_output: bool
+) -> None:
+    assert bool(find_breaks(old, new, is_input=True)) == breaks_input
+    assert bool(find_breaks(old, new, is_input=False)) == breaks_output
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "enum", "properties"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON, JSON, st.booleans())
+def test_no_schema_of_a_stranger_ends_the_comparison(old: Any, new: Any, is_input: bool) -> None:
+    find_breaks({"properties": {"a": old}}, {"properties": {"a": new}}, is_input=is_input)
+
+
+def test_long_texts_are_counted_instead_of_compared() -> None:
+    assert compare_words("a " * 20_000, "b " * 20_000) == ["20,000 → 20,000 words"]

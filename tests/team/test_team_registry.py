@@ -1,0 +1,54 @@
+"""Teams and their signatures over HTTP: pushed, mirrored, listed as referrers, pulled and verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+
+from retinue.oci.client.http_registry import HttpRegistry
+from retinue.oci.codec.referrers import parse_referrers
+from retinue.oci.layout.folder_registry import LayoutRegistry
+from retinue.oci.mirror import mirror
+from retinue.runtime.commands.teams.commands import TeamCommands
+from retinue.storage.card_keys import CardKeys
+from retinue.storage.state import State
+from retinue.team.signature import SIGNATURE_TYPE, signature_tag
+from retinue.web.http_client import HttpClient
+from tests.oci.server.test_push import MANIFEST, TOKEN, open_endpoint
+from tests.team.conftest import WriteTeam
+
+
+def rename_tag(index: Path, tag: str) -> None:
+    index.write_text(index.read_text().replace(tag, "other"))
+
+
+async def test_a_mirrored_team_has_its_signature_and_lists_it_as_a_referrer(
+    teams: TeamCommands, write_team: WriteTeam, state: State, layout: LayoutRegistry
+) -> None:
+    team = (await teams.pack(write_team(), registry=None, output=None)).team
+    async with open_endpoint(layout) as endpoint, HttpClient() as http:
+        host = endpoint.url.removeprefix("http://")
+        target = HttpRegistry(f"http://x:{TOKEN}@{host}", http)
+        report = await mirror(LayoutRegistry(state.registry), target)
+        assert [copied.tag for copied in report.copied] == ["1.0.0", signature_tag(team.digest)]
+
+        path = f"/v2/teams/words/referrers/{team.digest}"
+        reply = await endpoint.ask("GET", f"{path}?artifactType={SIGNATURE_TYPE}".replace("+", "%2B"))
+        assert (reply.status, reply.headers["oci-filters-applied"]) == (200, "artifactType")
+        (row,) = parse_referrers(reply.body, SIGNATURE_TYPE, where="x")
+        assert (await endpoint.ask("GET", f"{path}?artifactType=other")).body.endswith(b'"manifests":[]}')
+        unknown = await endpoint.ask("GET", f"/v2/teams/none/referrers/{team.digest}")
+        assert (unknown.status, orjson.loads(unknown.body)["manifests"]) == (200, [])
+
+        raw = (await endpoint.ask("GET", f"/v2/teams/words/manifests/{row.digest}")).body
+        put = f"/v2/teams/words/manifests/{signature_tag(team.digest)}"
+        again = await endpoint.ask("PUT", put, raw, content_type=MANIFEST)
+        assert (again.status, again.headers["oci-subject"]) == (201, team.digest)
+
+        # without the tag the referrers still lead to the signature
+        await layout.put_manifest("teams/words", row.digest, raw, MANIFEST)
+        rename_tag(Path(layout.name, "teams", "words", "index.json"), signature_tag(team.digest))
+        pulled = await teams.pull(f"oci://{host}/teams/words@{team.digest}")
+        assert pulled.verify(CardKeys(state.keys).trusted()).owner == "this state"
+        assert {file.path for file in await pulled.pull_files()} == {row.path for row in team.files}
