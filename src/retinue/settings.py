@@ -31,6 +31,7 @@ from retinue.settings_tables import (
     A2aTable,
     AccessTable,
     AgentTable,
+    ApprovalsTable,
     ArtifactTable,
     AuditTable,
     AuthTable,
@@ -149,6 +150,7 @@ class Settings(_Sources):
     registry: Mapping[str, RegistryTable] = {}
     access: Mapping[str, AccessTable] = {}
     policy: PolicyTable = PolicyTable()
+    approvals: ApprovalsTable = ApprovalsTable()
     guards: Mapping[str, GuardTable] = {}
 
 

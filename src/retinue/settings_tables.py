@@ -151,12 +151,32 @@ class PolicyTable(_Table):
     """``[policy]``: what the policies in ``policies/*.cedar`` do, and where else there are some.
 
     ``default`` decides about calls that no policy permits or forbids. ``files`` are globs, below the folder
-    of ``retinue.toml``; the files in the state folder belong to the policies always.
+    of ``retinue.toml``; the files in the state folder belong to the policies always. ``record = "inputs"``
+    keeps the arguments that policies read for seven days, for replays; keys, cards and IBANs are masked.
     """
 
     mode: Literal["off", "watch", "enforce"] = "enforce"
     default: Literal["allow", "deny"] = "allow"
     files: tuple[str, ...] = ("policies/*.cedar",)
+    record: Literal["nothing", "inputs"] = "nothing"
+
+
+class ApprovalsTable(_Table):
+    """``[approvals]``: where the hub tells of calls that wait for a person.
+
+    ``webhook`` is the URL of a chat system or a bridge to one. ``webhook_secret_env`` names the environment
+    variable with the secret that signs the notices.
+    """
+
+    webhook: str | None = None
+    webhook_secret_env: str = "RETINUE_APPROVALS_SECRET"  # noqa: S105 - the name of a variable
+
+    @model_validator(mode="after")
+    def _check_url(self) -> Self:
+        parts = urlsplit(self.webhook or "https://none")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("webhook is no http or https URL")
+        return self
 
 
 class GuardTable(_Table):

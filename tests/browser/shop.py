@@ -74,6 +74,7 @@ PAGES = [
     "/ui/calls",
     "/ui/calls?failed=1",
     "/ui/runs",
+    "/ui/approvals",
     "/ui/workflows",
     "/ui/workflows/plan-execute",
     "/ui/workflows/new/draft",

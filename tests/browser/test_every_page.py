@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.async_api import Browser, expect
 
 from tests.browser.pages import find_barriers, open_page, read_axe
 from tests.browser.shop import Running, list_pages, sign_in
-from tests.processes.running import execute
+from tests.processes.running import execute, wait_until
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -34,6 +36,46 @@ async def test_axe_finds_no_barrier_on_any_page(running: Running, browser: Brows
             await page.get_by_role("button", name="Call").click()
             await expect(page.locator("main")).to_contain_text(shown)
             assert await find_barriers(page, axe) == [], shown
+
+
+POLICY = """@id("orders-of-many-things-are-decided-by-a-person") @reason("a person orders") @effect("approve")
+forbid(principal, action == Retinue::Action::"call", resource == Retinue::Skill::"shop-agent/order");"""
+
+
+async def test_approvals_and_policies_with_long_arguments_have_no_barrier_and_are_answered(
+    running: Running, browser: Browser, retinue_home: Path
+) -> None:
+    (retinue_home / "policies").mkdir()
+    (retinue_home / "policies" / "own.cedar").write_text(POLICY, "utf-8")
+    item = {"name": "password: hunter2hunter2 " + "tea " * 5_000 + "x" * 300}
+
+    def order() -> str:
+        """The id of the approval that an order needs, once the policy is loaded."""
+        reply: dict[str, Any] = {}
+
+        def is_asked() -> bool:
+            reply.update(execute(running.url, "order", {"item": item}, running.token))
+            return "approval" in reply.get("error", {}).get("data", {})
+
+        wait_until(is_asked, "the policy is loaded")
+        return str(reply["error"]["data"]["approval"])
+
+    approval = await asyncio.to_thread(order)
+    owner, axe = (retinue_home / "keys" / "owner.token").read_text().strip(), read_axe()
+    paths = ("/", "/ui/approvals", f"/ui/approvals/{approval}", "/ui/policies", "/ui/calls")
+    for scheme, width in (("light", 1280), ("dark", 360)):
+        async with open_page(browser, color_scheme=scheme, viewport={"width": width, "height": 740}) as page:
+            await sign_in(page, running.url, owner)
+            for path in paths:
+                await page.goto(f"{running.url}{path}")
+                assert await find_barriers(page, axe) == [], path
+                assert await page.evaluate(BROKEN_WORDS) == [], f"{path} at {width}"
+                wide = await page.evaluate("() => document.documentElement.scrollWidth")
+                assert wide <= width, f"{path} is {wide} pixels wide at {width}"
+            if width == 360:
+                await page.goto(f"{running.url}/ui/approvals/{approval}")
+                await page.get_by_role("button", name="Approve").click()
+                await expect(page.locator("main")).to_contain_text("It is approved by owner.")
 
 
 BROKEN_WORDS = """() => [...document.querySelectorAll('main td, main th, main label')].flatMap(cell => {

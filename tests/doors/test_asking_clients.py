@@ -8,11 +8,16 @@ from typing import Any, Literal
 import pytest
 from mcp_types import ElicitRequestParams, ElicitResult
 
+from retinue.hub.approvals.notices import ApprovalNotices
+from retinue.hub.scheduling.signatures import new_secret
+from retinue.settings_tables import ApprovalsTable
 from retinue.web.issued_tokens import TokenFile
 from tests.a2a.wire import ask as ask_a2a
 from tests.a2a.wire import message, naming, parts_of, state_of
+from tests.doors.test_a2a_push import Receiver
 from tests.doors.test_policies import ASK, WAYS, Bank, answer, open_bank, read_approval
 from tests.mcp.clients import MODES, connect, texts
+from tests.serving import serve_app
 from tests.system import WAIT_S, System, Wire
 
 ASK_CALLER = ASK.replace('@effect("approve")', '@effect("approve") @approvers("caller token:boss")')
@@ -125,3 +130,20 @@ async def test_a_repetition_under_its_key_gets_the_outcome_of_the_used_yes(
     assert [reply.error["data"]["type"] for reply in others] == ["approval_needed"] * 4
     assert first not in {read_approval(reply) for reply in others}
     assert bank.refunds == [900]
+
+
+async def test_the_hub_tells_a_chat_system_of_a_call_that_waits(
+    system: System, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_APPROVALS_SECRET", new_secret())
+    monkeypatch.setattr(ApprovalNotices.run, "__defaults__", (0.01,))
+    receiver = Receiver()
+    async with serve_app(receiver) as url:
+        system.settings = system.settings.model_copy(update={"approvals": ApprovalsTable(webhook=url)})
+        bank = await open_bank(system, wire, ASK, durable=True)
+        approval = read_approval(await WAYS["/execute of the hub"](bank))
+        (asked,) = await receiver.wait_for(1)
+        await answer(bank, approval, "no", "closed")
+        told = (await receiver.wait_for(2))[1]
+    assert (asked["type"], asked["data"]["arguments"]) == ("approval.asked", {"amount": 900})
+    assert (told["type"], told["data"]["comment"]) == ("approval.answered", "closed")

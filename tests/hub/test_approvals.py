@@ -9,7 +9,7 @@ import pytest
 from retinue.approvals.records import Approval, ApprovalRequest, ApprovalStore, MemoryApprovals
 from retinue.core.call import Principal
 from retinue.core.errors import InsufficientScopeError, UnknownApprovalError
-from retinue.hub.approvals import ApprovalBook
+from retinue.hub.approvals.book import ApprovalBook
 from retinue.web.security import LOCAL_TOKEN, OWNER_TOKEN
 
 ANN = Principal("token:ann", "token", frozenset({"exposed", "mesh"}))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Literal, Protocol
 
@@ -35,6 +35,16 @@ SCOPE = "approves"
 
 ApprovalState = Literal["open", "approved", "denied", "expired", "used"]
 Verdict = Literal["yes", "no"]
+NoticeKind = Literal["asked", "reminder", "answered", "expired"]
+
+MAX_TRIES = 6
+"""Deliveries of a notice."""
+
+FIRST_PAUSE_S = 2.0
+"""The pause after the first delivery that failed; each further one is four times as long."""
+
+REMINDED_AT = 0.75
+"""The part of its time after which an open question is recalled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,7 @@ class Approval:
 
     ``by`` is the principal that answered; ``comment`` is what it said, which the caller reads after a no.
     ``used_by`` is the call that used a yes; ``outcome`` is the JSON of its answer, where it is kept.
+    ``notices`` are the deliveries by kind: how many ``tries``, and the time of the ``next``, 0 for none.
     """
 
     id: str
@@ -108,6 +119,7 @@ class Approval:
     answered_at: float | None = None
     used_by: str = ""
     outcome: Mapping[str, Any] | None = None
+    notices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @classmethod
     def ask(cls, request: ApprovalRequest, now: float, expires_s: float, approval_id: str = "") -> Approval:
@@ -148,6 +160,30 @@ class Approval:
             return self
         return replace(self, state="used", used_by=user) if self.seen_at(now).state == "approved" else None
 
+    def claim_notice(self, now: float) -> tuple[Approval, Notice] | None:
+        """The notice that is due, and the approval on which its delivery is noted; None for none."""
+        kind: NoticeKind
+        state = self.seen_at(now).state
+        if state == "open":
+            is_late = now >= self.asked_at + REMINDED_AT * (self.expires_at - self.asked_at)
+            kind = "reminder" if is_late and "asked" in self.notices else "asked"
+        elif "asked" not in self.notices:
+            return None  # nobody was told that it was open
+        else:
+            kind = "expired" if state == "expired" and self.answered_at is None else "answered"
+        noted = self.notices.get(kind, {"tries": 0, "next": now})
+        tries = int(noted["tries"]) + 1
+        if tries > MAX_TRIES or not noted["next"] or now < noted["next"]:
+            return None
+        later = {"tries": tries, "next": now + FIRST_PAUSE_S * 4 ** (tries - 1)}
+        claimed = replace(self, notices={**self.notices, kind: later})
+        return claimed, Notice(self.seen_at(now), kind, tries)
+
+    def settle_notice(self, kind: NoticeKind) -> Approval:
+        """The approval with a delivered notice."""
+        tries = self.notices.get(kind, {}).get("tries", 1)
+        return replace(self, notices={**self.notices, kind: {"tries": tries, "next": 0.0}})
+
     def to_json(self) -> dict[str, Any]:
         """The stored form."""
         request = self.request
@@ -162,6 +198,7 @@ class Approval:
             "answered_at": self.answered_at,
             "used_by": self.used_by,
             **({} if self.outcome is None else {"outcome": dict(self.outcome)}),
+            **({"notices": dict(self.notices)} if self.notices else {}),
             "request": {
                 "caller": request.caller,
                 "scopes": sorted(request.scopes),
@@ -188,7 +225,21 @@ class Approval:
             approvers=tuple(tuple(globs) for globs in facts.get("approvers", ())),
         )
         own = ("id", "digest", "asked_at", "expires_at", "state", "by", "comment", "answered_at", "used_by")
-        return cls(request=request, outcome=stored.get("outcome"), **{name: stored[name] for name in own})
+        more = {"outcome": stored.get("outcome"), "notices": stored.get("notices", {})}
+        return cls(request=request, **{name: stored[name] for name in own}, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A message to a chat system about an approval; ``tries`` is the number of this delivery."""
+
+    approval: Approval
+    kind: NoticeKind
+    tries: int
+
+    @property
+    def is_last(self) -> bool:
+        return self.tries >= MAX_TRIES
 
 
 def topic_of(approval_id: str) -> str:

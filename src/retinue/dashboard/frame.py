@@ -21,6 +21,9 @@ from retinue.web.security import identity_of
 PAGE = 50
 """Rows of one page of a list."""
 
+MAX_ARGUMENTS_CHARACTERS = 1_000_000
+"""Characters of the arguments of a call to approve: a person reads all of them, folded if they are long."""
+
 Page = Callable[[Request, Principal], Awaitable[Response]]
 Answer = Callable[[Request], Awaitable[Response]]
 

@@ -28,6 +28,7 @@ from retinue.dashboard.drawings.step_levels import make_level
 from retinue.dashboard.drawings.timeline import place_steps
 from retinue.dashboard.figures import draw_steps, find_waiting
 from retinue.dashboard.frame import (
+    MAX_ARGUMENTS_CHARACTERS,
     PAGE,
     Page,
     PageFrame,
@@ -48,9 +49,6 @@ MAX_LISTED = 1000
 
 MAX_QUESTIONS = 20
 """Questions of one run that are shown with a form."""
-
-MAX_ARGUMENTS_CHARACTERS = 1_000_000
-"""Characters of the arguments of a call to approve: a person reads all of them, folded if they are long."""
 
 MAX_ROW_CHARACTERS = 400
 """Characters of a value in the row of a step."""

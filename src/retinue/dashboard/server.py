@@ -28,6 +28,7 @@ from retinue.dashboard.frame import PAGE, Page, PageFrame, read_number
 from retinue.dashboard.live import LiveUpdates
 from retinue.dashboard.mesh_page import MeshPage
 from retinue.dashboard.open_calls import OpenCalls
+from retinue.dashboard.policy_pages import PolicyPages
 from retinue.dashboard.recent_calls import RecentCalls
 from retinue.dashboard.rendering import read_static
 from retinue.dashboard.result_files import ResultFiles
@@ -75,6 +76,7 @@ class Dashboard:
         self._agents = AgentPages(hub, self._frame, self._files, open_calls)
         self._runs = RunPages(hub, self._frame, self._files, self._artifacts, has_runs)
         self._workflows = WorkflowPages(hub, self._frame)
+        self._policies = PolicyPages(hub, self._frame)
         self._mesh = MeshPage(hub, self._frame, self._recent)
         self._sign_in = SignInPages(sessions, self._frame, verify, note_access)
 
@@ -90,10 +92,12 @@ class Dashboard:
             **self._agents.list_pages(),
             **self._runs.list_pages(),
             **self._workflows.list_pages(),
+            **self._policies.list_pages(),
         }
         forms = {
             **self._agents.list_forms(),
             **self._workflows.list_forms(),
+            **self._policies.list_forms(),
             **self._sign_in.list_forms(),
         }
         actions = {**self._runs.list_actions(), **self._sign_in.list_actions()}

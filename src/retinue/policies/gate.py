@@ -6,6 +6,7 @@ process does not decide again: there an approval would be used twice, and the ca
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -23,9 +24,11 @@ from retinue.mesh.dispatch import ApprovedCall, Guards, PermittedCall
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
 from retinue.policies.approving import AskClient, CallQuestion, describe
+from retinue.policies.asking import AskingPolicies, AskingSkills
 from retinue.policies.caller_groups import CallerGroups
 from retinue.policies.counts import CallCounts, MemoryCounts, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
+from retinue.policies.decision_figures import DecisionFigures
 from retinue.policies.entities import (
     CALL,
     GET_PROMPT,
@@ -39,6 +42,7 @@ from retinue.policies.lists import ListDecisions
 from retinue.policies.obligations import CountedBy
 from retinue.policies.policy_set import Policy
 from retinue.policies.reads import EntityId
+from retinue.policies.recording import InputRecorder
 
 Mode = Literal["off", "watch", "enforce"]
 
@@ -51,7 +55,10 @@ ORIGIN = "origin"
 MAX_ORIGIN = 300
 """Characters of that id; the fields of a trace are limited."""
 
-OWNERS_SKILLS = frozenset({"answer_approval", "list_approvals", "show_approval"})
+OWNERS_SKILLS = frozenset(
+    {"answer_approval", "list_approvals", "show_approval"}
+    | {"check_policies", "explain_policies", "replay_policies", "suggest_policies", "set_policy_mode"}
+)
 """Skills of the hub that a holder of the scope ``approves`` may always call, so that nobody is locked out."""
 
 _REMEDY = "ask the owner of this mesh; retinue policy explain shows which policies decide"
@@ -63,7 +70,9 @@ class Gate:
 
     ``open_approvals`` opens the store of approvals, None in a process that keeps none. ``open_counts`` opens
     the counts of calls that all processes share; where it is None, calls are counted in ``counts``.
-    ``ask_client`` asks the client of a call that needs a person, None where clients are not asked.
+    ``recorder`` keeps what policies read, None where the owner does not want it.
+    ``ask_client`` asks the client of a call that needs a person, None where clients are not asked. ``hits``
+    counts what each policy has decided, by its id and a verdict such as ``deny``.
     """
 
     engine: Engine
@@ -72,9 +81,13 @@ class Gate:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     counts: CallCounts = field(default_factory=MemoryCounts)
     open_counts: Callable[[], Awaitable[CallCounts]] | None = None
+    recorder: InputRecorder | None = None
+    figures: DecisionFigures = field(default_factory=DecisionFigures)
     groups: CallerGroups = field(default_factory=CallerGroups)
     ask_client: AskClient | None = None
+    hits: Counter[tuple[str, str]] = field(default_factory=Counter)
     _lists: ListDecisions | None = None
+    _asking: AskingPolicies | None = None
 
     async def check(
         self, call: Call, listing: Listing, skill: Skill, admitted: AdmittedCall
@@ -100,7 +113,12 @@ class Gate:
             return PermittedCall()
         if has_passed(call.trace, engine.policies.digest, listing.name, name):
             return PermittedCall()
-        decision = self._decide(engine, call, Resource.of(listing, item), action)
+        resource = Resource.of(listing, item)
+        if self.recorder is not None and action == CALL:
+            self.recorder.record(engine, call, resource)
+        decision = self._decide(engine, call, resource, action)
+        self.figures.count(decision, is_watched=mode == "watch")
+        self._note_hits(decision, is_watched=mode == "watch")
         if mode == "watch":
             admitted.trace = note_origin(admitted.trace, find_origin(call))
             is_allowed = decision.verdict == "allow"
@@ -110,6 +128,22 @@ class Gate:
         permitted = self._oblige(decision, call, listing, name)
         admitted.trace = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
         return permitted
+
+    def _note_hits(self, decision: Decision, *, is_watched: bool) -> None:
+        for policy in decision.policies:
+            verdict = "deny" if decision.verdict == "deny" else policy.effect
+            self.hits[policy.id, "watch" if is_watched else verdict] += 1
+        if decision.would_be is not None:
+            self.hits.update((policy.id, "watch") for policy in decision.would_be.policies)
+
+    def list_policies(self) -> list[dict[str, Any]]:
+        """Each policy with what it has decided in this process, for the owner."""
+        rows = []
+        for policy in self.engine.policies.policies:
+            hits = {verdict: count for (name, verdict), count in self.hits.items() if name == policy.id}
+            row = {**_describe_policy(policy), "hits": hits}
+            rows.append({**row, "approvers": list(policy.approvers)} if policy.approvers else row)
+        return rows
 
     def _oblige(self, decision: Decision, call: Call, listing: Listing, name: str) -> PermittedCall:
         """What the obligations of a permitted call ask for."""
@@ -197,6 +231,14 @@ class Gate:
         if self._lists is None or self._lists.engine is not self.engine:
             self._lists = ListDecisions(self.engine)
         return ListedItems(self._name(principal), self._lists)
+
+    def note_lists(self, principal: Principal) -> AskingSkills | None:
+        """Which skills lists tell to ask a person; None where no policy asks whatever the arguments are."""
+        if self.mode != "enforce":
+            return None
+        if self._asking is None or self._asking.engine is not self.engine:
+            self._asking = AskingPolicies.of(self.engine)
+        return AskingSkills(self._name(principal), self._asking) if self._asking.policies else None
 
     def explain(self, call: Call, listing: Listing, skill: Skill) -> dict[str, Any]:
         """What the policies decide about a call that is not made, and the policies that concern its skill."""

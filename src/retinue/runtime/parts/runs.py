@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Sequence
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, get_args
 
-from retinue.core.errors import InvalidSettingError, RetinueError
-from retinue.hub.approvals import ApprovalBook, add_approval_skills
+from retinue.approvals.records import Notice
+from retinue.core.errors import InvalidParametersError, InvalidSettingError, RetinueError
+from retinue.hub.approvals.book import ApprovalBook, add_approval_skills
+from retinue.hub.approvals.notices import ApprovalNotices
+from retinue.hub.scheduling.signatures import check_secret
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
 from retinue.runtime.lazy_runs import IDLE_S, LazyRuns
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import end_task
+from retinue.settings_tables import ApprovalsTable
+from retinue.web.transport import HttpRequester, TransportError
 from retinue.workflows.runs.records import RunStatus
 
 if TYPE_CHECKING:  # with the database libraries, which a process without runs does not load
     from retinue.workflows.durable.database_watch import RunFigures
 
+
+NOTICE_TIMEOUT_S = 10.0
+"""Seconds that the delivery of a notice about an approval may take."""
 
 LOOKS = 6
 """How often a hub is seen without a call in flight before it counts as idle."""
@@ -155,4 +164,51 @@ class ApprovalsPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         runs = process.get(LazyRuns)
         book = ApprovalBook(runs.open_approvals, exists=runs.store.exists)
-        yield Opened(skills=partial(add_approval_skills, book=book))
+        skills = partial(add_approval_skills, book=book)
+        table = process.tables.get(ApprovalsTable)
+        if table.webhook is None or process.kind != "hub":
+            yield Opened(skills=skills)
+            return
+        secret = read_secret(table, os.environ)
+
+        async def claim() -> list[Notice]:
+            return await (await runs.open_approvals()).claim_notices()
+
+        async def settle(notice: Notice) -> None:
+            await (await runs.open_approvals()).settle_notice(notice)
+
+        @asynccontextmanager
+        async def running() -> AsyncIterator[None]:
+            post = partial(post_notice, process.http, table.webhook or "")
+            notices = ApprovalNotices(claim, settle, post, secret, exists=runs.store.exists)
+            sending = asyncio.create_task(notices.run(), name="notices of approvals")
+            try:
+                yield
+            finally:
+                await end_task(sending)
+
+        yield Opened(skills=skills, running=running)
+
+
+def read_secret(table: ApprovalsTable, environ: Mapping[str, str]) -> str:
+    """The secret that signs notices; raises InvalidSettingError."""
+    name = table.webhook_secret_env
+    try:
+        return check_secret(environ.get(name, ""))
+    except InvalidParametersError:
+        raise InvalidSettingError(
+            "approvals.webhook_secret_env",
+            f"the variable {name} has no secret of a webhook",
+            remedy=f"set {name} to whsec_ and the base64 of 24 to 64 random bytes, as at the receiver",
+        ) from None
+
+
+async def post_notice(http: HttpRequester, url: str, headers: Mapping[str, str], body: bytes) -> str:
+    """Send a notice; returns why that failed, "" for a delivery."""
+    try:
+        response = await http.request(
+            "POST", url, timeout_s=NOTICE_TIMEOUT_S, headers=headers, body=body, max_response_bytes=64 * 1024
+        )
+    except (TransportError, RetinueError) as error:
+        return str(error)
+    return "" if 200 <= response.status < 300 else f"HTTP status {response.status}"

@@ -15,6 +15,7 @@ from retinue.approvals.records import (
     Approval,
     ApprovalRequest,
     ApprovalState,
+    Notice,
     Verdict,
     topic_of,
 )
@@ -26,6 +27,12 @@ KEPT_S = 7 * 24 * 3600.0
 """How long an ended approval can be read."""
 
 MAX_LISTED = 1_000
+
+MAX_CLAIMED = 20
+"""Notices that one process sends at once."""
+
+TOLD_S = 3600.0
+"""How long after its end an approval has notices."""
 
 
 class ApprovalTable:
@@ -142,6 +149,42 @@ class ApprovalTable:
             known = self._find(connection, approval_id)
             if known is not None and known.used_by == user:
                 self._update(connection, replace(known, outcome=outcome))
+
+        await self._database.write(write)
+
+    async def claim_notices(self) -> list[Notice]:
+        """The notices to send now, each for one process; one that is not settled comes again later."""
+        now = self._clock()
+        # expired ones are told of for an hour
+        query = sa.text(f"SELECT record FROM {self._database.approvals} WHERE expires > :since")  # noqa: S608
+
+        def write(connection: sa.Connection) -> list[Notice]:
+            self._lock(connection)
+            notices: list[Notice] = []
+            for record in connection.execute(query, {"since": now - TOLD_S}).scalars().all():
+                claim = _read(record).claim_notice(now)
+                if claim is not None and len(notices) < MAX_CLAIMED:
+                    self._update(connection, claim[0])
+                    notices.append(claim[1])
+            return notices
+
+        await self._database.prepare()
+        # most looks find nothing, and read only
+        records = await self._database.read(
+            lambda c: c.execute(query, {"since": now - TOLD_S}).scalars().all()
+        )
+        if not any(_read(record).claim_notice(now) for record in records):
+            return []
+        return await self._database.write(write)
+
+    async def settle_notice(self, notice: Notice) -> None:
+        """Note that a notice was delivered."""
+
+        def write(connection: sa.Connection) -> None:
+            self._lock(connection)
+            known = self._find(connection, notice.approval.id)
+            if known is not None:
+                self._update(connection, known.settle_notice(notice.kind))
 
         await self._database.write(write)
 

@@ -45,11 +45,17 @@ class ApprovalBook:
         return [render(each, self._clock()) for each in approvals if _may_see(principal, each)]
 
     async def show(self, principal: Principal, approval_id: str) -> Json:
-        """One approval; raises UnknownApprovalError also for one that the caller may not see."""
+        """One approval, with the paths of secrets and personal data in its arguments.
+
+        Raises UnknownApprovalError also for one that the caller may not see.
+        """
         approval = await (await self._open_store()).find(approval_id) if self._exists() else None
         if approval is None or not _may_see(principal, approval):
             raise UnknownApprovalError(approval_id)
-        return render(approval, self._clock())
+        from retinue.guards.masking import mask_value  # lists do not need it
+
+        row, sensitive = render(approval, self._clock()), mask_value(dict(approval.request.arguments)).paths
+        return {**row, "sensitive": list(sensitive)} if sensitive else row
 
     async def answer(
         self, principal: Principal, approval_id: str, verdict: Verdict, comment: str, *, depth: int

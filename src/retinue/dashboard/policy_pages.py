@@ -1,0 +1,77 @@
+"""The pages of approvals and policies: calls that wait for a person, and what policies have decided."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from retinue.approvals.records import SCOPE
+from retinue.core.call import Principal
+from retinue.dashboard.asking import HubSkills
+from retinue.dashboard.frame import (
+    MAX_ARGUMENTS_CHARACTERS,
+    PAGE,
+    Page,
+    PageFrame,
+    lead_to,
+    read_entries,
+    read_number,
+)
+from retinue.dashboard.sessions import ROOT
+
+STATES = ("open", "approved", "used", "denied", "expired")
+
+
+class PolicyPages:
+    """The pages below ``/ui/approvals`` and ``/ui/policies``."""
+
+    def __init__(self, hub: HubSkills, frame: PageFrame) -> None:
+        self._hub = hub
+        self._frame = frame
+
+    def list_pages(self) -> dict[str, Page]:
+        """The pages to read, by path."""
+        return {f"{ROOT}/approvals": self._approvals, f"{ROOT}/policies": self._policies}
+
+    def list_forms(self) -> dict[str, Page]:
+        """The pages with a form, by path."""
+        return {f"{ROOT}/approvals/{{approval}}": self._approval}
+
+    async def _approvals(self, request: Request, principal: Principal) -> Response:
+        state = request.query_params.get("state", "open")
+        arguments = {"state": state} if state in STATES else {}
+        listing = await self._hub.read(principal, "list_approvals", arguments)
+        rows, start = listing["approvals"], read_number(request, "from")
+        # those that expire first are decided first
+        if state == "open":
+            rows = sorted(rows, key=lambda row: row["expires_at"])
+        context = {
+            "approvals": rows[start : start + PAGE],
+            "count": len(rows),
+            "state": state if arguments else "all",
+            "states": (*STATES, "all"),
+            "start": start,
+            "next": start + PAGE if start + PAGE < len(rows) else None,
+            "previous": max(0, start - PAGE) if start else None,
+        }
+        return self._frame.render("approvals.html", request, context, "approvals", data={"approvals": rows})
+
+    async def _approval(self, request: Request, principal: Principal) -> Response:
+        name = request.path_params["approval"]
+        if request.method == "POST":
+            entries = await read_entries(request)
+            answer = {key: entries.get(key, "") for key in ("verdict", "comment")}
+            (await self._hub.act(principal, "answer_approval", {"approval": name, **answer})).get()
+            return lead_to("approvals", name)
+        row = await self._hub.read(principal, "show_approval", {"approval": name})
+        context = {
+            "approval": row,
+            "step": {"step": row.get("step", ""), "approval": name},
+            "can_approve": SCOPE in principal.scopes,
+            "limit": MAX_ARGUMENTS_CHARACTERS,
+        }
+        return self._frame.render("approval.html", request, context, "approvals", data=row)
+
+    async def _policies(self, request: Request, principal: Principal) -> Response:
+        listing = await self._hub.read(principal, "list_policies")
+        return self._frame.render("policies.html", request, listing, "policies", data=listing)

@@ -1,0 +1,104 @@
+"""The pages of approvals and policies: what waits, who answers, and what each policy has decided."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from retinue import Agent
+from retinue.approvals.records import ApprovalRequest
+from retinue.runtime.lazy_runs import LazyRuns
+from retinue.storage.state import State
+from tests.dashboard.site import OWN, Site
+from tests.system import WAIT_S, open_system, open_wire
+
+POLICIES = """
+@id("ask-first") @reason("a person pays") @effect("approve")
+forbid(principal, action == Retinue::Action::"call", resource == Retinue::Skill::"bank/refund");
+@id("closed") @reason("closed") forbid(principal, action, resource == Retinue::Skill::"bank/close");
+"""
+
+
+@pytest.fixture
+async def site(retinue_home: Path) -> AsyncIterator[Site]:
+    (retinue_home / "policies").mkdir(parents=True)
+    (retinue_home / "policies" / "own.cedar").write_text(POLICIES, "utf-8")
+    bank, called = Agent("bank", version="1.0.0"), list[str]()
+
+    @bank.skill(expose=True)
+    async def refund(amount: int, api_key: str = "") -> str:
+        """Pays money back."""
+        called.append(str(amount))
+        return "refunded"
+
+    @bank.skill(expose=True)
+    async def close() -> str:
+        """Closes."""
+        return "closed"
+
+    async with open_system(State(retinue_home)) as system, open_wire() as wire:
+        await system.start_agent(bank)
+        yield Site(system, await system.start_hub(dashboard=True, durable=True), wire, called)
+
+
+async def test_a_call_outside_of_runs_is_shown_whole_with_its_secrets_marked_and_answered_on_its_page(
+    site: Site,
+) -> None:
+    owner = f"Bearer {site.system.state.owner_token()}"
+    arguments = {"amount": 900, "api_key": "hunter2"}
+    refused = await site.wire.call(site.hub.url, "refund", arguments)
+    page = f"/ui/approvals/{refused.error['data']['approval']}"
+    assert page in (await site.read("/", owner)).body.decode()
+    assert page in (await site.read("/ui/approvals", owner)).body.decode()
+    shown = (await site.read(page, owner)).body.decode()
+    assert "May bank/refund be called?" in shown
+    assert "hunter2" in shown
+    assert "Secrets or personal data: api_key" in shown
+    member = site.token("mesh", name="eve")
+    assert (await site.read(page, member)).status == 404  # neither the caller nor an approver
+    answer = {"verdict": "yes", "comment": ""}
+    assert (await site.submit(page, answer, member, **OWN)).status == 403
+    answered = (await site.submit(page, answer, owner, **OWN)).body.decode()
+    assert "It is approved by owner." in answered
+    assert (await site.wire.call(site.hub.url, "refund", arguments)).result == "refunded"
+    assert site.called == ["900"]
+    async with asyncio.timeout(WAIT_S):  # rows of the audit come soon after their calls
+        while "ask-first: yes of owner" not in (await site.read("/ui/calls", owner)).body.decode():
+            await asyncio.sleep(0.02)
+
+
+async def test_the_owner_sees_what_each_policy_has_decided_and_others_see_no_files(site: Site) -> None:
+    owner, member = f"Bearer {site.system.state.owner_token()}", site.token("mesh", name="eve")
+    for skill in ("refund", "close", "close"):
+        await site.wire.call(site.hub.url, skill, {"amount": 1} if skill == "refund" else {})
+    page = (await site.read("/ui/policies", owner)).body.decode()
+    assert "1 asked" in page
+    assert "2 denied" in page
+    assert "own.cedar" in page
+    assert (await site.read("/ui/policies", member)).status == 403
+    asked = {"skill": "refund", "arguments": {"amount": 1}}
+    for token, has_file in ((owner, True), (member, False)):
+        reply = await site.wire.call(site.hub.url, "explain_policies", asked, authorization=token)
+        assert (reply.result["policies"], b"own.cedar" in reply.body) == (["ask-first"], has_file)
+
+
+async def test_many_approvals_come_in_pages_and_the_first_to_expire_stands_first(site: Site) -> None:
+    store = await site.hub.process.get(LazyRuns).open_approvals()
+    for number in range(300):
+        request = ApprovalRequest(
+            f"token:caller-{number // 90}", "bank", "1.0.0", "refund", {"note": "x" * 5_000, "n": number}
+        )
+        await store.ask(request, expires_s=10_000 - number)
+    owner = f"Bearer {site.system.state.owner_token()}"
+    first = (await site.read("/ui/approvals", owner)).body.decode()
+    assert "300 calls wait for a person" in " ".join(first.split())
+    assert first.count('data-label="Arguments"') == 50
+    assert len(first) < 60_000
+    assert "?from=50" in first
+    last = (await site.read("/ui/approvals?from=250", owner)).body.decode()
+    assert 'rel="next"' not in last
+    assert "token:caller-3" in first
+    assert "token:caller-0" in last
