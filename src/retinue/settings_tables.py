@@ -158,14 +158,16 @@ class PolicyTable(_Table):
     """``[policy]``: what the policies in ``policies/*.cedar`` do, and where else there are some.
 
     ``default`` decides about calls that no policy permits or forbids. ``files`` are globs, below the folder
-    of ``retinue.toml``; the files in the state folder belong to the policies always. ``timezone`` is that of
-    ``context.hour`` and ``context.weekday``.
+    of ``retinue.toml``; the files in the state folder belong to the policies always. ``record = "inputs"``
+    keeps the arguments that policies read for seven days, for replays; keys, cards and IBANs are masked.
+    ``timezone`` is that of ``context.hour`` and ``context.weekday``.
     """
 
     mode: Literal["off", "watch", "enforce"] = "enforce"
     default: Literal["allow", "deny"] = "allow"
     files: tuple[str, ...] = ("policies/*.cedar",)
     timezone: str = "UTC"
+    record: Literal["nothing", "inputs"] = "nothing"
 
 
 class ApprovalsTable(_Table):
