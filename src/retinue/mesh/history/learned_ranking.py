@@ -261,10 +261,9 @@ class LearnedRanking:
                 continue
             norm = 0.0
             for stem in record.stems:
-                worth = worths.get(stem)
-                if worth is None:
-                    worth = worths[stem] = self._worth(stem)
-                norm += worth
+                if stem not in worths:
+                    worths[stem] = self._worth(stem)
+                norm += worths[stem]
             alike[record.key].append((record, shared[record_id] / math.sqrt(whole * norm)))
         return alike
 
