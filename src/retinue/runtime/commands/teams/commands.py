@@ -376,7 +376,7 @@ class TeamCommands:
             self._store.install(
                 team.name, team.digest, {CONFIG: config, SETTINGS: render_settings(team), **content}
             )
-            echo(f"unpacked {len(files)} files")
+            echo(f"files unpacked: {len(files)}")
         sweep(self._store.environments)
         environments = Environments(self._store.environments, os.environ)
         place = self._store.folder_of(team.name, team.digest) / FILES
@@ -419,7 +419,7 @@ class TeamCommands:
             url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
             async with open_client(self._settings, self._state, hub_url=url) as client:
                 programs = await wait_until_ready(self._store, team, client)
-                echo(f"started {programs} programs")
+                echo(f"programs that answer: {programs}")
                 checks = await pass_check(team, client, echo)
         except BaseException as error:
             self._store.write_secrets(team.name, former)
