@@ -151,12 +151,14 @@ class PolicyTable(_Table):
     """``[policy]``: what the policies in ``policies/*.cedar`` do, and where else there are some.
 
     ``default`` decides about calls that no policy permits or forbids. ``files`` are globs, below the folder
-    of ``retinue.toml``; the files in the state folder belong to the policies always.
+    of ``retinue.toml``; the files in the state folder belong to the policies always. ``record = "inputs"``
+    keeps the arguments that policies read for seven days, for replays; keys, cards and IBANs are masked.
     """
 
     mode: Literal["off", "watch", "enforce"] = "enforce"
     default: Literal["allow", "deny"] = "allow"
     files: tuple[str, ...] = ("policies/*.cedar",)
+    record: Literal["nothing", "inputs"] = "nothing"
 
 
 class ApprovalsTable(_Table):

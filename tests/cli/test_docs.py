@@ -19,6 +19,8 @@ from tests.processes.running import program
 TEXT = PAGE.read_text("utf-8")
 COMMANDS = re.findall(r"^\$ (.*)$", TEXT, re.MULTILINE)
 ELSEWHERE = (
+    "retinue policy suggest > suggested.cedar",
+    "retinue policy replay --default deny suggested.cedar",
     "retinue demo textwrap",
     "retinue koi demo",
     """retinue signal trip approve '{"ok": true}'""",

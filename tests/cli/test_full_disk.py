@@ -91,6 +91,8 @@ WRITES = {
     "signal": ("waiting", "go", "1"),
     "token new": ("--name", "other"),
     "token revoke": ("TOKEN",),
+    "policy add": ("read-only",),
+    "policy mode": ("watch",),
     "keys trust": ("friend", "friend.jwks"),
     "keys forget": ("known",),
     "context add": ("there", "http://127.0.0.1:1"),
@@ -145,7 +147,15 @@ READS = frozenset(
     }
     | {"capabilities", "workflows", "runs", "token list", "keys", "imports", "completion", "cache clear"}
     | {"team", "diff"}
-    | {"policy check", "policy test", "policy explain"}
+    | {
+        "policy check",
+        "policy test",
+        "policy explain",
+        "policy replay",
+        "policy suggest",
+        "policy profiles",
+        "policy remove",
+    }
     | {"approvals", "approvals show", "approvals approve", "approvals deny"}
     | {"history", "wishes"}
     | {"imports logout", "context list", "docs", "workflows check"}

@@ -118,6 +118,7 @@ def test_only_the_hub_and_the_commands_of_a_person_read_the_token_of_the_owner()
         if re.search(r"as_owner[(=]", file.read_text("utf-8"))
     }
     commands = {"calling/approvals.py", "chat/command.py", "managing/dashboard.py", "managing/policy.py"}
+    commands |= {"managing/policy_history.py", "managing/policy_profiles.py"}
     assert callers == {"cli/session.py", *(f"cli/{command}" for command in commands)}
 
 

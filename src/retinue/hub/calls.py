@@ -19,6 +19,9 @@ Json = dict[str, Any]
 PAGE = 100
 MAX_TRACE_CALLS = 2_000
 
+_HIDDEN = frozenset({"type", "timestamp", "row", "facts"})
+"""Keys of rows that no reply has; the facts are for replays of policies, which the owner asks for."""
+
 CallKind = Literal["done", "failed", "needs_input", "refused"]
 
 
@@ -90,6 +93,6 @@ def add_call_skills(agent: Agent, read_calls: ReadCalls, access: Access) -> None
 
 def _render(row: Mapping[str, Any]) -> Json:
     ended_at = datetime.fromisoformat(str(row["timestamp"])).timestamp()
-    shown = {key: value for key, value in row.items() if key not in ("type", "timestamp", "row")}
+    shown = {key: value for key, value in row.items() if key not in _HIDDEN}
     shown["endpoint"] = shown.pop("door")
     return {**shown, "started_at": ended_at - row["duration_ms"] / 1000, "ended_at": ended_at}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -13,29 +14,66 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Call, Principal, new_id
 from retinue.core.errors import InsufficientScopeError, UnknownSkillError
+from retinue.core.record import Listing
+from retinue.hub.agents import RELAYS
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Lookup
 from retinue.mesh.permissions import Access
 
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
     from retinue.policies.gate import Gate
+    from retinue.policies.history.past_calls import PastCall, SkillKey
+    from retinue.policies.history.replay import KnownSkill
+    from retinue.policies.policy_set import Default
 
 Json = dict[str, Any]
 
+ReadPast = Callable[[datetime], Iterator[tuple[Mapping[str, Any], Mapping[str, Any] | None]]]
+"""The rows of calls that have ended since then, oldest first, with what policies read of their arguments."""
+
+DAY_S = 86_400.0
+MAX_SINCE_S = 366 * DAY_S
+
 _PAGE = 200
 """Listings that are read whole while others wait."""
+
+
+class PastMesh(NamedTuple):
+    """What is known of past calls: their rows, and the groups that the tokens of a caller name now."""
+
+    read_calls: ReadPast
+    find_groups: Callable[[str], tuple[str, ...] | None]
+
+
+class ModeSwitch(NamedTuple):
+    """Reads and sets the mode of the policies of a mesh.
+
+    ``read`` gives the mode, and whether the owner has set it beside the settings. ``set`` sets it for all
+    processes, None = what the settings say.
+    """
+
+    read: Callable[[], tuple[str, bool]]
+    set: Callable[[str | None], None]
 
 
 class PolicyBook:
     """The policies of a hub for its callers; ``find_gate`` gives None while there are none."""
 
     def __init__(
-        self, find_gate: Callable[[], Gate | None], lookup: Lookup, directory: Directory, access: Access
+        self,
+        find_gate: Callable[[], Gate | None],
+        lookup: Lookup,
+        directory: Directory,
+        access: Access,
+        past: PastMesh,
+        modes: ModeSwitch,
     ) -> None:
         self._find_gate = find_gate
         self._lookup = lookup
         self._directory = directory
         self._access = access
+        self._past = past
+        self.modes = modes
 
     async def explain(self, call: Call, reader: Principal) -> Json:
         """What the policies decide about a call, and which of them concern its skill.
@@ -73,7 +111,96 @@ class PolicyBook:
             "policies": gate.list_policies(),
         }
 
-    async def check(self, files: Mapping[str, str], groups: Mapping[str, list[str]]) -> Json:
+    async def replay(
+        self, files: Mapping[str, str], groups: Mapping[str, list[str]], default: Default, since: datetime
+    ) -> Json:
+        """What these policies would have decided about the recorded calls since then.
+
+        Raises InvalidSettingError for policies that are not valid.
+        """
+        from retinue.policies.history.replay import Replay, ReplayReport
+        from retinue.policies.policy_set import load_policies
+
+        policies = load_policies(files, groups=groups, default=default)
+        keys = await asyncio.to_thread(lambda: {call.key for call in self._iterate_calls(since)})
+        replay, report = (
+            Replay(policies, await self._find_skills(keys), self._past.find_groups),
+            ReplayReport(),
+        )
+
+        def run() -> None:
+            for call in self._iterate_calls(since):
+                report.add(call, replay.decide(call))
+
+        await asyncio.to_thread(run)
+        return {
+            "since": since.isoformat(timespec="seconds"),
+            "calls": sum(report.counts.values()),
+            "policies": len(policies.policies),
+            "digest": policies.digest,
+            "assumed": replay.assumed,
+            **report.as_json(),
+        }
+
+    async def suggest(self, groups: Mapping[str, list[str]], since: datetime) -> Json:
+        """The narrowest set that permits the calls since then, as Cedar. Raises InvalidSettingError."""
+        from retinue.policies.history.suggesting import Usage
+
+        def iterate() -> Iterator[PastCall]:
+            return self._iterate_calls(since, with_relays=True)
+
+        keys = await asyncio.to_thread(lambda: {call.key for call in iterate()})
+        usage = Usage(await self._find_skills(keys))
+
+        def run() -> str:
+            for call in iterate():
+                usage.add(call)
+            return usage.render(groups, since)
+
+        return {"cedar": await asyncio.to_thread(run), "gone": usage.gone}
+
+    def _iterate_calls(self, since: datetime, *, with_relays: bool = False) -> Iterator[PastCall]:
+        """The calls that policies decided about, oldest first; in any thread."""
+        from retinue.policies.history.past_calls import read_past_call
+        from retinue.policies.history.replay import is_decided
+
+        for row, inputs in self._past.read_calls(since):
+            call = read_past_call(row, inputs)
+            if call is not None and (with_relays or is_decided(call, frozenset(RELAYS))):
+                yield call
+
+    async def _find_skills(self, keys: Collection[SkillKey]) -> dict[SkillKey, KnownSkill]:
+        """The skills of these keys that the mesh has now, in the same version."""
+        from retinue.mesh.observing.call_facts import shorten_digest
+        from retinue.policies.entities import Resource
+        from retinue.policies.history.replay import KnownSkill
+
+        await self._directory.ensure_fresh()
+        listings: dict[str, list[Listing]] = {}
+        for agent in {key.agent for key in keys}:
+            listings[agent] = self._directory.open_all(self._directory.list_named(agent))
+            await asyncio.sleep(0)
+        own = await self._lookup.resolve_skill(RELAYS[0], frozenset({"mesh"}))
+        if (listing := await self._lookup.open(own[0])) is not None:
+            listings[listing.name] = [listing]
+        skills: dict[SkillKey, KnownSkill] = {}
+        for key in keys:
+            offers = [
+                (listing, skill)
+                for listing in listings.get(key.agent, ())
+                if (listing.version or None) == (key.version or None)
+                and (skill := listing.record.find_skill(key.skill)) is not None
+            ]
+            if not offers:
+                continue
+            listing, skill = max(offers, key=lambda offer: shorten_digest(offer[0].digest) == key.listing)
+            is_same = shorten_digest(listing.digest) == key.listing
+            skills[key] = KnownSkill(Resource.of(listing, skill), is_same)
+        return skills
+
+    async def check(
+        self, files: Mapping[str, str], groups: Mapping[str, list[str]], default: Default
+    ) -> Json:
         """What of these policies does not fit the mesh, as findings with policy and problem.
 
         Raises InvalidSettingError for policies that are not valid.
@@ -81,7 +208,7 @@ class PolicyBook:
         from retinue.policies.fitting import MeshFit
         from retinue.policies.policy_set import load_policies
 
-        policies = load_policies(files, groups=groups)
+        policies = load_policies(files, groups=groups, default=default)
         fit = MeshFit(policies)
         own = await self._lookup.resolve_skill("call_skill", frozenset({"mesh"}))
         if (listing := await self._lookup.open(own[0])) is not None:
@@ -128,10 +255,45 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
         files: Annotated[dict[str, str], Field(description="Cedar texts by the names of their files")],
         ctx: Context,
         groups: dict[str, list[str]] | None = None,
+        default: Literal["allow", "deny"] = "allow",
     ) -> Json:
         """Checks policies against the skills of this mesh: unknown names, arguments of other types."""
         _check_owner(ctx.principal)
-        return await book.check(files, groups or {})
+        return await book.check(files, groups or {}, default)
+
+    @agent.skill(read_only=True, listed=False)
+    async def replay_policies(
+        files: Annotated[dict[str, str], Field(description="Cedar texts by the names of their files")],
+        ctx: Context,
+        groups: dict[str, list[str]] | None = None,
+        default: Literal["allow", "deny"] = "allow",
+        since_s: Annotated[float, Field(description="Seconds back from now", gt=0, le=MAX_SINCE_S)] = DAY_S,
+    ) -> Json:
+        """Tells what these policies would have decided about recorded calls, as far as the audit tells."""
+        _check_owner(ctx.principal)
+        since = datetime.now(UTC) - timedelta(seconds=since_s)
+        return await book.replay(files, groups or {}, default, since)
+
+    @agent.skill(read_only=True, listed=False)
+    async def suggest_policies(
+        ctx: Context,
+        groups: dict[str, list[str]] | None = None,
+        since_s: Annotated[float, Field(description="Seconds back from now", gt=0, le=MAX_SINCE_S)] = DAY_S,
+    ) -> Json:
+        """Writes the narrowest policies that permit what was called, for ``policy.default = "deny"``."""
+        _check_owner(ctx.principal)
+        return await book.suggest(groups or {}, datetime.now(UTC) - timedelta(seconds=since_s))
+
+    @agent.skill(listed=False)
+    async def set_policy_mode(
+        ctx: Context, mode: Literal["off", "watch", "enforce", "settings"] | None = None
+    ) -> Json:
+        """Sets what policies do in this mesh, and tells it; without a mode, nothing is set."""
+        _check_owner(ctx.principal)
+        if mode is not None:
+            book.modes.set(None if mode == "settings" else mode)
+        current, is_set = book.modes.read()
+        return {"mode": current, "is_set": is_set}
 
 
 def _is_owner(principal: Principal) -> bool:

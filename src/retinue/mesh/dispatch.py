@@ -542,7 +542,10 @@ class Dispatcher:
         if state.span is not None:
             state.span.close(outcome)
         if self.admission.events.observed:
-            self.admission.events.emit(CallEndedEvent(call, outcome, now(), policy=state.policy))
+            listing = None if state.listing is None else state.listing.digest
+            self.admission.events.emit(
+                CallEndedEvent(call, outcome, now(), policy=state.policy, listing=listing)
+            )
 
 
 def _with_trace(call: Call, admitted: AdmittedCall) -> Call:

@@ -130,17 +130,23 @@ ListFilter = Callable[[Candidate, Item], bool]
 """Whether an item of an agent is in the lists of a principal; equal filters decide alike."""
 
 
+SkillNotes = Callable[[Candidate, Skill], str]
+"""What a list tells about a call of a skill of an agent, "" for nothing; equal ones tell alike."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentView:
     """The agents that a principal sees; equal views show the same agents.
 
     ``closed`` agents do not receive its calls. ``globs`` limit it to agents of these names; () = no limit.
-    ``lists`` decides which of their items are in lists; None = all.
+    ``lists`` decides which of their items are in lists; None = all. ``notes`` says what a caller of a skill
+    is told in lists, None = nothing.
     """
 
     closed: frozenset[str]
     globs: tuple[str, ...]
     lists: ListFilter | None = None
+    notes: SkillNotes | None = None
 
     def __call__(self, agent: str) -> bool:
         """Whether the agent of this name is seen."""
@@ -155,6 +161,7 @@ class Access:
             agent: rule.receive for agent, rule in (rules or {}).items() if rule.receive is not None
         }
         self._filter_of: Callable[[Principal], ListFilter | None] | None = None
+        self._notes_of: Callable[[Principal], SkillNotes | None] | None = None
 
     def replace(self, other: Access) -> None:
         """Take over the lists of another one; for the next calls."""
@@ -164,12 +171,17 @@ class Access:
         """Leave out of lists what the filter of a principal does not show; None = nothing."""
         self._filter_of = filter_of
 
+    def note_lists(self, notes_of: Callable[[Principal], SkillNotes | None] | None) -> None:
+        """Tell in lists what the notes of a principal say; None = nothing."""
+        self._notes_of = notes_of
+
     def view_of(self, principal: Principal) -> AgentView | None:
         """The view of a principal; None = it sees all agents, as this process itself does."""
         if principal.kind == "local":
             return None
         lists = None if self._filter_of is None else self._filter_of(principal)
-        if lists is None and not (principal.agents or self._receive):
+        notes = None if self._notes_of is None else self._notes_of(principal)
+        if lists is None and notes is None and not (principal.agents or self._receive):
             return None
         callers = (principal.id, principal.through) if principal.through else (principal.id,)
         closed = {
@@ -181,9 +193,9 @@ class Access:
         if globs and principal.through and principal.kind != "run":
             # the hub executes the run that the agent starts for this caller
             globs = (*globs, HUB_NAME)
-        if not (closed or globs or lists):
+        if not (closed or globs or lists or notes):
             return None
-        return AgentView(frozenset(closed), globs, lists)
+        return AgentView(frozenset(closed), globs, lists, notes)
 
 
 def may_send(send: Sequence[str] | None, agent: str, skill: str) -> bool:
@@ -202,6 +214,14 @@ def is_seen(view: AgentView | None, agent: str) -> bool:
 def is_listed(view: AgentView | None, agent: Candidate, item: Item) -> bool:
     """Whether an item of an agent is in the lists of a principal with this view."""
     return view is None or view.lists is None or view.lists(agent, item)
+
+
+def note_skill(view: AgentView | None, agent: Candidate, skill: Skill) -> Skill:
+    """A skill as the list of a principal with this view describes it."""
+    note = "" if view is None or view.notes is None else view.notes(agent, skill)
+    if not note:
+        return skill
+    return replace(skill, description=f"{note} {skill.description or skill.title or skill.id}")
 
 
 def narrow_record(view: AgentView | None, agent: Candidate, record: AgentRecord) -> AgentRecord:

@@ -23,7 +23,9 @@ from retinue.core.errors import (
 )
 from retinue.oci.client.http_registry import REGISTRY_TIMEOUT_S, CredentialSource, HttpRegistry
 from retinue.oci.codec.artifacts import (
+    CARD_SIGNATURES,
     Artifact,
+    Form,
     Guard,
     NewArtifact,
     Package,
@@ -31,6 +33,7 @@ from retinue.oci.codec.artifacts import (
     find_card_name,
     only_card_of,
     only_version_of,
+    policy_artifact,
     prompt_artifact,
     workflow_artifact,
 )
@@ -43,6 +46,7 @@ from retinue.oci.codec.reference import (
     card_repository,
     choose_tag,
     default_tag,
+    policy_repository,
     prompt_repository,
     workflow_repository,
 )
@@ -291,14 +295,38 @@ async def publish_prompt(
     """
     place = repository or prompt_repository(name)
     artifact = prompt_artifact(name, file, created=created, signatures=signatures)
+    return await _publish_file(registry, place, tag, artifact, "prompt", name)
+
+
+async def publish_policy(
+    registry: Registry,
+    name: str,
+    file: bytes,
+    *,
+    created: datetime,
+    signatures: Sequence[Mapping[str, str]] = (),
+    repository: str | None = None,
+    tag: str = DEFAULT_TAG,
+) -> Published:
+    """Publish a file of policies byte for byte as ``policies/<name>``; otherwise as `publish_prompt`."""
+    place = repository or policy_repository(name)
+    artifact = policy_artifact(name, file, created=created, signatures=signatures)
+    return await _publish_file(registry, place, tag, artifact, "policy", name)
+
+
+async def _publish_file(
+    registry: Registry, place: str, tag: str, artifact: NewArtifact, form: Form, name: str
+) -> Published:
+    """Publish a file, unless it is there already, signed or not as this one is."""
 
     def guard(held: Artifact | None) -> None:
-        if held is not None and held.form != "prompt":
+        if held is not None and held.form != form:
             raise RepositoryTakenError(place, find_card_name(held) or held.title, name)
 
+    is_signed = CARD_SIGNATURES in artifact.annotations
     with suppress(ReferenceNotFoundError, MalformedArtifactError):
         held = await registry.pull(Reference(place, tag=tag))
-        if held.form == "prompt" and held.content == file and bool(held.signatures) == bool(signatures):
+        if held.form == form and held.content == artifact.content and bool(held.signatures) == is_signed:
             return Published(registry.name, place, tag, held.digest)
     return await _publish(registry, place, tag, artifact, guard)
 

@@ -42,6 +42,7 @@ _log = structlog.get_logger("retinue.oci")
 AGENTS = "agents/"
 WORKFLOWS = "workflows/"
 PROMPTS = "prompts/"
+POLICIES = "policies/"
 BATCH = 128
 """Repositories per bulk request: small enough that registry and hub work in parallel."""
 
@@ -435,4 +436,4 @@ def _check_schemas(record: AgentRecord, reference: str) -> None:
 
 def may_hold_card(repository: str) -> bool:
     """Whether a repository of this name may hold an agent card."""
-    return is_repository(repository) and not repository.startswith((WORKFLOWS, PROMPTS))
+    return is_repository(repository) and not repository.startswith((WORKFLOWS, PROMPTS, POLICIES))

@@ -24,9 +24,11 @@ from retinue.mesh.dispatch import ApprovedCall, Guards, PermittedCall
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
 from retinue.policies.approving import AskClient, CallQuestion, describe
+from retinue.policies.asking import AskingPolicies, AskingSkills
 from retinue.policies.caller_groups import CallerGroups
 from retinue.policies.counts import CallCounts, MemoryCounts, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
+from retinue.policies.decision_figures import DecisionFigures
 from retinue.policies.entities import (
     CALL,
     GET_PROMPT,
@@ -40,6 +42,7 @@ from retinue.policies.lists import ListDecisions
 from retinue.policies.obligations import CountedBy
 from retinue.policies.policy_set import Policy
 from retinue.policies.reads import EntityId
+from retinue.policies.recording import InputRecorder
 
 Mode = Literal["off", "watch", "enforce"]
 
@@ -52,7 +55,10 @@ ORIGIN = "origin"
 MAX_ORIGIN = 300
 """Characters of that id; the fields of a trace are limited."""
 
-OWNERS_SKILLS = frozenset({"answer_approval", "list_approvals", "show_approval"})
+OWNERS_SKILLS = frozenset(
+    {"answer_approval", "list_approvals", "show_approval"}
+    | {"check_policies", "explain_policies", "replay_policies", "suggest_policies", "set_policy_mode"}
+)
 """Skills of the hub that a holder of the scope ``approves`` may always call, so that nobody is locked out."""
 
 _REMEDY = "ask the owner of this mesh; retinue policy explain shows which policies decide"
@@ -64,6 +70,7 @@ class Gate:
 
     ``open_approvals`` opens the store of approvals, None in a process that keeps none. ``open_counts`` opens
     the counts of calls that all processes share; where it is None, calls are counted in ``counts``.
+    ``recorder`` keeps what policies read, None where the owner does not want it.
     ``ask_client`` asks the client of a call that needs a person, None where clients are not asked. ``hits``
     counts what each policy has decided, by its id and a verdict such as ``deny``.
     """
@@ -74,10 +81,13 @@ class Gate:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     counts: CallCounts = field(default_factory=MemoryCounts)
     open_counts: Callable[[], Awaitable[CallCounts]] | None = None
+    recorder: InputRecorder | None = None
+    figures: DecisionFigures = field(default_factory=DecisionFigures)
     groups: CallerGroups = field(default_factory=CallerGroups)
     ask_client: AskClient | None = None
     hits: Counter[tuple[str, str]] = field(default_factory=Counter)
     _lists: ListDecisions | None = None
+    _asking: AskingPolicies | None = None
 
     async def check(
         self, call: Call, listing: Listing, skill: Skill, admitted: AdmittedCall
@@ -103,7 +113,11 @@ class Gate:
             return PermittedCall()
         if has_passed(call.trace, engine.policies.digest, listing.name, name):
             return PermittedCall()
-        decision = self._decide(engine, call, Resource.of(listing, item), action)
+        resource = Resource.of(listing, item)
+        if self.recorder is not None and action == CALL:
+            self.recorder.record(engine, call, resource)
+        decision = self._decide(engine, call, resource, action)
+        self.figures.count(decision, is_watched=mode == "watch")
         self._note_hits(decision, is_watched=mode == "watch")
         if mode == "watch":
             admitted.trace = note_origin(admitted.trace, find_origin(call))
@@ -222,6 +236,14 @@ class Gate:
         if self._lists is None or self._lists.engine is not self.engine:
             self._lists = ListDecisions(self.engine)
         return ListedItems(self._name(principal), self._lists)
+
+    def note_lists(self, principal: Principal) -> AskingSkills | None:
+        """Which skills lists tell to ask a person; None where no policy asks whatever the arguments are."""
+        if self.mode != "enforce":
+            return None
+        if self._asking is None or self._asking.engine is not self.engine:
+            self._asking = AskingPolicies.of(self.engine)
+        return AskingSkills(self._name(principal), self._asking) if self._asking.policies else None
 
     def explain(self, call: Call, listing: Listing, skill: Skill) -> dict[str, Any]:
         """What the policies decide about a call that is not made, and the policies that concern its skill."""

@@ -9,10 +9,10 @@ decided here, because their scopes are all there is to them: a forbid denies wha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from retinue.core.record import Candidate, Item, Prompt, Skill
+from retinue.core.record import Candidate, Hints, Item, Prompt, Skill
 from retinue.policies.decision import CallFacts, Engine
 from retinue.policies.entities import GROUP, LIST, PROMPT, RESOURCE, SKILL, TAG, Caller, Resource, normalize
 from retinue.policies.policy_set import Policy
@@ -23,7 +23,7 @@ _KEPT = 20_000
 
 _DECIDING = ("permit", "deny")
 _ITEM_TYPES = frozenset({SKILL, RESOURCE, PROMPT})
-_AGENT_ATTRIBUTES = ("agent", "version", "source", "trust")
+_HINTS = frozenset(one.name for one in fields(Hints))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,8 @@ class ListDecisions:
         return None if "deny" in effects else self._default or "permit" in effects
 
     def _find_agent(self, agent: Candidate) -> _AgentFacts:
-        key = (agent.name, agent.version, agent.source, agent.trust)
+        labels = tuple(sorted(agent.labels.items()))
+        key = (agent.name, agent.version, agent.source, agent.trust, labels)
         facts = self._agents.get(key)
         if facts is None:
             if len(self._agents) >= _KEPT:
@@ -144,7 +145,7 @@ class ListDecisions:
             numbers = frozenset(
                 number for entity in containers for number in self._containers.get(entity, ())
             )
-            values = dict(zip(_AGENT_ATTRIBUTES, (resource.agent, *key[1:]), strict=True))
+            values = {**dict(resource.attributes), "agent": resource.agent}
             facts = self._agents[key] = _AgentFacts(resource.id.id, values, numbers | self._everywhere)
         return facts
 
@@ -170,15 +171,14 @@ def _name_of(item: Item) -> str:
 
 def _read(facts: _AgentFacts, item: Item, attribute: str) -> Any:
     """The value of an attribute that policies read; equal values are equal to the policies."""
-    if attribute in facts.values:
-        return facts.values[attribute]
     if attribute == "name":
         return normalize(_name_of(item))
     if attribute == "visibility":
         return item.visibility
-    if isinstance(item, Skill):
-        return getattr(item.hints, attribute)
-    return facts.values["trust"]  # the other attributes of what is read depend on it alone
+    if attribute in _HINTS:
+        # those of what is read depend on the trust alone
+        return getattr(item.hints, attribute) if isinstance(item, Skill) else facts.values["trust"]
+    return facts.values[attribute]  # the others are those of the agent
 
 
 def _find_attributes(node: Any, names: set[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,10 +23,16 @@ _ROWS = """
 """
 _LAST = f"SELECT id, row FROM ({_ROWS} ORDER BY id DESC LIMIT :limit) ORDER BY id"  # noqa: S608
 _ALL = "SELECT row FROM audit WHERE id > ? ORDER BY id"
+_TIME_AFTER = "SELECT CAST(row AS TEXT) ->> 'timestamp' FROM audit WHERE id > ? ORDER BY id LIMIT 1"
+_PAGE_AFTER = "SELECT id, CAST(row AS TEXT) AS row FROM audit WHERE id > ? ORDER BY id LIMIT 2000"
+_INPUTS = "SELECT row FROM policy_inputs WHERE at >= ? ORDER BY id"
 _TRACES = """
     SELECT DISTINCT CAST(row AS TEXT) ->> 'trace_id' AS trace FROM audit
     WHERE trace IN (SELECT value FROM json_each(:traces))
 """
+
+
+MAX_PAST_ROWS = 200_000
 
 
 class AuditLog:
@@ -71,6 +78,24 @@ class AuditLog:
             rows = connection.execute(_ALL, (self.find_end() - last,)).fetchall() if connection else []
         return [orjson.loads(row) for (row,) in rows]
 
+    def iterate_past(self, since: datetime) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any] | None]]:
+        """The calls that have ended since then, oldest first, with what policies read of their arguments.
+
+        They are among the newest `MAX_PAST_ROWS` rows. May run in any thread.
+        """
+        oldest = since.astimezone(UTC).isoformat()
+        with self._reading() as connection:
+            if connection is None:
+                return
+            inputs = _read_inputs(connection, since)
+            after = _find_start(connection, oldest)
+            while page := connection.execute(_PAGE_AFTER, (after,)).fetchall():
+                for _, text in page:
+                    row = orjson.loads(text)
+                    if row.get("type") == "CALL:ENDED" and row["timestamp"] >= oldest:
+                        yield row, inputs.get(row["id"])
+                after = page[-1][0]
+
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection | None]:
         if not self._path.exists():
@@ -84,3 +109,27 @@ class AuditLog:
             raise StateError(
                 f"{self._path} cannot be read: {error}", remedy="see what is wrong: retinue doctor"
             ) from error
+
+
+def _find_start(connection: sqlite3.Connection, oldest: str) -> int:
+    """The id before the first row of this time; rows are nearly in the order of their times."""
+    row = connection.execute("SELECT max(id) FROM audit").fetchone()
+    end = int(row[0] or 0)
+    low, high = max(0, end - MAX_PAST_ROWS), end
+    while low < high:
+        middle = (low + high) // 2
+        at = connection.execute(_TIME_AFTER, (middle,)).fetchone()
+        if at is not None and at[0] is not None and at[0] < oldest:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _read_inputs(connection: sqlite3.Connection, since: datetime) -> dict[str, Mapping[str, Any]]:
+    """What policies have read of the arguments of calls since then, by the id of the call."""
+    try:
+        rows = connection.execute(_INPUTS, (since.timestamp(),)).fetchall()
+    except sqlite3.OperationalError:
+        return {}  # the database of an older release, which no hub has opened since
+    return {row["call"]: row for row in map(orjson.loads, (text for (text,) in rows))}

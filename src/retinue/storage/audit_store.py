@@ -30,6 +30,12 @@ AUDIT_FLUSH_ROWS = 200
 AUDIT_BUFFER_ROWS = 10_000
 """Rows kept in memory while the file cannot be written; beyond that the oldest are dropped."""
 
+INPUTS_KEEP_S = 7 * 86_400.0
+"""How long the arguments that policies have read are kept."""
+
+INPUTS_KEEP_ROWS = 100_000
+INPUTS_PRUNED_EVERY_S = 600.0
+
 AUDIT_KEEP_DAYS = 30.0
 AUDIT_KEEP_BYTES = 256 * 1024 * 1024
 
@@ -56,6 +62,7 @@ _CALLS = """
     SELECT id, text FROM (SELECT id, CAST(row AS TEXT) AS text FROM audit WHERE id < ? ORDER BY id DESC)
     WHERE text ->> '$.type' = 'CALL:ENDED'
 """
+_PRUNE_INPUTS = "DELETE FROM policy_inputs WHERE at < ? OR id <= ?"
 _LAST_ID = 2**63 - 1
 
 
@@ -88,6 +95,8 @@ class SqliteAudit:
         self._clock = clock
         self._stored_bytes: int | None = None
         self._buffer: deque[bytes] = deque(maxlen=AUDIT_BUFFER_ROWS)
+        self._inputs: deque[tuple[float, bytes]] = deque(maxlen=AUDIT_BUFFER_ROWS)
+        self._inputs_pruned_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -96,7 +105,15 @@ class SqliteAudit:
     def append_rendered(self, row: bytes) -> None:
         """As `append`, a row that `render_row` has rendered."""
         self._buffer.append(row)
-        if len(self._buffer) % AUDIT_FLUSH_ROWS == 0:
+        self._flush_later(len(self._buffer))
+
+    def append_inputs(self, row: Mapping[str, Any]) -> None:
+        """Keep the arguments that policies have read of one call, for `INPUTS_KEEP_S`."""
+        self._inputs.append((self._clock().timestamp(), orjson.dumps(dict(row), default=str)))
+        self._flush_later(len(self._inputs))
+
+    def _flush_later(self, waiting: int) -> None:
+        if waiting % AUDIT_FLUSH_ROWS == 0:
             self.flush()
         elif self._timer is None:
             try:
@@ -156,6 +173,8 @@ class SqliteAudit:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._inputs or self._clock().timestamp() - self._inputs_pruned_at > INPUTS_PRUNED_EVERY_S:
+            self._flush_inputs()
         if not self._buffer:
             return
         try:
@@ -170,6 +189,20 @@ class SqliteAudit:
         else:
             self._stored_bytes = stored
             self._buffer.clear()
+
+    def _flush_inputs(self) -> None:
+        """Write the buffered inputs and delete old ones, also while none are recorded."""
+        now = self._clock().timestamp()
+        try:
+            with self._database.writing() as connection:
+                connection.executemany("INSERT INTO policy_inputs (at, row) VALUES (?, ?)", self._inputs)
+                last = connection.execute("SELECT coalesce(max(id), 0) FROM policy_inputs").fetchone()[0]
+                connection.execute(_PRUNE_INPUTS, (now - INPUTS_KEEP_S, last - INPUTS_KEEP_ROWS))
+        except StateError as error:
+            _log.warning("inputs of policies wait", rows=len(self._inputs), error=str(error))
+        else:
+            self._inputs.clear()
+            self._inputs_pruned_at = now
 
     def _prune(self, connection: sqlite3.Connection, stored: int) -> int:
         """Delete the oldest rows beyond the limits; returns their bytes."""

@@ -86,6 +86,10 @@ _MIGRATIONS = (
     UPDATE listings SET signature = coalesce((SELECT signature FROM cards c WHERE c.source = listings.source
         AND c.key = listings.key AND c.tag = listings.tag), 'none');
     """,
+    # what policies have read of the arguments of calls, where the owner wants it kept
+    """
+    CREATE TABLE policy_inputs (id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, row BLOB NOT NULL);
+    """,
 )
 """One script per ``user_version``. Append new ones; never change a released one."""
 

@@ -13,10 +13,15 @@ from retinue.cli.output import clean, note, print_json, print_table, warn
 from retinue.cli.session import find_state, open_session, run_command
 
 if TYPE_CHECKING:
+    from retinue.cli.session import CommandSession
+    from retinue.mcp.client_configs.clients import Client
     from retinue.runtime.commands.connect import HubTarget
     from retinue.runtime.commands.moved_servers import MovePlan, RestoredFile
 
 DEFAULT_NAME = "retinue"
+CLIENT_SCOPES = ("exposed", "mesh", "runs_code")
+"""The scopes of a client's own token: those of the token of the state, so that only its policies differ."""
+
 NAMES = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed")
 
 
@@ -39,6 +44,13 @@ NAMES = ("claude", "claude-desktop", "cursor", "vscode", "gemini", "codex", "zed
 )
 @click.option("--yes", is_flag=True, help="With --replace: do not ask.")
 @click.option("--remove", is_flag=True, help="Remove the entry, and put moved servers back.")
+@click.option(
+    "--policy",
+    "policies",
+    metavar="PROFILE",
+    multiple=True,
+    help="Give the client a token of its own and these policies (retinue policy profiles); repeatable.",
+)
 @click.option("--url", metavar="URL", help="URL of the hub; default: the hub of this state.")
 @click.option(
     "--name", metavar="NAME", default=DEFAULT_NAME, show_default=True, help="Name of the entry in the client."
@@ -54,6 +66,7 @@ def connect(
     project: Path | None,
     yes: bool,
     remove: bool,
+    policies: tuple[str, ...],
     url: str | None,
     name: str,
     as_json: bool,
@@ -79,6 +92,8 @@ def connect(
         raise click.UsageError("CLIENT is missing; list clients: retinue connect --list")
     elif as_json:
         raise click.UsageError("--json requires --list")
+    elif policies and (stdio or remove or replace or url is not None):
+        raise click.UsageError("--policy goes with none of --stdio, --remove, --replace and --url")
     elif not replace and (keep or project or yes):
         raise click.UsageError("--keep, --project and --yes are for --replace")
     elif replace:
@@ -88,7 +103,7 @@ def connect(
     elif remove:
         _remove(client, name)
     else:
-        _connect(client, name, url, stdio=stdio, only_print=only_print)
+        _connect(client, name, url, stdio=stdio, only_print=only_print, policies=policies)
 
 
 def _list(name: str, as_json: bool) -> None:
@@ -226,7 +241,15 @@ def _ask(*, yes: bool) -> bool:
     return click.confirm("Move them?", default=False)
 
 
-def _connect(client_name: str, name: str, url: str | None, *, stdio: bool, only_print: bool) -> None:
+def _connect(
+    client_name: str,
+    name: str,
+    url: str | None,
+    *,
+    stdio: bool,
+    only_print: bool,
+    policies: tuple[str, ...] = (),
+) -> None:
     from retinue.mcp.client_configs.clients import get_client
     from retinue.runtime.commands.connect import (
         connect,
@@ -242,9 +265,14 @@ def _connect(client_name: str, name: str, url: str | None, *, stdio: bool, only_
     stdio = stdio or client.url_key is None
     if stdio and url is not None:
         raise click.UsageError("--url is for clients that connect by URL; retinue mcp finds the hub itself")
+    if stdio and policies:
+        raise click.UsageError(f"{client.title} starts programs only, which have the token of this state")
     session = open_session()
     hub = None if stdio else find_hub(session.settings, session.state, url)
     entry, file = render_entry(client, session.state, hub), find_config(client)
+    if hub is not None and policies:
+        token = _give_policies(session, client, file, name, policies, only_print=only_print)
+        entry = client.render_http(hub.url, token)
     if only_print:
         click.echo(client.write_entry("", name, entry, ""), nl=False)
         note(f"add this to {file}")
@@ -267,6 +295,34 @@ def _connect(client_name: str, name: str, url: str | None, *, stdio: bool, only_
     if not seen:
         note(f"{client.title} was not found on this machine; it reads the entry once it is installed")
     _echo_next(client.next_step, hub, has_token=has_token(entry))
+
+
+def _give_policies(
+    session: CommandSession,
+    client: Client,
+    file: Path,
+    name: str,
+    policies: tuple[str, ...],
+    *,
+    only_print: bool,
+) -> str:
+    """The client's own token, after its policies are stored; a command that only prints stores nothing."""
+    from retinue.cli.managing.policy_profiles import store_profile
+    from retinue.runtime.commands.connect import find_client_token
+    from retinue.web.issued_tokens import TokenFile
+
+    if only_print:
+        return "TOKEN"
+    # before the token, so that no client is without its policies
+    for profile in policies:
+        stored = store_profile(session, profile, f"token:{client.name}")
+        click.echo(f"policy {profile}: {clean(stored)}")
+    tokens = TokenFile(session.state.keys)
+    token = find_client_token(client, file, name, tokens)
+    if token is None:
+        issued, token = tokens.issue(CLIENT_SCOPES, name=client.name)
+        click.echo(f"token {issued.id} for token:{client.name}")
+    return token
 
 
 def _echo_next(step: str, hub: HubTarget | None, *, has_token: bool) -> None:

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from retinue.cli.managing.policy_history import default_option, read_drafts, replay, suggest
+from retinue.cli.managing.policy_profiles import add, mode, profiles, remove
 from retinue.cli.options import hub_option, json_option
 from retinue.cli.output import clean, note, print_json, print_table
 from retinue.cli.session import ask_hub, open_session
 from retinue.core.errors import InvalidParametersError, Problem
 
 if TYPE_CHECKING:
-    from retinue.policies.policy_set import PolicySet
+    from collections.abc import Mapping
+
+    from retinue.policies.policy_set import Default, PolicySet
     from retinue.runtime.loading.policy_files import PolicyFiles
 
 
@@ -24,19 +28,25 @@ def policy() -> None:
 
 
 @policy.command()
+@click.argument("paths", nargs=-1, metavar="[FILE]…", type=click.Path(exists=True, path_type=Path))
+@default_option
 @click.option("--offline", is_flag=True, help="Do not compare with the skills of the mesh.")
 @hub_option
 @json_option
-def check(offline: bool, hub: str | None, as_json: bool) -> None:
+def check(
+    paths: tuple[Path, ...], default: Default | None, offline: bool, hub: str | None, as_json: bool
+) -> None:
     """Check the files of policies: syntax, types, and names that the mesh does not have.
 
-    Exits with 2 for files that are not valid, and with 1 if they do not fit the mesh.
+    FILE are files *.cedar or folders that are not in force; default: the policies in force. Exits with 2 for
+    files that are not valid, and with 1 if they do not fit the mesh.
     """
-    files, policies = _load()
+    texts, policies = _load_checked(paths, default)
     findings: list[dict[str, str]] = []
     if not offline:
         groups = {name: list(globs) for name, globs in policies.groups.items()}
-        reply = ask_hub("check_policies", {"files": files.read_texts(), "groups": groups}, hub, as_owner=True)
+        request = {"files": texts, "groups": groups, "default": policies.default}
+        reply = ask_hub("check_policies", request, hub, as_owner=True)
         findings = reply["findings"]
     if as_json:
         print_json({"policies": len(policies.policies), "digest": policies.digest, "findings": findings})
@@ -121,6 +131,24 @@ def explain(skill: str, arguments: str, caller: str | None, hub: str | None, as_
         print_table(("POLICY", "EFFECT", "HERE", "READS", "REASON", "FILE"), rows)
     else:
         note("no policy concerns this skill")
+
+
+def _load_checked(paths: tuple[Path, ...], default: Default | None) -> tuple[Mapping[str, str], PolicySet]:
+    from retinue.policies.policy_set import load_policies
+
+    if paths:
+        draft, in_force = read_drafts(paths)
+        texts, groups = draft.files, draft.groups
+    else:
+        files, policies = _load()
+        texts, groups, in_force = files.read_texts(), policies.groups, policies.default
+    return texts, load_policies(texts, groups=groups, default=default or in_force)
+
+
+policy.add_command(replay)
+policy.add_command(suggest)
+for command in (profiles, add, remove, mode):
+    policy.add_command(command)
 
 
 def _load() -> tuple[PolicyFiles, PolicySet]:

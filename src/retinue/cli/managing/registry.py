@@ -37,11 +37,12 @@ def publish(
     registry: str | None,
     as_json: bool,
 ) -> None:
-    """Publish an agent card, a workflow or an agent in Markdown.
+    """Publish an agent card, a workflow, an agent in Markdown or policies.
 
     TARGET is an agent card (.json), a workflow (.yaml), an agent in Markdown (.md), whose file becomes
-    prompts/NAME, or another agent: file.py[:name], module:name or agent.json. Files are published byte for
-    byte. Each major version of an agent has a tag of its own, so that versions stay published side by side.
+    prompts/NAME, policies (.cedar), which become policies/NAME, or another agent: file.py[:name],
+    module:name or agent.json. Files are published byte for byte. Each major version of an agent has a tag of
+    its own, so that versions stay published side by side.
     """
     published = run_command(_publish(target, url, registry, weight, tag=tag, repository=repository))
     if published.superseded_by is not None:
@@ -67,16 +68,23 @@ def publish(
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @registry_option(f"{REGISTRY_HELP} REF may name one too.")
 def pull(reference: str, output: str | None, force: bool, registry: str | None) -> None:
-    """Fetch an agent card, a workflow or an agent in Markdown.
+    """Fetch an agent card, a workflow, an agent in Markdown or policies.
 
     REF is repository:tag or repository@digest, such as agents/plan:v1; without a tag, the newest version.
     The content is verified against its digest, and that of agents against its signature, too. It is written
-    under its own title.
+    under its own title. Policies that a trusted key has signed are kept in the state folder instead, where
+    they apply, if the set is valid with them.
     """
-    from retinue.runtime.commands.publishing import write_content
+    from retinue.runtime.commands.publishing import install_policies, write_content
 
     pulled = run_command(_pull(reference, registry))
     artifact, place, verdict = pulled.artifact, pulled.registry, pulled.verdict
+    if artifact.form == "policy" and output is None:
+        session = open_session()
+        stored = install_policies(pulled, reference, session.settings, session.state)
+        click.echo(clean(str(stored)))
+        note(f"in force within a second, signed by {clean(verdict.owner)}, {artifact.digest}, from {place}")
+        return
     if verdict.state in ("invalid", "unknown_key"):
         warn(f"{reference}: {verdict.reason}")
     if output == "-":

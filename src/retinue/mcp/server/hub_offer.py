@@ -41,7 +41,7 @@ from retinue.mcp.upstream.imports.server import ImportedServer
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, AgentView, is_agent_listed, is_listed, is_seen
+from retinue.mesh.permissions import Access, AgentView, is_agent_listed, is_listed, is_seen, note_skill
 from retinue.mesh.reading import Change, ChangeObserver, Changes
 
 ListingMode = Literal["all", "search", "auto"]
@@ -258,7 +258,7 @@ class HubOffer:
         entries = self._survey(key).entries
         names = {entry.id: self._directory.name_of(entry) for entry in entries}
         others: list[tuple[str | None, Skill]] = [
-            (names[listing.id], _as_listed(key, listing, skill))
+            (names[listing.id], note_skill(key.view, listing, _as_listed(key, listing, skill)))
             for listing in self._directory.open_all(entries)
             for skill in listing.record.skills
             if is_visible(skill.visibility, key.scopes)
@@ -276,7 +276,7 @@ class HubOffer:
                     continue
                 skill = self._directory.find_skill(entry, skill_id)
                 if skill is not None and is_listed(key.view, entry, skill):
-                    pinned.append((agent, skill))
+                    pinned.append((agent, note_skill(key.view, entry, skill)))
                 if len(pinned) >= MAX_PINNED:
                     return pinned
         return pinned

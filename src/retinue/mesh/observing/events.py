@@ -21,6 +21,7 @@ from retinue.core.log_lines import find_json_lines
 from retinue.core.quick_dataclass import quick_dataclass
 from retinue.core.record import HUB_NAME
 from retinue.core.text import MIN_TOKEN_LENGTH, hide_tokens
+from retinue.mesh.observing.call_facts import KEY, MESSAGE, render_facts
 from retinue.mesh.observing.reasons import write_reason
 
 _log = structlog.get_logger("retinue.events")
@@ -39,10 +40,10 @@ POLLS = frozenset({"list_agents", "list_runs"})
 
 POLL_RECORDED_EVERY_S = 60.0
 
-RECORDED_ARGUMENTS = {"answer_approval": ("approval", "verdict")}
+RECORDED_ARGUMENTS = {"answer_approval": ("approval", "verdict"), "set_policy_mode": ("mode",)}
 """Skills of the hub and those of their arguments that rows have: they say who permitted which call."""
 
-_TEXT_OF_CALLERS = ("skill", "tool", "agent", "caller", "id", "trace_id", "approval", "verdict")
+_TEXT_OF_CALLERS = ("skill", "tool", "agent", "caller", "id", "trace_id", "approval", "verdict", "mode")
 """Keys of rows that hold text of a caller, which may be a token that was put into the wrong place."""
 
 MAX_NAMED_LENGTH = 600
@@ -87,6 +88,8 @@ class CallEndedEvent:
     """Whether it ran no skill; ``call.skill`` is then a method, which may be the caller's text."""
     policy: Mapping[str, Any] | None = None
     """What the policies said of it; None for nothing worth a row."""
+    listing: str | None = None
+    """The digest of the listing that was called."""
     type: Literal["CALL:ENDED"] = "CALL:ENDED"
 
     def as_json(self) -> dict[str, Any]:
@@ -253,6 +256,8 @@ def record_calls(append: Callable[[Mapping[str, Any]], None]) -> Observer:
     def observe(event: Event) -> None:
         row = event.as_json()
         row.pop("arguments", None)
+        if isinstance(event, CallEndedEvent) and row["agent"] is not None:
+            row[KEY] = MESSAGE if event.is_message else render_facts(event.call, event.listing)
         for key in _TEXT_OF_CALLERS:
             text = row.get(key)
             if text is not None and len(text) >= MIN_TOKEN_LENGTH:

@@ -35,6 +35,7 @@ from retinue.oci.codec.reference import (
     card_repository,
     default_tag,
     digest_of,
+    policy_repository,
     prompt_repository,
     workflow_repository,
 )
@@ -51,6 +52,8 @@ PALLET_WORKFLOW_TYPE = "application/vnd.pallet.workflow.v1+yaml"
 WORKFLOW_MEDIA_TYPES = frozenset({WORKFLOW_MEDIA_TYPE, PALLET_WORKFLOW_TYPE})
 PROMPT_ARTIFACT_TYPE = "application/vnd.retinue.prompt.v1"
 PROMPT_MEDIA_TYPE = "text/markdown"
+POLICY_ARTIFACT_TYPE = "application/vnd.retinue.policy.v1"
+POLICY_MEDIA_TYPE = "application/vnd.retinue.policy.v1+cedar"
 
 MAX_INLINE_BYTES = 1024 * 1024
 """Larger content is not inlined: in base64 it would approach the size limit of manifests."""
@@ -61,7 +64,7 @@ MAX_BLOB_BYTES = 64 * 1024 * 1024
 MAX_CONTENT_BYTES = 16 * 1024 * 1024
 """Larger cards and workflows are rejected without reading them."""
 
-Form = Literal["card", "workflow", "prompt", "index", "other"]
+Form = Literal["card", "workflow", "prompt", "policy", "index", "other"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,8 @@ class Artifact:
             return "card"
         if self.manifest.artifact_type == PROMPT_ARTIFACT_TYPE:
             return "prompt"
+        if self.manifest.artifact_type == POLICY_ARTIFACT_TYPE:
+            return "policy"
         return "workflow" if self.media_type in WORKFLOW_MEDIA_TYPES else "other"
 
     @property
@@ -178,6 +183,17 @@ def prompt_artifact(
         facts[CARD_SIGNATURES] = orjson.dumps(list(signatures)).decode()
     short = prompt_repository(name).removeprefix("prompts/")
     return NewArtifact(file, PROMPT_MEDIA_TYPE, f"{short}.md", PROMPT_ARTIFACT_TYPE, facts)
+
+
+def policy_artifact(
+    name: str, file: bytes, *, created: datetime, signatures: Sequence[Mapping[str, str]] = ()
+) -> NewArtifact:
+    """Build the artifact of a file of policies; ``signatures`` are over its bytes."""
+    facts = {CREATED: rfc3339(created)}
+    if signatures:
+        facts[CARD_SIGNATURES] = orjson.dumps(list(signatures)).decode()
+    short = policy_repository(name).removeprefix("policies/")
+    return NewArtifact(file, POLICY_MEDIA_TYPE, f"{short}.cedar", POLICY_ARTIFACT_TYPE, facts)
 
 
 def only_card_of(name: str, repository: str) -> Guard:

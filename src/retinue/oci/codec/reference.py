@@ -173,6 +173,11 @@ def prompt_repository(name: str) -> str:
     return f"prompts/{_fit_part(short_name(name), name)}"
 
 
+def policy_repository(name: str) -> str:
+    """The repository for a file of policies: ``policies/<name>``."""
+    return f"policies/{_fit_part(name, name)}"
+
+
 def _fit_part(text: str, name: str) -> str:
     part = text if re.fullmatch(_PART, text) else _UNFIT.sub("-", text.lower()).strip("-")
     if not part:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ from retinue.cards.pallet_card import parse_card
 from retinue.cards.rows import render_skill_row
 from retinue.cards.signatures import Verdict
 from retinue.core.errors import (
+    CardSignatureError,
     InvalidReferenceError,
     InvalidSettingError,
     ReferenceNotFoundError,
@@ -33,6 +35,7 @@ from retinue.oci.registry import (
     forget,
     index_change,
     publish_card,
+    publish_policy,
     publish_prompt,
     publish_workflow,
 )
@@ -45,7 +48,7 @@ from retinue.runtime.factories import (
     named_registries,
 )
 from retinue.runtime.joined_mesh import notify_hub
-from retinue.runtime.loading.publishables import Card, PromptText, WorkflowText
+from retinue.runtime.loading.publishables import Card, PolicyText, PromptText, Publishable
 from retinue.settings import Settings
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import State
@@ -53,7 +56,7 @@ from retinue.web.http_client import HttpClient
 
 MESH_SCOPES = frozenset({"exposed", "mesh"})
 
-KEPT = ("workflows/", "prompts/")
+KEPT = ("workflows/", "prompts/", "policies/")
 """The repositories of what stays published without an agent."""
 
 _LOOK_S = 0.5
@@ -91,7 +94,7 @@ class RegistryCommands:
 
     async def publish(
         self,
-        target: Card | WorkflowText | PromptText,
+        target: Publishable,
         *,
         tag: str | None = None,
         repository: str | None = None,
@@ -99,8 +102,9 @@ class RegistryCommands:
         """Push a target and notify the hub; raises RegistryError and StateError."""
         registry, created = self._chosen(), datetime.now(UTC)
         signer = card_signer(self._settings.signatures, self._state)
-        if isinstance(target, PromptText):
-            published = await publish_prompt(
+        if isinstance(target, PromptText | PolicyText):
+            publish_file = publish_policy if isinstance(target, PolicyText) else publish_prompt
+            published = await publish_file(
                 registry,
                 target.name,
                 target.content,
@@ -135,7 +139,7 @@ class RegistryCommands:
 
     async def find_replaced_agent(
         self,
-        target: Card | WorkflowText | PromptText,
+        target: Publishable,
         *,
         tag: str | None = None,
         repository: str | None = None,
@@ -158,7 +162,7 @@ class RegistryCommands:
         trouble = await find_trouble(self._http, other.url, timeout_s=_LOOK_S, name=target.name)
         return other.url if trouble is None else None
 
-    async def find_other_agent(self, target: Card | WorkflowText | PromptText) -> str | None:
+    async def find_other_agent(self, target: Publishable) -> str | None:
         """The name of another agent that answers at the url of this card; None where none does."""
         if (
             not isinstance(target, Card)
@@ -180,7 +184,7 @@ class RegistryCommands:
         for registry in registries:
             try:
                 artifact = await registry.pull(plain)
-                if artifact.form in ("card", "prompt"):
+                if artifact.form in ("card", "prompt", "policy"):
                     verifier = card_verifier(self._settings.signatures, self._state)
                     verdict = verifier.check(artifact.signatures, (artifact.content,), reference=text)
                     return Pulled(artifact, registry.name, verdict)
@@ -240,7 +244,7 @@ class RegistryCommands:
         if not tags:
             raise ReferenceNotFoundError(registry.name, repository)
         held = await registry.pull(Reference(repository, tag=tags[-1]))
-        if held.form not in ("workflow", "prompt"):
+        if held.form not in ("workflow", "prompt", "policy"):
             raise RepositoryTakenError(repository, find_card_name(held) or held.title, repository)
         for tag in tags:
             # a registry that deletes by digest removes several tags of a workflow at once
@@ -290,6 +294,33 @@ def write_content(artifact: Artifact, output: str | None, *, force: bool = False
     with storage_errors(path):
         replace_file(path, artifact.content, mode=0o644)
     return path
+
+
+def install_policies(pulled: Pulled, reference: str, settings: Settings, state: State) -> Path:
+    """Keep a pulled file of policies in the state folder, where it applies; returns its path.
+
+    Its name is that of its repository and registry, so a newer version replaces it, and no file of the owner.
+    Raises CardSignatureError unless a trusted key has signed it, and InvalidSettingError where the set would
+    not be valid with it.
+    """
+    from retinue.runtime.loading.policy_files import PolicyFiles, store_policies
+
+    if pulled.verdict.state != "valid":
+        reason = pulled.verdict.reason or "no trusted key has signed it"
+        raise CardSignatureError(
+            reference,
+            pulled.verdict.state,
+            f"{reason}, and policies apply only with a signature that is trusted",
+        )
+    plain = parse_reference(reference)
+    origin = sha256(f"{pulled.registry}\0{plain.repository}".encode()).hexdigest()[:8]
+    name = plain.repository.removeprefix("policies/").replace("/", "-")
+    try:
+        text = pulled.artifact.content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidSettingError(reference, "it is not UTF-8", remedy="publish it anew") from None
+    files = PolicyFiles.of(state.root, settings.policy)
+    return store_policies(files, settings.policy, f"pulled-{name}-{origin}.cedar", text, replaces=True)
 
 
 def check_location(text: str) -> str:

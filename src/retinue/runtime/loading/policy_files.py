@@ -13,12 +13,17 @@ from retinue.core.errors import InvalidSettingError
 from retinue.parts.part import Check
 from retinue.settings import find_settings_file
 from retinue.settings_tables import PolicyTable
+from retinue.storage.files import replace_file, storage_errors
 
 if TYPE_CHECKING:
     from retinue.policies.policy_set import PolicySet
 
 FOLDER = "policies"
 GROUPS = "groups.yaml"
+MODE = "mode"
+"""The file with the mode that the owner has set beside the settings."""
+
+MODES = ("off", "watch", "enforce")
 
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -62,13 +67,30 @@ class PolicyFiles:
             paths = self.list_files()
         except InvalidSettingError as error:
             return ((error.message, 0, 0),)  # `load` raises it
-        for path in paths:
+        for path in [*paths, self.state_folder / FOLDER / MODE]:
             try:
                 stat = path.stat()
             except OSError:
                 continue
             rows.append((str(path), stat.st_mtime_ns, stat.st_size))
         return tuple(rows)
+
+    @property
+    def has_mode(self) -> bool:
+        """Whether the owner has set a mode beside the settings."""
+        return (self.state_folder / FOLDER / MODE).exists()
+
+    def apply_mode(self, table: PolicyTable) -> PolicyTable:
+        """The settings with the mode that the owner has set, if any. Raises InvalidSettingError."""
+        path = self.state_folder / FOLDER / MODE
+        if not path.exists():
+            return table
+        mode = _read(path).strip()
+        if mode not in MODES:
+            raise InvalidSettingError(
+                str(path), f"{mode[:40]!r} is no mode", remedy="set it: retinue policy mode enforce"
+            )
+        return table.model_copy(update={"mode": mode})
 
     def load(self, table: PolicyTable, *, before: Snapshot = ()) -> PolicySet | None:
         """The policies in force; None where there are none and calls are allowed by default.
@@ -98,7 +120,9 @@ class PolicyFiles:
                 for name, members in _read_groups(path).items():
                     if name in groups:
                         raise InvalidSettingError(
-                            self._name(path), f"the group {name!r} is in another file too", remedy="rename it"
+                            self.name_of(path),
+                            f"the group {name!r} is in another file too",
+                            remedy="rename it",
                         )
                     groups[name] = members
         return load_policies(self._read_texts(paths), default=table.default, groups=groups)
@@ -108,9 +132,9 @@ class PolicyFiles:
         return self._read_texts(self.list_files())
 
     def _read_texts(self, paths: Sequence[Path]) -> dict[str, str]:
-        return {self._name(path): _read(path) for path in paths if path.suffix == ".cedar"}
+        return {self.name_of(path): _read(path) for path in paths if path.suffix == ".cedar"}
 
-    def _name(self, path: Path) -> str:
+    def name_of(self, path: Path) -> str:
         """The name of a file in messages: unique, and independent of the machine."""
         if path.is_relative_to(self.state_folder):
             return path.relative_to(self.state_folder).as_posix()
@@ -145,10 +169,88 @@ class PolicyFiles:
         return sorted(path for folder in folders for path in (folder / "tests").glob("*.yaml"))
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Policies that are not in force: their texts by the names of their files, and the groups beside them."""
+
+    files: Mapping[str, str]
+    groups: Mapping[str, Sequence[str]]
+
+
+def read_draft(paths: Sequence[Path], current: Draft) -> Draft:
+    """The policies in these files and folders; their groups are those beside them, else the current ones.
+
+    Raises InvalidSettingError.
+    """
+    check_library(paths)
+    files: dict[str, str] = {}
+    groups = dict(current.groups)
+    for path in paths:
+        names = sorted(path.glob("*.cedar")) if path.is_dir() else [path]
+        if not names:
+            raise InvalidSettingError(str(path), "no file *.cedar in it", remedy="name a file, or its folder")
+        files |= {name.as_posix(): _read(name) for name in names}
+        if (own := (path if path.is_dir() else path.parent) / GROUPS).exists():
+            groups |= _read_groups(own)
+    return Draft(files, groups)
+
+
+def store_policies(
+    files: PolicyFiles, table: PolicyTable, name: str, text: str, *, replaces: bool = False
+) -> Path:
+    """Write a file of policies into the state folder, if the whole set is valid with it; returns its path.
+
+    Raises InvalidSettingError, also for another file of this name, unless it ``replaces`` one.
+    """
+    from retinue.policies.policy_set import load_policies
+
+    path = files.state_folder / FOLDER / name
+    texts = files.read_texts()
+    key = files.name_of(path)
+    if key in texts and texts[key] != text and not replaces:
+        raise InvalidSettingError(str(path), "it exists", remedy=f"edit it, or remove it before: rm {path}")
+    load_policies({**texts, key: text}, default=table.default, groups=files.load_all(table).groups)
+    with storage_errors(path):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, text.encode(), mode=0o600)
+    return path
+
+
+def remove_policies(state_folder: Path, name: str) -> Path:
+    """Remove a file of policies from the state folder; returns its path. Raises InvalidSettingError.
+
+    If it was the last one, a file without policies takes its place, because a folder that has lost all its
+    files is taken for an accident.
+    """
+    folder = state_folder / FOLDER
+    path = folder / f"{name.removesuffix('.cedar')}.cedar"
+    if path.parent != folder or not path.is_file():
+        known = ", ".join(sorted(file.stem for file in folder.glob("*.cedar"))) or "none"
+        raise InvalidSettingError("NAME", f"no file {path}", remedy=f"files of this state are: {known}")
+    with storage_errors(path):
+        if list(folder.glob("*.cedar")) == [path]:
+            replace_file(folder / "none.cedar", b"// All policies were removed.\n", mode=0o600)
+        if path.name != "none.cedar":
+            path.unlink()
+    return path
+
+
+def set_mode(state_folder: Path, mode: str | None) -> None:
+    """Set what policies do in all processes of the state folder; None = what the settings say."""
+    path = state_folder / FOLDER / MODE
+    with storage_errors(path):
+        if mode is None:
+            path.unlink(missing_ok=True)
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_file(path, f"{mode}\n".encode(), mode=0o600)
+
+
 def check_policies(table: PolicyTable, state_folder: Path) -> list[Check]:
     """The row of ``retinue doctor``: whether the policies are valid; none where there are no files."""
     files = PolicyFiles.of(state_folder, table)
     try:
+        table = files.apply_mode(table)
         count = len(files.list_files())
         policies = files.load(table)
     except InvalidSettingError as error:

@@ -53,9 +53,18 @@ class PromptText:
     content: bytes
 
 
-def read_target(
-    text: str, *, url: str | None = None, weight: int | None = None
-) -> Card | WorkflowText | PromptText:
+@dataclass(frozen=True, slots=True)
+class PolicyText:
+    """A valid file of policies, byte for byte."""
+
+    name: str
+    content: bytes
+
+
+Publishable = Card | WorkflowText | PromptText | PolicyText
+
+
+def read_target(text: str, *, url: str | None = None, weight: int | None = None) -> Publishable:
     """Read a card (``.json``), a workflow (``.yaml`` or ``.json``), a file in Markdown or a Python agent.
 
     ``url`` is the address of a Python agent, or of one in Markdown, whose card is read then; a card file
@@ -71,7 +80,7 @@ def read_target(
     return replace(publishable, content=encode_card(render_card(record, scopes=PUBLISHED_SCOPES)))
 
 
-def _read_target(text: str, url: str | None) -> Card | WorkflowText | PromptText:
+def _read_target(text: str, url: str | None) -> Publishable:
     path = Path(text)
     if path.suffix == ".md" and url is None:
         # loads YAML, which a process that publishes a card does not need
@@ -79,6 +88,8 @@ def _read_target(text: str, url: str | None) -> Card | WorkflowText | PromptText
 
         definition = read_definition(path)
         return PromptText(definition.name, definition.content.encode())
+    if path.suffix == ".cedar":
+        return _as_policy(path, _read_file(path))
     if path.suffix in _YAML:
         return _as_workflow(path, _read_file(path))
     if path.suffix in _JSON:
@@ -141,6 +152,19 @@ def _as_workflow(path: Path, content: bytes) -> WorkflowText:
     from retinue.workflows.definitions.loading import load_definition
 
     return WorkflowText(load_definition(text, source=path.name).name, content)
+
+
+def _as_policy(path: Path, content: bytes) -> PolicyText:
+    from retinue.runtime.loading.policy_files import check_library
+
+    check_library([path])
+    from retinue.policies.policy_set import load_policies
+
+    try:
+        load_policies({path.name: content.decode("utf-8")})
+    except UnicodeDecodeError:
+        raise InvalidSettingError(path.name, "it is not UTF-8", remedy="save it as UTF-8 text") from None
+    return PolicyText(path.stem, content)
 
 
 def _render_agent(text: str, url: str | None) -> Card:

@@ -15,11 +15,12 @@ from retinue.core.errors import RetinueError, StateError
 from retinue.core.record import HUB_NAME
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import CheckPolicies, Guards
+from retinue.mesh.observing.metrics import Figures, Metric
 from retinue.parts.part import LivePart, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process, Tables
 from retinue.runtime.joined_mesh import JoinedMesh
 from retinue.runtime.loading.guard_rules import ask_person, make_guards
-from retinue.runtime.loading.policy_files import PolicyFiles, Snapshot
+from retinue.runtime.loading.policy_files import PolicyFiles, Snapshot, set_mode
 from retinue.runtime.serving import end_task
 from retinue.settings import Settings
 from retinue.settings_tables import AuthTable, PolicyTable
@@ -33,8 +34,16 @@ LOOK_S = 1.0
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
     from retinue.policies.caller_groups import CallerGroups
     from retinue.policies.counts import MemoryCounts
+    from retinue.policies.decision_figures import DecisionFigures
     from retinue.policies.gate import Gate
+    from retinue.policies.recording import InputRecorder
     from retinue.runtime.lazy_runs import LazyRuns
+
+METRICS = {
+    "retinue_policy_decisions_total": Metric(
+        "counter", "Decisions of policies, by the policies that decided", ("decision", "policy")
+    )
+}
 
 _log = structlog.get_logger("retinue.policies")
 
@@ -55,13 +64,15 @@ class LoadedPolicies:
         self.problem: RetinueError | None = None
         self._gate: Gate | None = None
         self._counts: MemoryCounts | None = None
+        self._figures: DecisionFigures | None = None
         self._groups: CallerGroups | None = None
         self._announced: str | None = None
 
     def load(self) -> None:
         """Load the files; raises InvalidSettingError for a set that is not valid."""
         self._seen = self.files.look()
-        policies = self.files.load(self._table, before=self._in_force)
+        table = self.files.apply_mode(self._table)
+        policies = self.files.load(table, before=self._in_force)
         self._in_force = self._seen
         if policies is None:
             self._gate = None
@@ -70,6 +81,7 @@ class LoadedPolicies:
         # imported here, because most processes have no policies
         from retinue.policies.counts import MemoryCounts
         from retinue.policies.decision import Engine
+        from retinue.policies.decision_figures import DecisionFigures
         from retinue.policies.gate import Gate
 
         runs = self._find_runs()
@@ -78,19 +90,46 @@ class LoadedPolicies:
         # what was counted stays counted when files change
         self._counts = self._counts or MemoryCounts()
         self._groups = self._groups or self._make_groups()
+        self._figures = self._figures or DecisionFigures()
         self._gate = Gate(
             Engine(policies),
-            self._table.mode,
+            table.mode,
             opening,
             counts=self._counts,
             open_counts=counting,
             groups=self._groups,
+            recorder=self._make_recorder(),
+            figures=self._figures,
         )
         if opening is not None:
             from retinue.hub.approvals.client_questions import ask_client
 
             self._gate.ask_client = ask_client
         self._give(self._gate.check)
+
+    def _make_recorder(self) -> InputRecorder | None:
+        """What keeps the arguments that policies read; a process without an audit keeps none."""
+        if self._table.record != "inputs":
+            return None
+        from retinue.policies.recording import InputRecorder
+        from retinue.storage.audit_store import SqliteAudit
+
+        audit = self._process.find(SqliteAudit)
+        return None if audit is None else InputRecorder(audit.append_inputs)
+
+    async def read_figures(self, figures: Figures) -> None:
+        """Add the decisions since the process started."""
+        if self._figures is not None:
+            self._figures.read(figures)
+
+    def read_mode(self) -> tuple[str, bool]:
+        """What policies do now, and whether the owner has set it. Raises InvalidSettingError."""
+        return self.files.apply_mode(self._table).mode, self.files.has_mode
+
+    def set_mode(self, mode: str | None) -> None:
+        """Set what policies do in all processes of the state folder; None = what the settings say."""
+        set_mode(self._process.state.root, mode)
+        self.reload()
 
     def _make_groups(self) -> CallerGroups:
         from retinue.policies.caller_groups import CallerGroups
@@ -109,6 +148,7 @@ class LoadedPolicies:
         self._process.dispatcher.redacts = None if self._gate is None else self._gate.redacts
         self._process.dispatcher.check_read = None if self._gate is None else self._gate.check_read
         self._process.dispatcher.access.filter_lists(None if self._gate is None else self._gate.filter_lists)
+        self._process.dispatcher.access.note_lists(None if self._gate is None else self._gate.note_lists)
         if (joined := self._process.find(JoinedMesh)) is not None:
             joined.check_policies(check)
 
@@ -214,6 +254,8 @@ class PoliciesPart(Part):
             product=loaded,
             running=running,
             problems=loaded.find_problems,
+            metrics=METRICS,
+            figures=loaded.read_figures,
             live=[LivePart(("policy.*",), prepare), LivePart(("guards.*",), prepare_guards)],
             skills=partial(_add_skills, process, loaded) if process.find(Directory) else None,
         )
@@ -221,9 +263,13 @@ class PoliciesPart(Part):
 
 def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
     """Add the skills about policies to the agent of a process that has a directory, which is a hub's."""
-    from retinue.hub.policies import PolicyBook, add_policy_skills
+    from retinue.hub.policies import ModeSwitch, PastMesh, PolicyBook, add_policy_skills
+    from retinue.storage.audit_log import AuditLog
+    from retinue.web.issued_tokens import TokenGroups
 
     if agent.name == HUB_NAME:
         dispatcher, directory = process.dispatcher, process.get(Directory)
-        book = PolicyBook(lambda: loaded.gate, dispatcher.lookup, directory, dispatcher.access)
+        past = PastMesh(AuditLog(process.state.database).iterate_past, TokenGroups(process.state.keys).find)
+        modes = ModeSwitch(loaded.read_mode, loaded.set_mode)
+        book = PolicyBook(lambda: loaded.gate, dispatcher.lookup, directory, dispatcher.access, past, modes)
         add_policy_skills(agent, book)

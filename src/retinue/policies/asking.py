@@ -1,0 +1,76 @@
+"""Tells callers in lists which skills ask a person, whatever the arguments are.
+
+Only policies count that read nothing else than the skill and who calls, because a list knows no more. So a
+skill that is not marked may ask as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from retinue.core.record import Candidate, Skill
+from retinue.policies.decision import CallFacts, Engine
+from retinue.policies.entities import CALL, Caller, Resource
+from retinue.policies.policy_set import Policy
+
+NOTE = "[asks a person first]"
+"""Before the description of such a skill."""
+
+_KNOWN = frozenset({"origin"})
+"""The facts of a call that a list knows, if the caller calls itself."""
+
+_KEPT = 20_000
+
+
+@dataclass(slots=True, eq=False)
+class AskingPolicies:
+    """The policies of one set that ask without reading arguments; answers are kept for the next lists."""
+
+    engine: Engine
+    policies: tuple[Policy, ...]
+    _asks: dict[tuple[Caller, Resource], bool] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, engine: Engine) -> AskingPolicies:
+        policies = tuple(
+            policy
+            for policy in engine.policies.policies
+            if policy.effect == "approve"
+            and not policy.is_watched
+            and not policy.reads.arguments
+            and policy.facts <= _KNOWN
+            and policy.concerns_action(CALL.id)
+        )
+        return cls(engine, policies)
+
+    def asks(self, caller: Caller, agent: Candidate, skill: Skill) -> bool:
+        """Whether a call of this skill asks a person."""
+        resource = Resource.of(agent, skill)
+        key = (caller, resource)
+        known = self._asks.get(key)
+        if known is None:
+            if len(self._asks) >= _KEPT:
+                self._asks.clear()
+            known = self._asks[key] = self._decide(caller, resource)
+        return known
+
+    def _decide(self, caller: Caller, resource: Resource) -> bool:
+        containers = resource.list_containers(self.engine.policies.groups)
+        concerned = [policy for policy in self.policies if policy.concerns(resource.id, containers)]
+        if not concerned:
+            return False
+        reads_origin = any("origin" in policy.facts for policy in concerned)
+        origin = caller.id.id if reads_origin else None
+        facts = CallFacts(caller, resource, CALL, {}, {}, origin, caller.groups)
+        return self.engine.decide_by(concerned, facts, permits=True).verdict == "approve"
+
+
+@dataclass(frozen=True, slots=True)
+class AskingSkills:
+    """What lists tell one caller; equal for one caller and set of policies."""
+
+    caller: Caller
+    policies: AskingPolicies
+
+    def __call__(self, agent: Candidate, skill: Skill) -> str:
+        return NOTE if self.policies.asks(self.caller, agent, skill) else ""
