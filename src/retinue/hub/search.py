@@ -200,7 +200,8 @@ class _Finder:
                 if (parts := learn.parts.get((hit.entry.id, hit.skill.id))) is not None
             ]
         if view is not None:
-            fit_row.pop("did_you_mean", None)  # the word may come from a hidden agent
+            for key in ("did_you_mean", "gap"):  # words of hidden agents count in both
+                fit_row.pop(key, None)
         # of equal hits the version that a call without a range gets is first
         hits = sorted(ranking.hits, key=lambda hit: version_preference(hit.entry), reverse=True)
         hits.sort(key=lambda hit: (hit.entry.deprecated, -round(hit.score, 9), *_place(hit.entry)))
@@ -267,6 +268,8 @@ def _render_fit(fit: Found) -> Json:
     }
     if fit.did_you_mean is not None:
         row["did_you_mean"] = fit.did_you_mean
+    if fit.gap is not None:
+        row["gap"] = fit.gap
     return row
 
 
