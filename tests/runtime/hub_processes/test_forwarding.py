@@ -30,9 +30,8 @@ async def _show(scope: Scope, receive: Receive, send: Send) -> None:
         "size": len(body or b""),
         "names": sorted(name.decode() for name, _ in scope["headers"]),
     }
-    await send(
-        {"type": "http.response.start", "status": 207, "headers": [(b"x-two", b"1"), (b"x-two", b"2")]}
-    )
+    headers = [(b"x-two", b"1"), (b"x-two", b"2"), (b"x-name", dict(scope["headers"])[b"x-name"])]
+    await send({"type": "http.response.start", "status": 207, "headers": headers})
     await send({"type": "http.response.body", "body": orjson.dumps(shown), "more_body": True})
     await send({"type": "http.response.body", "body": b"\n"})
 
@@ -80,8 +79,12 @@ async def _ask(forwarder: Forwarder, body: bytes, headers: list[tuple[bytes, byt
 async def test_a_forwarded_request_arrives_as_its_client_has_sent_it(tmp_path: Path) -> None:
     async with _leader(tmp_path) as forwarder:
         for size, length in ((10, b"10"), (1_000_000, b"1000000")):
-            start, *rest = await _ask(forwarder, b"x" * size, [(b"content-length", length)])
+            start, *rest = await _ask(
+                forwarder, b"x" * size, [(b"content-length", length), (b"x-name", "Zoë".encode())]
+            )
             assert start["status"] == 207
+            assert b"date" not in dict(start["headers"]), "the server that the client reached adds it"
+            assert dict(start["headers"])[b"x-name"].decode() == "Zoë"
             assert [pair for pair in start["headers"] if pair[0] == b"x-two"] == [
                 (b"x-two", b"1"),
                 (b"x-two", b"2"),
@@ -92,7 +95,7 @@ async def test_a_forwarded_request_arrives_as_its_client_has_sent_it(tmp_path: P
                 "path": "/a b",
                 "query": "q=%2F",
                 "size": size,
-                "names": ["content-length", "host"],
+                "names": ["content-length", "host", "x-name"],
             }
 
 

@@ -80,6 +80,12 @@ class SourceSet:
         """Read every source now. Without ``thorough``, only revalidate."""
         await asyncio.gather(*(refresher.read(thorough=thorough) for refresher in self._refreshers.values()))
 
+    async def read(self, source: str) -> None:
+        """Revalidate one source now; an unknown one is left out."""
+        refresher = self._refreshers.get(source)
+        if refresher is not None:
+            await refresher.read(thorough=False)
+
     def count_reads(self) -> dict[str, int]:
         """How often each source was read."""
         return {name: refresher.reads for name, refresher in self._refreshers.items()}

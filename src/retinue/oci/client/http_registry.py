@@ -20,7 +20,7 @@ from retinue.core.errors import (
     RegistryRefusedError,
     RegistryUnreachableError,
 )
-from retinue.oci.codec import bulk, flows, referrers
+from retinue.oci.codec import bulk, changes, flows, referrers
 from retinue.oci.codec.artifacts import Artifact, Guard, NewArtifact, Package, render_artifact
 from retinue.oci.codec.auth import RegistryCredentials, RegistryLogin, authorized
 from retinue.oci.codec.bulk import Pulled
@@ -112,6 +112,13 @@ class HttpRegistry:
 
     def generation(self) -> None:
         """None: whether a remote registry changed takes a request to find out."""
+
+    async def wait_for_change(self, after: str) -> str | None:
+        """The stamp of the registry once it is not ``after``, or after some seconds; None if it has none.
+
+        Only hubs have stamps. Mirrors are not asked. Raises RegistryError.
+        """
+        return await self.run(changes.wait_for_change(after))
 
     async def pull_many(self, references: Sequence[Reference]) -> Pulled:
         """Pull artifacts by digest in one request, one per repository; those left out may be requested again.

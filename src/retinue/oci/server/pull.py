@@ -9,8 +9,10 @@ with UNSUPPORTED (P-02 … P-05).
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from urllib.parse import urlencode
 
 import orjson
@@ -27,6 +29,7 @@ from retinue.oci.codec.bulk import (
     render_manifests,
 )
 from retinue.oci.codec.catalog import CATALOG_TYPE, Heads, render_heads
+from retinue.oci.codec.changes import CHANGES_PATH, CHANGES_TYPE, WAIT_S, render_stamp
 from retinue.oci.codec.manifest import INDEX_TYPE, OCTETS_TYPE
 from retinue.oci.codec.reference import digest_of
 from retinue.oci.codec.referrers import FILTERED, render_referrers
@@ -56,6 +59,10 @@ IsShown = Callable[[str], bool]
 
 FindShown = Callable[[Request], Awaitable[IsShown | None]]
 """The part of the registry that the caller of a request may see; None = every repository."""
+
+
+_LOOK_S = 0.2
+"""Seconds between two looks at the stamp of the registry, each of which is one stat call."""
 
 
 async def show_all(request: Request) -> IsShown | None:
@@ -90,6 +97,7 @@ def routes(
     every_method = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
     return [
         Route("/v2/_catalog", reading(pull.catalog), methods=["GET"]),
+        Route(CHANGES_PATH, reading(pull.changes), methods=["GET"]),
         Route(BULK_PATH, reading(pull.manifests), methods=["POST"]),
         *([] if tokens is None else [Route(TOKEN_PATH, reading(logins.issue), methods=["GET"])]),
         *([] if store is None else _push_routes(PushEndpoint(store, is_member, logins), logins)),
@@ -172,6 +180,16 @@ class _PullEndpoint:
         # one that is hidden is answered as one that is missing; those that are left out may be asked again
         answered = {name: manifests.get(name) for name in wanted if name in manifests or name not in shown}
         return Response(render_manifests(answered), headers={**API_VERSION, "content-type": BULK_TYPE})
+
+    async def changes(self, request: Request) -> Response:
+        """GET /v2/_changes: wait until the registry has another stamp (extension)."""
+        after = request.query_params.get("after", "")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S):
+                while self._registry.generation() == after:
+                    await asyncio.sleep(_LOOK_S)
+        headers = {**API_VERSION, "content-type": CHANGES_TYPE, "cache-control": "no-store"}
+        return Response(render_stamp(self._registry.generation()), headers=headers)
 
     async def tags(self, request: Request) -> Response:
         """GET …/tags/list"""

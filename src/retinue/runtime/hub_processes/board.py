@@ -32,7 +32,8 @@ class Board:
         self._index = index
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if os.fstat(self._file).st_size < _SIZE_BYTES:
-            os.ftruncate(self._file, _SIZE_BYTES)
+            # a page that a full disk has no room for would end the process that writes to it
+            os.write(self._file, bytes(_SIZE_BYTES))
         self._map = mmap.mmap(self._file, _SIZE_BYTES)
         self._view = memoryview(self._map)
         self._words = self._view.cast("Q")

@@ -41,6 +41,7 @@ _HOP = frozenset(
 )
 _ADDED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _IDLE_S = 30.0
+_HEAD_BYTES = 64 * 1024
 _SAFE = frozenset({"GET", "HEAD"})
 _LOST = orjson.dumps(
     {"detail": "the process of this hub that had the request has ended; ask again to see what was done"}
@@ -72,6 +73,8 @@ class Forwarder:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None),
                 skip_auto_headers=_ADDED,
+                max_line_size=_HEAD_BYTES,
+                max_field_size=_HEAD_BYTES,
             )
         return session
 
@@ -118,7 +121,11 @@ class Forwarder:
         async with self.session(index).request(
             scope["method"], url, data=body, headers=_headers(scope), allow_redirects=False
         ) as reply:
-            headers = [(name.lower(), value) for name, value in reply.raw_headers if name.lower() not in _HOP]
+            headers = [
+                (name.lower(), value)
+                for name, value in reply.raw_headers
+                if name.lower() not in _HOP and name.lower() != b"date"  # this server adds its own
+            ]
             await send({"type": "http.response.start", "status": reply.status, "headers": headers})
             async for piece in reply.content.iter_any():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -158,11 +165,17 @@ def restored(app: ASGIApp) -> ASGIApp:
 def _headers(scope: Scope) -> list[tuple[str, str]]:
     origin = orjson.dumps([scope.get("client"), scope.get("server"), scope.get("scheme", "http")])
     headers = [
-        (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in scope["headers"]
-        if name not in _HOP
+        (name.decode("latin-1"), _text_of(value)) for name, value in scope["headers"] if name not in _HOP
     ]
-    return [*headers, (ORIGIN.decode(), origin.decode("latin-1"))]
+    return [*headers, (ORIGIN.decode(), origin.decode())]
+
+
+def _text_of(value: bytes) -> str:
+    """The text that the client encodes as the bytes of a header, which are nearly always UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _body_size(scope: Scope) -> int | None:

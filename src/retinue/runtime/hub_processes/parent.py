@@ -30,6 +30,7 @@ from retinue.runtime.run_process import own_state
 from retinue.runtime.serving import Stop, bind, end_task, url_of
 from retinue.runtime.supervisor import ChildSpec, OnChange, Ready, Supervisor, report_ready
 from retinue.settings import Settings, environment
+from retinue.storage.files import storage_errors
 from retinue.storage.state import HUB_PLACE_VARIABLE, State
 
 _READY_WITHIN_S = 600.0
@@ -85,7 +86,8 @@ async def run_hub_parent(
         lost = f"the state folder {state.root} was deleted or replaced; start the hub again"
         await stack.enter_async_context(_task(watch_folder(state, lambda: stop.ask(lost, 1))))
         folder = stack.enter_context(_folder())
-        board = Board(board_path(folder))
+        with storage_errors(folder):
+            board = Board(board_path(folder))
         stack.callback(board.close)
         descriptor = stop.with_supervisor()
         stop_within_s = 2 * settings.timeouts.drain_s + END_S

@@ -9,6 +9,7 @@ from typing import get_args
 
 import structlog
 
+from retinue.core.errors import RetinueError
 from retinue.core.record import Health
 from retinue.hub.mesh_map import MeshParts, add_mesh_skill
 from retinue.hub.resources import WorkflowPrompts
@@ -18,14 +19,19 @@ from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.mesh.health.probe_schedule import FIRST_WAIT_S, ProbeSchedule
 from retinue.mesh.observing.metrics import BoundedNames, Figures
+from retinue.oci.client.http_registry import HttpRegistry
 from retinue.parts.part import FirstReading, LivePart, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process, Tables
 from retinue.rpc.probe import probe
+from retinue.runtime.mesh import Registries
 from retinue.runtime.serving import end_task
 from retinue.settings_tables import DirectoryTable, TimeoutTable
 from retinue.web.http_client import HttpClient
 
 _log = structlog.get_logger("retinue.background")
+
+WATCH_AGAIN_S = 5.0
+"""Seconds until a hub that did not answer is asked again to tell of changes."""
 
 _LOOK_S = FIRST_WAIT_S
 """Interval between two looks at the unhealthy agents; healthy ones are checked at each refresh."""
@@ -50,15 +56,22 @@ class UpkeepPart(Part):
             probe_timeout_s=process.tables.get(TimeoutTable).probe_s,
             on_refresh=process.get(WorkflowPrompts).refresh if process.kind == "hub" else None,
         )
+        watches = [
+            RegistryWatch(directory, name, registry.wait_for_change)
+            for name, registry in process.get(Registries).by_name.items()
+            if isinstance(registry, HttpRegistry)
+        ]
         names = BoundedNames()
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
-            background = asyncio.create_task(upkeep.run())
+            works = [upkeep.run(), *(watch.run() for watch in watches)]
+            tasks = [asyncio.create_task(work) for work in works]
             try:
                 yield
             finally:
-                await end_task(background)
+                for task in tasks:
+                    await end_task(task)
 
         async def problems() -> Sequence[ReadinessProblem]:
             return [
@@ -104,6 +117,36 @@ class MeshMapPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         directory, access, parts = process.get(Directory), process.dispatcher.access, process.get(MeshParts)
         yield Opened(skills=lambda agent: add_mesh_skill(agent, directory, access, parts))
+
+
+class RegistryWatch:
+    """Reads a registry that another hub serves as soon as that hub tells of a change.
+
+    ``wait_for_change`` is `HttpRegistry.wait_for_change`. Other registries tell nothing, and are left.
+    """
+
+    def __init__(
+        self, directory: Directory, source: str, wait_for_change: Callable[[str], Awaitable[str | None]]
+    ) -> None:
+        self._directory = directory
+        self._source = source
+        self._wait_for_change = wait_for_change
+
+    async def run(self) -> None:
+        """Watch until the registry turns out to tell nothing."""
+        known = ""
+        while True:
+            try:
+                stamp = await self._wait_for_change(known)
+                if stamp is None:
+                    return
+                if stamp != known:
+                    await self._directory.sources.read(self._source)
+                    known = stamp
+            except RetinueError as error:
+                _log.debug("no news of a registry", registry=self._source, error=error.message)
+                known = ""  # what happened meanwhile is read again
+                await asyncio.sleep(WATCH_AGAIN_S)
 
 
 class BackgroundTasks:
