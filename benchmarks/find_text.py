@@ -32,12 +32,12 @@ SCOPES = frozenset({"mesh"})
 
 
 def measure() -> list[Figure]:
-    draw = _Words(random.Random(1))
+    draw = RandomWords(random.Random(1))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "retinue.db"
         index, store = SqliteTextIndex(path), SqliteListings(path)
         spent = worked = 0.0
-        for batch in _batches(draw):
+        for batch in draw_batches(draw):
             store.put_all(batch)
             started, began = time.perf_counter(), time.process_time()
             index.put_all([render_text(listing) for listing in batch])
@@ -56,7 +56,7 @@ def measure() -> list[Figure]:
         ]
 
 
-def _searches(search: SkillSearch, agents: AgentSearch, draw: _Words) -> Iterator[Figure]:
+def _searches(search: SkillSearch, agents: AgentSearch, draw: RandomWords) -> Iterator[Figure]:
     kinds: dict[str, Callable[[], str]] = {
         "one word": lambda: draw.text(1),
         "two words": lambda: draw.text(2),
@@ -85,7 +85,7 @@ def _searches(search: SkillSearch, agents: AgentSearch, draw: _Words) -> Iterato
     )
 
 
-def _upserts(search: SkillSearch, draw: _Words) -> Iterator[Figure]:
+def _upserts(search: SkillSearch, draw: RandomWords) -> Iterator[Figure]:
     changed = [_listing(number * 7, draw) for number in range(UPSERTS)]
     spent = _times(lambda listing: search.put([listing]), changed)
     yield Figure("put one agent in the place of its former text, p50", statistics.median(spent), "ms")
@@ -94,7 +94,7 @@ def _upserts(search: SkillSearch, draw: _Words) -> Iterator[Figure]:
     yield Figure("put one new agent, p50", statistics.median(spent), "ms", target=1)
 
 
-class _Words:
+class RandomWords:
     """Draws words; the n-th is drawn 1/n as often as the first."""
 
     def __init__(self, source: random.Random) -> None:
@@ -114,12 +114,13 @@ class _Words:
         return word[:2] + word[3] + word[2] + word[4:]
 
 
-def _batches(draw: _Words) -> Iterator[list[Listing]]:
-    for start in range(0, AGENTS, 1000):
-        yield [_listing(number, draw) for number in range(start, min(AGENTS, start + 1000))]
+def draw_batches(draw: RandomWords, agents: int = AGENTS) -> Iterator[list[Listing]]:
+    """Listings of five skills, up to a thousand at a time."""
+    for start in range(0, agents, 1000):
+        yield [_listing(number, draw) for number in range(start, min(agents, start + 1000))]
 
 
-def _listing(number: int, draw: _Words) -> Listing:
+def _listing(number: int, draw: RandomWords) -> Listing:
     skills = tuple(
         Skill(
             f"{draw.text(2).replace(' ', '_')}_{at}",

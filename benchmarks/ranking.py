@@ -23,7 +23,6 @@ import orjson
 from benchmarks.figures import Figure
 from benchmarks.tool_catalogue import NoToolsError, load_tool_set
 from retinue.core.record import AgentRecord, Example, Listing, Skill
-from retinue.mesh.entry import Entry
 from retinue.mesh.search.agents import AgentSearch
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex
@@ -135,7 +134,6 @@ def _measure_metatool() -> Iterator[Figure]:
     yield from _quality(replace(taught, name="MetaTool, three examples per skill"), _rank_skills(taught))
     agents = metatool_catalogue(data, data.held_out[: QUERIES // 4], per_agent=SKILLS_PER_AGENT)
     yield from _measure_agents(agents)
-    yield from _measure_fit(one)
 
 
 def _measure_tool_set() -> Iterator[Figure]:
@@ -151,13 +149,12 @@ def _measure_tool_set() -> Iterator[Figure]:
     behind = next(figure.value for figure in figures if "FTS5: hit@1" in figure.name) - hit
     yield Figure("second set: hit@1 of FTS5 minus ours, points", behind, "", -AHEAD_OF_FTS5)
     yield from _measure_agents(catalogue)
-    yield from _measure_fit(catalogue)
 
 
 def _measure_skills(catalogue: Catalogue) -> tuple[float, list[Figure]]:
     """hit@1 in percent, and the figures of our search and of FTS5."""
     ours = _quality(catalogue, _rank_skills(catalogue))
-    theirs = _quality(replace(catalogue, name=f"{catalogue.name}, FTS5"), _rank_by_fts5(catalogue.listings))
+    theirs = _quality(replace(catalogue, name=f"{catalogue.name}, FTS5"), rank_by_fts5(catalogue.listings))
     return ours[0].value, [*ours, *theirs]
 
 
@@ -175,31 +172,6 @@ def _measure_agents(catalogue: Catalogue) -> list[Figure]:
         return [hit.entry.key for hit in agents.find_agents(text, SCOPES, limit=_AT)]
 
     return _quality(replace(catalogue, name=f"{catalogue.name}, agents", questions=questions), rank)
-
-
-def _measure_fit(catalogue: Catalogue) -> list[Figure]:
-    """Each question as it is, and again without the agents that serve it."""
-    search = catalogue.open_search()
-    right: list[tuple[float, bool]] = []
-    unserved: list[tuple[float, bool]] = []
-    for text, tools in catalogue.questions:
-        found = search.find_skills(text, SCOPES, limit=1)
-        if found.hits and f"{found.hits[0].entry.source}/{found.hits[0].skill.id}" in tools:
-            right.append((found.fit.score, found.fit.is_likely))
-        without = search.find_skills(text, SCOPES, limit=1, accept=_serves_none(tools))
-        unserved.append((without.fit.score, without.fit.is_likely))
-    auc = _auc([score for score, _ in right], [score for score, _ in unserved])
-    missed = sum(not likely for _, likely in right) / len(right)
-    said = sum(not likely for _, likely in unserved) / len(unserved)
-    return [
-        Figure(f"{catalogue.name}: fit of correct answers against no answer (AUC)", auc, ""),
-        Figure(f"{catalogue.name}: correct, but called unlikely", 100 * missed, "%"),
-        Figure(f"{catalogue.name}: no agent serves it, called unlikely", 100 * said, "%"),
-    ]
-
-
-def _serves_none(tools: frozenset[str]) -> Callable[[Entry], bool]:
-    return lambda entry: tools.isdisjoint(f"{entry.source}/{skill}" for skill in entry.skills)
 
 
 def _quality(catalogue: Catalogue, rank: Rank) -> list[Figure]:
@@ -223,7 +195,7 @@ def _rank_skills(catalogue: Catalogue) -> Rank:
     ]
 
 
-def _rank_by_fts5(listings: Sequence[Listing]) -> Rank:
+def rank_by_fts5(listings: Sequence[Listing]) -> Rank:
     database = sqlite3.connect(":memory:")
     database.execute(
         "CREATE VIRTUAL TABLE tools USING fts5(name, description, parameters, tokenize='porter')"
@@ -250,7 +222,7 @@ def _rank_by_fts5(listings: Sequence[Listing]) -> Rank:
     return rank
 
 
-def _auc(above: Sequence[float], below: Sequence[float]) -> float:
+def area_under_curve(above: Sequence[float], below: Sequence[float]) -> float:
     """How often one of ``above`` is greater than one of ``below``; equal ones count half."""
     order = sorted([(score, 1) for score in above] + [(score, 0) for score in below])
     wins = 0.0

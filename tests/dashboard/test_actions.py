@@ -92,6 +92,19 @@ async def test_an_action_leaves_an_audit_row_with_its_caller(site: Site, by: str
     assert site.list_audit() == [("token:ada", "order", "done")]
 
 
+async def test_a_person_rates_a_call_that_a_search_led_to(site: Site) -> None:
+    token = site.token("mesh", name="ada")
+    assert b"Wrong" not in (await site.read(ORDER, token)).body
+    await site.read("/ui/agents?q=orders+tea", token)
+    assert b"Wrong" in (await site.submit(ORDER, {}, token, **OWN)).body
+    site.hub.mesh.events.flush()
+    assert b"Rated." in (await site.submit(ORDER, {"action": "bad"}, token, **OWN)).body
+    assert site.called == ["order"]
+    page = (await site.read("/ui/agents?q=orders+tea", token)).body
+    assert b"earlier calls" in page
+    assert b"no call of restock" in (await site.submit(RESTOCK, {"action": "good"}, token, **OWN)).body
+
+
 @pytest.mark.parametrize("kind", ["exposed", "of other agents"])
 async def test_a_narrow_token_sees_less_and_its_action_is_refused(site: Site, kind: str) -> None:
     wide = site.token("mesh", name="ada")

@@ -28,6 +28,8 @@ AT_HUB: dict[str, tuple[str, ...]] = {
     "agents": (),
     "show": ("x",),
     "find": ("x",),
+    "history": (),
+    "wishes": (),
     "call": ("x", "{}"),
     "ask": ("--all",),
     "stubs": ("x.py",),

@@ -70,8 +70,14 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "agents": ("calling.agents:agents", "List the agents."),
         "show": ("calling.agents:show", "Show one agent and its skills."),
         "find": ("calling.skills:find", "Find skills by words or by id."),
-        "history": ("calling.history:history", "Show what came of calls that were found by words."),
-        "wishes": ("calling.history:wishes", "List what was asked for and not found."),
+        "history": (
+            "calling.history:history",
+            "Show what came of calls that were found by words, and rate the last one.",
+        ),
+        "wishes": (
+            "calling.history:wishes",
+            "List what was asked for and not found, similar requests together.",
+        ),
         "call": ("calling.skills:call", "Call a skill on any agent that offers it."),
         "stubs": ("calling.stubs:stubs", "Make a Python module with a typed function for each skill."),
         "ask": ("calling.ask:ask", "Ask agents what they can do now."),

@@ -26,7 +26,8 @@ class FoundSkills(Sequence[FoundSkill]):
 
     ``more`` counts those beyond the limit. ``is_likely`` is False where only some of the words match;
     ``did_you_mean`` is another spelling of them. ``why`` are the reasons for the place of the agent that was
-    asked about. ``missing`` are registries and cards that could not be read.
+    asked about. ``missing`` are registries and cards that could not be read. ``gap`` says what was asked for
+    that no skill offers.
     """
 
     skills: tuple[FoundSkill, ...]
@@ -35,6 +36,7 @@ class FoundSkills(Sequence[FoundSkill]):
     did_you_mean: str | None = None
     why: tuple[str, ...] = ()
     missing: tuple[Mapping[str, Any], ...] = ()
+    gap: str | None = None
 
     @classmethod
     def from_reply(cls, reply: Mapping[str, Any]) -> FoundSkills:
@@ -46,6 +48,7 @@ class FoundSkills(Sequence[FoundSkill]):
             reply.get("did_you_mean"),
             tuple(reply.get("why", {}).get("reasons", ())),
             tuple(reply.get("missing", ())),
+            reply.get("gap"),
         )
 
     def __len__(self) -> int:

@@ -97,7 +97,7 @@ def add_search_skills(
             is_wish = not offers or not reply.get("fit", {}).get("likely", True)
             listed = [(entry, offer.id) for entry, offer in offers[:limit] if isinstance(entry, Entry)]
             search_id = history.note_search(ctx.principal, query, listed, is_wish=is_wish)
-            reply |= {} if search_id is None else {"search": search_id}
+            reply |= {"search": search_id} if search_id is not None and listed else {}
         learned = reply.pop("learned", ())
         if learned and detailed:
             names = {(entry.name, offer.id) for entry, offer in offers[:limit]}
@@ -169,7 +169,7 @@ class _Finder:
         """The skills that match a query, and further fields of the reply."""
         keys: list[ListingKey] | None = None if within is None else [entry.id for entry in within]
         represents_agent = self._directory.represents_agent
-        scopes, learn = principal.scopes, self._history.learn_for(principal)
+        scopes, learn = principal.scopes, self._history.learn_for(principal, query)
         try:
             ranking = self._search.find_skills(
                 query, scopes, limit=limit, within=keys, accept=represents_agent, learn=learn
@@ -200,7 +200,8 @@ class _Finder:
                 if (parts := learn.parts.get((hit.entry.id, hit.skill.id))) is not None
             ]
         if view is not None:
-            fit_row.pop("did_you_mean", None)  # the word may come from a hidden agent
+            for key in ("did_you_mean", "gap"):  # words of hidden agents count in both
+                fit_row.pop(key, None)
         # of equal hits the version that a call without a range gets is first
         hits = sorted(ranking.hits, key=lambda hit: version_preference(hit.entry), reverse=True)
         hits.sort(key=lambda hit: (hit.entry.deprecated, -round(hit.score, 9), *_place(hit.entry)))
@@ -267,6 +268,8 @@ def _render_fit(fit: Found) -> Json:
     }
     if fit.did_you_mean is not None:
         row["did_you_mean"] = fit.did_you_mean
+    if fit.gap is not None:
+        row["gap"] = fit.gap
     return row
 
 

@@ -132,7 +132,7 @@ class HubTextSkills:
                 limit=_MAX_HITS,
                 within=within,
                 accept=self._directory.represents_agent,
-                learn=self._history.learn_for(caller),
+                learn=self._history.learn_for(caller, text),
             )
         except StateError as error:
             _log.warning("text index unusable", error=error.message)

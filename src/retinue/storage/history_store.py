@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS retinue_wishes (
     id TEXT PRIMARY KEY, at DOUBLE PRECISION NOT NULL, stems BYTES NOT NULL, caller BIGINT NOT NULL,
     words TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS retinue_history_forgotten (id TEXT PRIMARY KEY, at DOUBLE PRECISION NOT NULL);
 """
 _COLUMNS = "id, at, source, agent, skill, digest, stems, caller, verdict"
 _READ = f"SELECT {_COLUMNS} FROM retinue_history WHERE written_at >= ? ORDER BY at, id"  # noqa: S608
@@ -52,6 +53,11 @@ INSERT INTO retinue_wishes (id, at, stems, caller, words) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET words = excluded.words
 """
 _DROP_WISH = "DELETE FROM retinue_wishes WHERE id = ?"
+_FORGOTTEN = "SELECT coalesce(max(at), 0) FROM retinue_history_forgotten"
+_NOTE_FORGOTTEN = """
+INSERT INTO retinue_history_forgotten (id, at) VALUES ('all', ?)
+ON CONFLICT (id) DO UPDATE SET at = excluded.at
+"""
 _FORGET = ("DELETE FROM retinue_history", "DELETE FROM retinue_wishes")
 
 
@@ -63,7 +69,8 @@ class _Database(ABC):
         """Whether there may be records."""
 
     @abstractmethod
-    def run(self, statement: str, rows: Sequence[Sequence[Any]], *, reads: bool = False) -> list[Any]: ...
+    def run(self, statement: str, rows: Sequence[Sequence[Any]], *, reads: bool = False) -> list[Any]:
+        """Run a statement once for each row of values; with ``reads``, its result for the only row."""
 
 
 class SqlHistory:
@@ -118,12 +125,20 @@ class SqlHistory:
         if dropped and self._database.exists():
             self._database.run(_DROP_WISH, [(wish_id,) for wish_id in dropped])
 
-    def forget(self) -> int:
-        """Remove everything; returns the number of records and wishes."""
+    def forget(self, at: float) -> int:
+        """Remove everything; returns the number of records and wishes. Other hubs are told ``at``, if any."""
         count = len(self.read()) + len(self.read_wishes())
-        for statement in _FORGET if count else ():
-            self._database.run(statement, [()])
+        if self._database.exists():
+            self._database.run(_NOTE_FORGOTTEN, [(at,)])
+            for statement in _FORGET:
+                self._database.run(statement, [()])
         return count
+
+    def forgotten_at(self) -> float:
+        """When everything was removed last, in seconds since 1970; 0 for never."""
+        if not self._database.exists():
+            return 0.0
+        return float(self._database.run(_FORGOTTEN, [()], reads=True)[0][0])
 
     def close(self) -> None:
         """Nothing: no connection stays open."""

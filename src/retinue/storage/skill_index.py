@@ -21,10 +21,10 @@ from retinue.mesh.search.skill_texts import FIELD_WEIGHTS, FIELDS, TEXT_VERSION,
 from retinue.mesh.search.text_index import EXPANDED_WEIGHT, Corpus, Term
 from retinue.storage.database import Database
 
-EXACT_ROWS = 2_000
+EXACT_ROWS = 1_000
 """If the stems are in at most this many skills together, all are looked up; otherwise the rarest."""
 
-STAGE_ROWS = 1_000
+STAGE_ROWS = 500
 ENOUGH = 10
 """When this many skills have all stems that were asked, skills that have some of them are skipped."""
 
@@ -61,12 +61,14 @@ _GATHER_BYTES = 8 * 2**20
 _TABLE_NAMES = ("search_listings", "search_skills", "search_terms", "search_words", "search_form")
 
 _BY_BM25 = (
-    f"SELECT rowid, bm25(search_words, {', '.join(map(str, FIELD_WEIGHTS))}) "  # noqa: S608
-    f"FROM search_words(?) WHERE (rowid & {2**_VISIBILITY_BITS - 1}) IN (%s) LIMIT ?"
+    f"SELECT * FROM (SELECT rowid, bm25(search_words, {', '.join(map(str, FIELD_WEIGHTS))}) AS badness "  # noqa: S608
+    f"FROM search_words(?) WHERE (rowid & {2**_VISIBILITY_BITS - 1}) IN (%s) LIMIT ?) "
+    "ORDER BY badness, rowid LIMIT ?"
 )
 _BY_LENGTH = (
-    "SELECT s.id, s.length FROM search_words(?) w CROSS JOIN search_skills s ON s.id = w.rowid "  # noqa: S608
-    f"WHERE (w.rowid & {2**_VISIBILITY_BITS - 1}) IN (%s) LIMIT ?"
+    "SELECT * FROM (SELECT s.id, s.length AS badness FROM search_words(?) w "  # noqa: S608
+    "CROSS JOIN search_skills s ON s.id = w.rowid "
+    f"WHERE (w.rowid & {2**_VISIBILITY_BITS - 1}) IN (%s) LIMIT ?) ORDER BY badness, id LIMIT ?"
 )
 """For frequent stems, because bm25() reads the whole list of each stem again to count it, which takes too
 long. Among rows that have the same stems, the shorter ones are better.
@@ -196,9 +198,9 @@ class SqliteTextIndex:
     ) -> Sequence[SkillText]:
         counts = self.counts({*asked, *expanded})
         with self._database.reading() as connection:
-            hits = _Hits(connection, visibilities, self._exact_rows, self._stage_rows)
+            hits = _Hits(connection, visibilities, self._exact_rows, self._stage_rows, max(limit, ENOUGH))
             hits.search(counts.keys() & set(asked), counts)
-            return _load_texts(connection, "s.id", hits.best(limit))
+            return _load_texts(connection, "s.id", hits.best()[:limit])
 
     def list_skills(
         self, listing_ids: Iterable[ListingKey], visibilities: Collection[str]
@@ -257,20 +259,26 @@ class _Hits:
     """The rows of one search, collected stage by stage until there are enough."""
 
     def __init__(
-        self, connection: Connection, visibilities: Collection[str], exact_rows: int, stage_rows: int
+        self,
+        connection: Connection,
+        visibilities: Collection[str],
+        exact_rows: int,
+        stage_rows: int,
+        limit: int,
     ) -> None:
         self._connection = connection
         self._exact_rows = exact_rows
         self._stage_rows = stage_rows
+        self._limit = limit
         codes = [str(code) for code, kind in enumerate(_KINDS) if kind in visibilities]
         self._by_bm25 = _BY_BM25 % ", ".join(codes)
         self._by_length = _BY_LENGTH % ", ".join(codes)
         self._found: dict[int, tuple[int, float]] = {}
         self._stage = 0
 
-    def best(self, limit: int) -> list[int]:
+    def best(self) -> list[int]:
         """The rows of the strictest stages, the most promising first."""
-        return heapq.nsmallest(limit, self._found, key=self._found.__getitem__)
+        return heapq.nsmallest(self._limit, self._found, key=self._found.__getitem__)
 
     def search(self, asked: Collection[str], counts: Mapping[str, int]) -> None:
         """Look up the stems of ``counts``; terms that are not ``asked`` weigh less."""
@@ -295,7 +303,7 @@ class _Hits:
         """Add the matching rows, unless there are enough already."""
         if expression and len(self._found) < ENOUGH:
             self._stage += 1
-            for rowid, badness in self._connection.execute(query, (expression, rows)):
+            for rowid, badness in self._connection.execute(query, (expression, rows, self._limit)):
                 self._found.setdefault(rowid, (self._stage, badness))
 
 

@@ -128,7 +128,7 @@ class SkillOffers:
             limit=limit,
             within=within,
             accept=self._is_offered,
-            learn=None if history is None else history.learn_for(principal),
+            learn=None if history is None else history.learn_for(principal, what),
         )
         # of equal hits the version that a call without a range gets is first
         hits = sorted(found.hits, key=lambda hit: version_preference(hit.entry), reverse=True)

@@ -95,6 +95,8 @@ def find(
             note(f"did you mean: {meant}")
         if rows and not reply.get("fit", {}).get("likely", True):
             note("only some of these words match; the closest skills are shown")
+        if gap := reply.get("gap"):
+            note(gap)
         if because := reply.get("why"):
             note(f"{because['agent']}: {'; '.join(because['reasons'])}")
         if more := reply.get("more"):

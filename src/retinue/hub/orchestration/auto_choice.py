@@ -132,9 +132,8 @@ class AutoChoice:
 
         await self._directory.ensure_fresh()
         try:
-            result = self._search.find_skills(
-                prompt, principal.scopes, limit=1, accept=accept, learn=self._history.learn_for(principal)
-            )
+            learn = self._history.learn_for(principal, prompt)
+            result = self._search.find_skills(prompt, principal.scopes, limit=1, accept=accept, learn=learn)
         except StateError as error:
             _log.warning("text index unusable", error=error.message)
             return None

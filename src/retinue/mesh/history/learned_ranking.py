@@ -18,7 +18,7 @@ from heapq import nlargest
 from retinue.core.record import ListingKey
 from retinue.mesh.directory.choice import choice_order
 from retinue.mesh.entry import Entry
-from retinue.mesh.history.records import MAX_STEMS, VALUES, Experience, Hashes, SkillKey
+from retinue.mesh.history.records import VALUES, Experience, Hashes, SkillKey
 from retinue.mesh.search.ranking import RankedSkill
 from retinue.mesh.search.scoring import SearchQuery, inverse_frequency
 
@@ -189,8 +189,8 @@ def weigh_record(record: Experience, digest: str, now: float) -> float:
 class LearnedRanking:
     """Gives the scored candidates of one search their new scores, for one caller.
 
-    ``caller`` is the hash of that caller. With ``only_own`` it learns from its own calls alone, because it
-    does not see the calls of others.
+    ``caller`` is the hash of that caller, ``stems`` are the hashes of its request. With ``only_own`` it
+    learns from its own calls alone, because it does not see the calls of others.
     """
 
     def __init__(
@@ -199,6 +199,7 @@ class LearnedRanking:
         hashes: Hashes,
         find_digest: FindDigest,
         caller: int,
+        stems: Sequence[int],
         *,
         only_own: bool = False,
         explored: float = EXPLORED,
@@ -208,6 +209,7 @@ class LearnedRanking:
         self._hashes = hashes
         self._find_digest = find_digest
         self._caller = caller
+        self._stems = stems
         self._only_own = only_own
         self._explored = explored
         self._clock = clock
@@ -220,7 +222,7 @@ class LearnedRanking:
         if not len(self._book) or not ranked:
             return list(ranked)
         best = max(skill.score for skill in ranked)
-        stems = self._hashes.of_all(list(query.asked)[:MAX_STEMS])
+        stems = self._stems
         alike = self._find_alike(stems)
         learned = [self._rescore(skill, best, alike) for skill in ranked]
         return self._try_unproven(learned, ranked, stems) if self.parts else learned

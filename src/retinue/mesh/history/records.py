@@ -84,8 +84,11 @@ class HistoryStore(Protocol):
     def write_wishes(self, wishes: Sequence[Wish], dropped: Collection[str]) -> None:
         """Store wishes, and remove others by their ids."""
 
-    def forget(self) -> int:
-        """Remove everything; returns the number of records and wishes."""
+    def forget(self, at: float) -> int:
+        """Remove everything; returns the number of records and wishes. Other hubs are told ``at``, if any."""
+
+    def forgotten_at(self) -> float:
+        """When everything was removed last, in seconds since 1970; 0 for never."""
 
     def close(self) -> None:
         """Release the store."""

@@ -132,8 +132,8 @@ class SearchHistory:
 
     # searches
 
-    def learn_for(self, principal: Principal) -> LearnedRanking | None:
-        """What changes the scores of a search of this caller; None while there is nothing to learn from.
+    def learn_for(self, principal: Principal, text: str) -> LearnedRanking | None:
+        """What changes the scores of one search of this caller; None while there is no history.
 
         A caller of the mesh learns from all calls of the skills that it finds, another one from its own.
         """
@@ -144,6 +144,7 @@ class SearchHistory:
             self._hashes,
             self._find_digest,
             self._hash_caller(principal.id),
+            self._hashes.of_request(text),
             only_own="mesh" not in principal.scopes,
             explored=self._explored,
             clock=self._clock,
@@ -251,7 +252,7 @@ class SearchHistory:
         self._dropped.clear()
         self._book.clear()
         self.wishes.clear()
-        return 0 if self._store is None else await asyncio.to_thread(self._store.forget)
+        return 0 if self._store is None else await asyncio.to_thread(self._store.forget, self._clock())
 
     async def flush(self) -> None:
         """Write what changed; what cannot be written stays for the next time."""
@@ -278,10 +279,15 @@ class SearchHistory:
             return
         since, self._read_at = self._read_at - _OVERLAP_S, self._clock()
         try:
+            forgotten_at = await asyncio.to_thread(self._store.forgotten_at)
             records = await asyncio.to_thread(self._store.read, since)
         except StateError as error:
             _log.warning("history not read", error=error.message)
             return
+        for record in self._book.list_all():
+            if record.at <= forgotten_at:
+                self._book.remove(record.id)
+                self._changed.pop(record.id, None)
         for record in records:
             if record.id not in self._changed and self._book.find(record.id) != record:
                 self._dropped.update(self._book.put(record))

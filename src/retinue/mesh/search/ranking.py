@@ -20,6 +20,7 @@ import structlog
 from retinue.core.errors import StateError
 from retinue.core.record import Listing, ListingKey, Skill, Visibility, is_visible
 from retinue.mesh.entry import Entry, entry_of
+from retinue.mesh.search.gaps import describe_gap
 from retinue.mesh.search.scoring import (
     BACKGROUND_SKILLS,
     SearchQuery,
@@ -30,10 +31,10 @@ from retinue.mesh.search.scoring import (
 from retinue.mesh.search.skill_texts import SkillText, entry_text_digest, render_text, text_digest
 from retinue.mesh.search.text_index import MemoryTextIndex, TextIndex
 
-CANDIDATES = 100
+CANDIDATES = 64
 """How many skills of a large index are scored for one query; at least twice the query's limit."""
 
-FILTERED_CANDIDATES = 10 * CANDIDATES
+FILTERED_CANDIDATES = 1_000
 """As `CANDIDATES`, for a search within more than `WITHIN` listings."""
 
 WITHIN = 200
@@ -41,6 +42,9 @@ WITHIN = 200
 
 LIKELY_FROM = 0.28
 """The `Fit` score from which a hit is called likely; one in ten of the correct answers is below it."""
+
+GAP_HITS = 5
+"""How many of the best hits are asked for a kind of value or an action."""
 
 BATCH = 100
 """How many texts are written before other tasks run: about 40 ms."""
@@ -98,13 +102,14 @@ class Found:
     """Hits, best first; ``more`` is a lower bound of the number of hits beyond the limit.
 
     ``did_you_mean`` is the query with its unknown words corrected to words of visible skills. The
-    hits already include those for the corrections.
+    hits already include those for the corrections. ``gap`` says what the query asks for that is not offered.
     """
 
     hits: tuple[Hit, ...]
     fit: Fit
     more: int = 0
     did_you_mean: str | None = None
+    gap: str | None = None
 
 
 NOTHING = Found((), Fit(0.0, False))
@@ -208,11 +213,13 @@ class SkillSearch:
         query, ranked = self.rank_skills(text, scopes, limit=limit, within=within, accept=accept, learn=learn)
         if not query.asked:
             return NOTHING
+        fit = estimate_fit(ranked[0].score, query) if ranked else NOTHING.fit
         return Found(
             tuple(islice(self._open(ranked), limit)),
-            estimate_fit(ranked[0].score, query) if ranked else NOTHING.fit,
+            fit,
             max(0, len(ranked) - limit),
             self._correct(text, query, scopes),
+            self._describe_gap(text, query, scopes, ranked, is_likely=fit.is_likely),
         )
 
     def rank_skills(
@@ -291,6 +298,23 @@ class SkillSearch:
     def _pick(self, entry: Entry, skill_id: str) -> Skill | None:
         listing = self._find_listing(entry.id)
         return listing.record.find_skill(skill_id) if listing is not None else None
+
+    def _describe_gap(
+        self, text: str, query: SearchQuery, scopes: Scopes, ranked: Sequence[RankedSkill], *, is_likely: bool
+    ) -> str | None:
+        visible = visible_to(scopes)
+        held: set[str] = set()
+
+        def knows(stem: str) -> bool:
+            if not held:
+                held.update(*(candidate.text.stems for candidate in ranked))
+            return stem in held or (
+                stem in self.index.counts([stem])
+                and bool(self.index.list_candidates([stem], (), visible, limit=1))
+            )
+
+        hits = [candidate.text for candidate in ranked[:GAP_HITS]]
+        return describe_gap(text, query, hits, knows, is_likely=is_likely)
 
     def _correct(self, text: str, query: SearchQuery, scopes: Scopes) -> str | None:
         """The text with its unknown words corrected, as far as the caller sees a skill with the right one."""

@@ -73,12 +73,13 @@ class SearchQuery:
     worths: dict[str, float] = field(default_factory=dict)
     """The results of `worth` so far."""
     _stems_by_gram: dict[str, list[str]] = field(default_factory=dict)
-    _ends: set[str] = field(default_factory=set)
+    ends: set[str] = field(default_factory=set)
+    """The first and the last characters of the stems; a stem that has none of them is not similar."""
 
     def __post_init__(self) -> None:
         for stem in self.asked:
             self.worths[stem] = self.rarity[stem]
-            self._ends.update((stem[:_HEAD], stem[-_TAIL:]))
+            self.ends.update((stem[:_HEAD], stem[-_TAIL:]))
             for gram in _grams(stem):
                 self._stems_by_gram.setdefault(gram, []).append(stem)
         for stem, asked in self.expanded.items():
@@ -108,7 +109,7 @@ class SearchQuery:
         """The most that a stem of a text adds to a score; 0 if it matches no stem of the query."""
         worth = self.worths.get(stem)
         if worth is None:
-            match = self.match(stem) if stem[:_HEAD] in self._ends or stem[-_TAIL:] in self._ends else None
+            match = self.match(stem) if stem[:_HEAD] in self.ends or stem[-_TAIL:] in self.ends else None
             worth = self.worths[stem] = match[1] * self.rarity[match[0]] if match is not None else 0.0
         return worth
 
@@ -169,7 +170,7 @@ def score_fields(texts: Iterable[Sequence[str]], query: SearchQuery, mean_length
     """
     frequencies: dict[str, float] = {}
     length = 0.0
-    worths = query.worths
+    worths, ends = query.worths, query.ends
     for number, fields in enumerate(texts):
         for at, words in enumerate(fields):
             if not words or (at == AGENT_FIELD and number):
@@ -180,7 +181,9 @@ def score_fields(texts: Iterable[Sequence[str]], query: SearchQuery, mean_length
             for stem in stems:
                 worth = worths.get(stem)
                 if worth is None:
-                    worth = query.worth(stem)
+                    # most stems are not similar: a call for each of them takes half of the time of a search
+                    is_near = stem[:_HEAD] in ends or stem[-_TAIL:] in ends
+                    worth = query.worth(stem) if is_near else worths.setdefault(stem, 0.0)
                 if worth:
                     frequencies[stem] = frequencies.get(stem, 0.0) + weight
     if not any(stem in query.asked or stem in query.expanded for stem in frequencies):

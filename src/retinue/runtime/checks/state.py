@@ -13,6 +13,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from retinue.core.errors import CardSignatureError, InvalidSettingError, RetinueError, StateError
+from retinue.oci.codec.artifacts import find_content_layer
+from retinue.oci.codec.manifest import INDEX_TYPE, parse_manifest
 from retinue.oci.codec.reference import Reference
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.source import RegistrySource
@@ -194,6 +196,22 @@ async def check_signatures(settings: Settings, state: State, home: LayoutRegistr
     return Check("signatures", "ok", f"policy {policy}; {signed} of {len(reading.listings)} cards are signed")
 
 
+async def _verify(home: LayoutRegistry, reference: Reference) -> None:
+    """Read an artifact and its content; raises RegistryError and StateDamagedError.
+
+    Teams, signatures and foreign artifacts have no layer with a card or a workflow, so their blobs are read.
+    """
+    stored = await home.pull_manifest(reference)
+    if stored.media_type == INDEX_TYPE:
+        return  # it lists manifests, which are read by their own tags
+    manifest = parse_manifest(stored.content, where=str(reference))
+    if find_content_layer(manifest) is not None:
+        await home.pull(reference)
+        return
+    for layer in manifest.layers:
+        await home.pull_blob(reference.repository, layer)
+
+
 async def check_layouts(home: LayoutRegistry) -> Check:
     """Pull every artifact of the state's registry, which verifies its digests."""
     repositories = await home.list_repositories()
@@ -202,7 +220,7 @@ async def check_layouts(home: LayoutRegistry) -> Check:
     for repository in repositories:
         try:
             for tag in await home.list_tags(repository):
-                await home.pull(Reference(repository, tag=tag))
+                await _verify(home, Reference(repository, tag=tag))
                 count += 1
         except RetinueError as error:
             problems.append(error)

@@ -1,0 +1,103 @@
+"""Says what a request asks for that no visible skill offers: a kind of value, an action, or subject words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from retinue.mesh.search.actions import action_of_skill, compare_actions
+from retinue.mesh.search.scoring import SearchQuery
+from retinue.mesh.search.skill_texts import SkillText
+from retinue.mesh.search.words import stem
+
+Knows = Callable[[str], bool]
+"""Whether a visible skill has this stem."""
+
+_KINDS: Mapping[str, tuple[str, str, str]] = MappingProxyType(
+    {
+        "an audio file": (
+            "mp3 wav ogg flac m4a aac opus",
+            "audio podcast recording voicemail",
+            "audio sound voice speech music recording podcast mp3 wav transcribe",
+        ),
+        "an image": (
+            "png jpg jpeg gif webp svg tiff bmp heic",
+            "photo screenshot",
+            "image picture photo screenshot png jpeg jpg graphic icon",
+        ),
+        "a video": ("mp4 mov avi mkv webm", "video", "video movie film clip mp4 frame"),
+        "a PDF file": ("pdf", "pdf", "pdf document"),
+        "a spreadsheet": ("xlsx xls csv ods", "spreadsheet", "spreadsheet csv excel xlsx sheet table row"),
+        "an archive": ("zip tar gz tgz 7z rar", "", "zip archive tar compress unpack extract"),
+        "an e-mail address": ("", "", "email mail recipient address user account contact"),
+        "a web address": ("", "", "url uri link web website page http site address browse repository"),
+    }
+)
+"""A kind of value → the extensions of such files, words for it in a request, words of skills that take it.
+
+Skills that take any file take each kind of file.
+"""
+
+_ANY_FILE = frozenset({"file", "attach", "upload", "path"})
+_FILE = re.compile(r"(?<![\w@])[\w/.~-]*\w\.([A-Za-z0-9]{2,4})\b(?!\.\w)")
+_MAIL = re.compile(r"[\w.+-]+@[\w-]+\.\w")
+_URL = re.compile(r"https?://\S|(?<!\S)www\.\w")
+_NAMED_ACTIONS = frozenset({"delete", "stop", "upload"})
+"""The verbs of other actions are too ambiguous: ``send me the weather``, ``change dollars to euros``."""
+
+_MAX_WORDS = 5
+_READ_CHARS = 2_000
+
+
+def list_kinds(text: str) -> list[str]:
+    """The kinds of values in a request, such as ``an audio file``."""
+    text = text[:_READ_CHARS]
+    extensions = {found.lower() for found in _FILE.findall(text)}
+    words = {word.lower() for word in re.findall(r"[A-Za-z]+", text)}
+    kinds = [
+        kind
+        for kind, (endings, names, _) in _KINDS.items()
+        if extensions.intersection(endings.split()) or words.intersection(names.split())
+    ]
+    if _MAIL.search(text):
+        kinds.append("an e-mail address")
+    if _URL.search(text):
+        kinds.append("a web address")
+    return kinds
+
+
+def describe_gap(
+    text: str, query: SearchQuery, hits: Sequence[SkillText], knows: Knows, *, is_likely: bool
+) -> str | None:
+    """A sentence about what is missing for a request, or None.
+
+    ``hits`` are the skills that were found, best first. Subject words are named only if no hit is likely.
+    """
+    sentences = list(_describe_kinds(text, hits, knows))
+    if not is_likely:
+        partly = set(query.expanded.values())
+        words = [
+            word
+            for stem_, word in query.asked.items()
+            if word.isalpha() and stem_ not in partly and not knows(stem_)
+        ]
+        if words:
+            more = f" and {len(words) - _MAX_WORDS} more" if len(words) > _MAX_WORDS else ""
+            sentences.append(f"no skill here speaks of: {', '.join(words[:_MAX_WORDS])}{more}")
+    actions = [compare_actions(query.action, action_of_skill(hit.skill_id)) for hit in hits]
+    if query.action in _NAMED_ACTIONS and actions and max(actions) <= 0.0:
+        sentences.append(f"none of these skills is for the action {query.action}")
+    return "; ".join(sentences) or None
+
+
+def _describe_kinds(text: str, hits: Sequence[SkillText], knows: Knows) -> Iterator[str]:
+    kinds = list_kinds(text)
+    stems: frozenset[str] = frozenset().union(*(hit.stems for hit in hits if kinds))
+    for kind in kinds:
+        endings, _, words = _KINDS[kind]
+        takers = {stem(word) for word in words.split()}
+        if takers & stems or (endings and _ANY_FILE & stems):
+            continue
+        group = "none of these skills" if hits and any(map(knows, sorted(takers))) else "no skill here"
+        yield f"{group} takes {kind}"
