@@ -10,12 +10,13 @@ from mcp_types import ElicitRequestParams, ElicitResult
 
 from retinue.hub.approvals.notices import ApprovalNotices
 from retinue.hub.scheduling.signatures import new_secret
+from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.settings_tables import ApprovalsTable
 from retinue.web.issued_tokens import TokenFile
 from tests.a2a.wire import ask as ask_a2a
 from tests.a2a.wire import message, naming, parts_of, state_of
 from tests.doors.test_a2a_push import Receiver
-from tests.doors.test_policies import ASK, WAYS, Bank, answer, open_bank, read_approval
+from tests.doors.test_policies import ASK, WAYS, Bank, answer, list_loaded, open_bank, read_approval
 from tests.mcp.clients import MODES, connect, texts
 from tests.serving import serve_app
 from tests.system import WAIT_S, System, Wire
@@ -147,3 +148,42 @@ async def test_the_hub_tells_a_chat_system_of_a_call_that_waits(
         told = (await receiver.wait_for(2))[1]
     assert (asked["type"], asked["data"]["arguments"]) == ("approval.asked", {"amount": 900})
     assert (told["type"], told["data"]["comment"]) == ("approval.answered", "closed")
+
+
+async def test_a_yes_for_similar_calls_is_a_policy_that_the_approver_reads_first(
+    system: System, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LoadedPolicies.watch, "__defaults__", (0.01,))
+    bank = await open_bank(system, wire, ASK, durable=True)
+    ann, owner = issue(system, "mesh"), f"Bearer {system.state.owner_token()}"
+
+    async def refund(amount: int) -> Any:
+        return await wire.call(bank.hub.url, "refund", {"amount": amount}, authorization=ann)
+
+    async def approve(token: str, **more: Any) -> Any:
+        asked = {"approval": approval, "free": ["amount"], **more}
+        return await wire.call(bank.hub.url, "approve_similar", asked, authorization=token)
+
+    approval = read_approval(await refund(900))
+    assert (await approve(ann)).error["data"]["type"] == "insufficient_scope"
+    draft = (await approve(owner)).result
+    assert 'principal == Retinue::Caller::"token:ann"' in draft["rule"]
+    assert 'resource == Retinue::Skill::"bank/refund"' in draft["rule"]
+    assert read_approval(await refund(900)) == approval  # nothing is stored yet
+    wider = draft["rule"].replace("token:ann", "token:eve")
+    for changed in ({"rule": wider}, {"rule": draft["rule"], "free": []}):
+        refused = await approve(owner, until=draft["until"], **changed)
+        assert refused.error["data"]["type"] == "invalid_request"
+    late = await approve(owner, until="2999-01-01T00:00:00Z")
+    assert late.error["data"]["type"] == "validation_error"
+    stored = (await approve(owner, until=draft["until"], rule=draft["rule"])).result
+    assert stored["state"] == "approved"
+    async with asyncio.timeout(WAIT_S):
+        while len(list_loaded(bank)) == 1:
+            await asyncio.sleep(0.02)
+    for amount in (900, 901, 902):
+        assert (await refund(amount)).result == f"refunded {amount}"
+    assert bank.refunds == [900, 901, 902]
+    rows = [row for row in bank.hub.audit.recent(9) if row["type"] == "CALL:ENDED"]
+    assert (rows[0]["policy"]["ids"], rows[0]["policy"]["by"]) == ([f"yes-{approval}"], "owner")
+    assert read_approval(await WAYS["/execute of the hub"](bank)) != approval  # another caller

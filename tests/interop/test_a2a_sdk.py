@@ -164,8 +164,8 @@ async def test_the_sdks_client_calls_every_skill_of_the_hub(system: System, vers
     await system.start_agent(doer)
     hub = await system.start_hub()
     # these need a run that ended at a limit, or that waits: tests/doors/test_think_runs.py, test_approvals.py
-    # these of policies need the token of the owner: tests/doors/test_policies.py
-    others = {"extend_run", "show_approval", "answer_approval"}
+    # others need the token of the owner: tests/doors/test_policies.py, tests/dashboard/test_policy_pages.py
+    others = {"extend_run", "show_approval", "answer_approval", "approve_similar", "list_policies"}
     others |= {"check_policies", "replay_policies", "suggest_policies", "set_policy_mode"}
     called = {skill for skill, _ in HUB_CALLS} | others
     assert called == {one.id for one in hub.mesh.hub.agent.skills}

@@ -27,6 +27,7 @@ from typing import Any, Literal, get_args
 import cedarpy
 import orjson
 
+from retinue.mesh.permissions import matches
 from retinue.policies.entities import (
     ACTIONS,
     CALL,
@@ -145,11 +146,15 @@ class _Cut:
     facts: frozenset[str] = frozenset()
     names_groups: bool = False
     conflict: str = ""
+    approved: tuple[tuple[Policy, _Rules], ...] = ()
 
     @classmethod
     def make(cls, policies: Sequence[Policy], *, permits: bool) -> _Cut:
         arguments: dict[Path, ValueType] = {}
         conflict = ""
+        # each is evaluated alone, so that none changes what other policies decide
+        yes = [policy for policy in policies if policy.effect == "approved"]
+        policies = [policy for policy in policies if policy.effect != "approved"]
         for policy in policies:
             for path, kind in policy.reads.arguments.items():
                 known = arguments.get(path, "present")
@@ -167,6 +172,7 @@ class _Cut:
             frozenset(name for policy in policies for name in policy.facts),
             any(entity.type == GROUP for policy in policies for entity in policy.reads.entities),
             conflict or clash,
+            tuple((policy, _Rules.make([policy], permits=False)) for policy in yes) if obligations else (),
         )
 
     def decide(self, facts: CallFacts, entities: cedarpy.Entities) -> Decision:
@@ -204,9 +210,39 @@ class _Cut:
         obliged = self.obligations.evaluate(request, entities)
         if obliged.verdict == "allow" or obliged.problem:
             return obliged if obliged.problem else decision
-        effects = {policy.effect for policy in obliged.policies}
-        strictest = next(verdict for verdict in _STRICTEST_FIRST if verdict in effects)
-        return Decision(strictest, obliged.policies)
+        policies = self._apply_approved(obliged.policies, facts, request, entities)
+        effects = {policy.effect for policy in policies}
+        strictest: Verdict = next((verdict for verdict in _STRICTEST_FIRST if verdict in effects), "allow")
+        return Decision(strictest, policies)
+
+    def _apply_approved(
+        self,
+        obliged: tuple[Policy, ...],
+        facts: CallFacts,
+        request: Mapping[str, Any],
+        entities: cedarpy.Entities,
+    ) -> tuple[Policy, ...]:
+        """The obligations without the questions that a person has answered, with the answers in their place.
+
+        Who gave a yes must be an approver of the policy that asks.
+        """
+        asking = [policy for policy in obliged if policy.effect == "approve"]
+        if not asking or not self.approved or not isinstance(facts.arguments, Mapping):
+            return obliged
+        answers = [
+            policy
+            for policy, rules in self.approved
+            if facts.arguments.keys() <= policy.named_arguments
+            and _is_permitted(policy, rules, facts, request, entities)
+        ]
+        given = {
+            policy.id: answer
+            for policy in asking
+            for answer in answers
+            if may_approve(answer.by, policy.approvers, facts.caller.id.id)
+        }
+        used = {answer.id: answer for answer in given.values()}
+        return (*(policy for policy in obliged if policy.id not in given), *used.values())
 
     def _find_readers(self, error: UnmappableError) -> tuple[Policy, ...]:
         """The policies that read arguments of the skill, one of which has the problem."""
@@ -217,6 +253,27 @@ class _Cut:
             for policy in one.policies.values()
             if any(str(error).startswith(".".join(path)) for path in policy.reads.arguments)
         )
+
+
+def _is_permitted(
+    policy: Policy, rules: _Rules, facts: CallFacts, request: Mapping[str, Any], entities: cedarpy.Entities
+) -> bool:
+    """Whether the yes of a person counts for a call; arguments of other types are another call."""
+    try:
+        arguments = project(facts.arguments, policy.reads.arguments)
+    except UnmappableError:
+        return False
+    context = {**request["context"], "args": arguments}
+    return rules.evaluate({**request, "context": context}, entities).verdict == "allow"
+
+
+def may_approve(by: str, approvers: Sequence[str], caller: str) -> bool:
+    """Whether ``by`` may answer the question of a policy about a call of ``caller``; the owner always may."""
+    if by == "owner":
+        return True
+    if not approvers:
+        return by != caller
+    return any(matches(name, tuple(approvers)) for name in (by, *(("caller",) if by == caller else ())))
 
 
 def _drop_records(reads: Mapping[Path, ValueType]) -> tuple[dict[Path, ValueType], str]:

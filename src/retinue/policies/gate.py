@@ -161,9 +161,14 @@ class Gate:
     def _oblige(self, decision: Decision, call: Call, listing: Listing, name: str) -> PermittedCall:
         """What the obligations of a permitted call ask for."""
         note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
-        if decision.verdict == "allow":
+        answers = decision.select("approved")
+        if decision.verdict == "allow" and not answers:
             return PermittedCall(note)
         note = self._render(decision, watched=False)
+        if answers:
+            note["by"] = answers[0].by
+        if decision.verdict == "allow":
+            return PermittedCall(note)
         approve: Callable[[Channel], Awaitable[ApprovedCall]] | None = None
         if decision.verdict == "approve":
             approve = self._bind_approval(decision, call, listing, name)

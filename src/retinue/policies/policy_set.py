@@ -22,10 +22,11 @@ from retinue.policies.obligations import CallLimit, Redaction, read_limit, read_
 from retinue.policies.reads import EntityId, ReadError, Reads, find_reads
 from retinue.policies.schema import find_errors
 
-Effect = Literal["permit", "deny", "approve", "limit", "redact"]
-"""``permit`` and ``deny`` are those of Cedar; the others are obligations of a permitted call.
+Effect = Literal["permit", "deny", "approve", "limit", "redact", "approved"]
+"""``permit`` and ``deny`` are those of Cedar; ``approve``, ``limit`` and ``redact`` are obligations.
 
-With ``approve`` a person decides, ``limit`` counts calls, ``redact`` masks values.
+With ``approve`` a person decides, ``limit`` counts calls, ``redact`` masks values. ``approved`` is the yes of
+a person for calls that it would be asked about; it permits nothing else.
 """
 
 Default = Literal["allow", "deny"]
@@ -38,7 +39,8 @@ OBLIGATIONS: Mapping[str, tuple[str, ...]] = {
 """The effects of obligations with the annotations that belong to them."""
 
 _ANNOTATIONS = frozenset(
-    {"id", "reason", "effect", "mode", *(name for names in OBLIGATIONS.values() for name in names)}
+    {"id", "reason", "effect", "mode", "by", "args"}
+    | {name for names in OBLIGATIONS.values() for name in names}
 )
 _TYPES = frozenset(
     f"{NAMESPACE}::{kind}"
@@ -59,7 +61,8 @@ class Policy:
     ``reason`` is told to callers. ``approvers`` are globs of the principals that may answer, () = anybody
     with the scope. An approval counts for ``expires_s``, None for the default. ``limit`` and ``redaction``
     are those of the effects of these names, None for others. A policy that ``is_watched`` decides nothing:
-    what it would have decided is recorded.
+    what it would have decided is recorded. ``by`` is who gave the yes of an ``approved`` one, which counts
+    for calls with no other arguments than the ``named_arguments``.
     """
 
     id: str
@@ -71,6 +74,8 @@ class Policy:
     approvers: tuple[str, ...] = ()
     expires_s: float | None = None
     is_watched: bool = False
+    by: str = ""
+    named_arguments: frozenset[str] = frozenset()
     limit: CallLimit | None = None
     redaction: Redaction | None = None
 
@@ -106,7 +111,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """The policies of one mesh; equal files, groups and defaults have an equal ``digest``."""
+    """The policies of one mesh; equal files, groups and defaults have an equal ``digest``.
+
+    Files that have only the yes of persons do not count for the digest.
+    """
 
     policies: tuple[Policy, ...] = ()
     default: Default = "allow"
@@ -127,8 +135,13 @@ def load_policies(
     Raises InvalidSettingError, which names the file and the policy, for the first policy that is not valid.
     """
     policies: dict[str, Policy] = {}
+    deciding: dict[str, str] = {}
     for name in sorted(files):
-        for policy in _load_file(name, files[name]):
+        loaded = _load_file(name, files[name])
+        # a yes for similar calls leaves the questions about others as they are
+        if not loaded or any(policy.effect != "approved" for policy in loaded):
+            deciding[name] = files[name]
+        for policy in loaded:
             if policy.id in policies:
                 other = policies[policy.id].file
                 raise _refuse(name, f"@id {policy.id!r} is in {other} too", "give each policy its own @id")
@@ -136,7 +149,7 @@ def load_policies(
     if len(policies) > MAX_POLICIES:
         raise _refuse("policies", f"{len(policies):,} policies", f"write at most {MAX_POLICIES:,}")
     facts = [
-        sorted(files.items()),
+        sorted(deciding.items()),
         default,
         sorted((name, list(globs)) for name, globs in (groups or {}).items()),
     ]
@@ -188,6 +201,8 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
         approvers=tuple(annotations.get("approvers", "").replace(",", " ").split()),
         expires_s=_read_expiry(where, annotations),
         is_watched=mode == "watch",
+        by=annotations.get("by", ""),
+        named_arguments=frozenset(annotations.get("args", "").split()),
         limit=_read_limit(where, annotations) if effect == "limit" else None,
         redaction=_read_redaction(where, annotations) if effect == "redact" else None,
     )
@@ -195,8 +210,13 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
 
 def _read_effect(where: str, annotations: Mapping[str, str], cedar_effect: str) -> Effect:
     effect = annotations.get("effect")
+    if effect == "approved":
+        return _check_approved(where, annotations, cedar_effect)
+    for name in ("by", "args"):
+        if name in annotations:
+            raise _refuse(where, f"@{name} without @effect", 'add @effect("approved")')
     if effect is not None and effect not in OBLIGATIONS:
-        raise _refuse(where, f"@effect is {effect!r}", f"known are {', '.join(OBLIGATIONS)}")
+        raise _refuse(where, f"@effect is {effect!r}", f"known are {', '.join((*OBLIGATIONS, 'approved'))}")
     for owner, names in OBLIGATIONS.items():
         for name in names:
             if name in annotations and owner != effect:
@@ -207,6 +227,19 @@ def _read_effect(where: str, annotations: Mapping[str, str], cedar_effect: str) 
     if cedar_effect != "forbid":
         raise _refuse(where, f'a permit with @effect("{effect}")', "write it as a forbid")
     return effect  # type: ignore[return-value]
+
+
+def _check_approved(where: str, annotations: Mapping[str, str], cedar_effect: str) -> Effect:
+    if cedar_effect != "permit":
+        raise _refuse(where, 'a forbid with @effect("approved")', "write it as a permit")
+    if not annotations.get("by") or "args" not in annotations:
+        raise _refuse(
+            where, '@effect("approved") without @by or @args', "write who said yes, and names of arguments"
+        )
+    others = annotations.keys() - {"id", "reason", "effect", "by", "args"}
+    if others:
+        raise _refuse(where, f'@{min(others)} with @effect("approved")', "remove it")
+    return "approved"
 
 
 def _read_limit(where: str, annotations: Mapping[str, str]) -> CallLimit:

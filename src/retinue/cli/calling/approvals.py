@@ -71,11 +71,47 @@ def show(approval: str, hub: str | None, as_json: bool) -> None:
 
 @approvals.command()
 @click.argument("approval")
+@click.option("--similar", is_flag=True, help="Also calls like it, by a policy that is shown first.")
+@click.option(
+    "--free", multiple=True, metavar="ARGUMENT", help="With --similar: an argument that may differ."
+)
+@click.option(
+    "--until", default="", metavar="TIME", help="With --similar: 2026-11-27T12:00:00Z; default: in 8 hours."
+)
+@click.option("--yes", is_flag=True, help="With --similar: store the policy without asking.")
 @hub_option
 @json_option
-def approve(approval: str, hub: str | None, as_json: bool) -> None:
-    """Let the call be made."""
-    _answer(approval, "yes", "", hub, as_json)
+def approve(
+    approval: str,
+    similar: bool,
+    free: tuple[str, ...],
+    until: str,
+    yes: bool,
+    hub: str | None,
+    as_json: bool,
+) -> None:
+    """Let the call be made.
+
+    With --similar the same caller may also make calls of the same skill whose arguments are equal, but for
+    the free ones.
+    """
+    if not similar:
+        if free or until or yes:
+            raise click.UsageError("--free, --until and --yes need --similar")
+        _answer(approval, "yes", "", hub, as_json)
+        return
+    asked = {"approval": approval, "free": list(free), "until": until}
+    draft = ask_hub("approve_similar", asked, hub, as_owner=True)
+    if not as_json:
+        click.echo(draft["rule"])
+    if not yes:
+        click.confirm("Store this policy and approve the call?", abort=True, err=True)
+    shown = {**asked, "until": draft["until"], "rule": draft["rule"]}
+    row = ask_hub("approve_similar", shown, hub, as_owner=True)
+    if as_json:
+        print_json(row)
+    else:
+        note(f"{row['state']}: {row['agent']}/{row['skill']}, and similar calls until {row['until']}")
 
 
 @approvals.command()

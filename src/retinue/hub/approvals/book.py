@@ -7,7 +7,7 @@ through an agent or a run: what answers has the token itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -17,10 +17,21 @@ from retinue.approvals.records import MAX_COMMENT, SCOPE, Approval, ApprovalStat
 from retinue.authoring.agent import Agent
 from retinue.authoring.context import Context
 from retinue.core.call import Principal
-from retinue.core.errors import InsufficientScopeError, UnknownApprovalError
+from retinue.core.errors import (
+    InsufficientScopeError,
+    InvalidParametersError,
+    InvalidRequestError,
+    Problem,
+    UnknownApprovalError,
+)
 from retinue.mesh.permissions import matches
 
 Json = dict[str, Any]
+
+SIMILAR_S = 8 * 3600.0
+"""How long a yes for similar calls counts, unless the approver says otherwise."""
+
+LONGEST_SIMILAR_S = 30 * 24 * 3600.0
 
 
 class ApprovalBook:
@@ -31,10 +42,12 @@ class ApprovalBook:
         open_store: Callable[[], Awaitable[ApprovalStore]],
         *,
         exists: Callable[[], bool] = lambda: True,
+        save_rule: Callable[[str, str], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._open_store = open_store
         self._exists = exists
+        self._save_rule = save_rule
         self._clock = clock
 
     async def list_all(self, principal: Principal, state: ApprovalState | None) -> list[Json]:
@@ -64,6 +77,49 @@ class ApprovalBook:
 
         Raises InsufficientScopeError, UnknownApprovalError, and InvalidRequestError for one that has ended.
         """
+        store, _ = await self._find_to_answer(principal, approval_id, depth)
+        answered = await store.answer(approval_id, verdict, name_of(principal), comment[:MAX_COMMENT])
+        return render(answered, self._clock())
+
+    async def approve_similar(
+        self,
+        principal: Principal,
+        approval_id: str,
+        free: Collection[str],
+        until: str,
+        rule: str,
+        *,
+        depth: int,
+    ) -> Json:
+        """Approve a call and those like it: without ``rule`` the policy to read, with that policy store it.
+
+        Raises what `answer` raises, and InvalidParametersError for a call that no policy describes.
+        """
+        from retinue.policies.standing_yes import draft_rule  # needed by this answer only
+
+        _, approval = await self._find_to_answer(principal, approval_id, depth)
+        if self._save_rule is None or not approval.request.terms:
+            raise InvalidRequestError(
+                f"approval {approval_id} is not asked by a policy",
+                remedy="answer each call",
+            )
+        now = self._clock()
+        until = until or _render_time(now + SIMILAR_S)
+        _check_until(until, now)
+        text = draft_rule(approval, frozenset(free), until, name_of(principal))
+        if not rule:
+            return {"approval": approval_id, "rule": text, "until": until}
+        if rule != text:
+            raise InvalidRequestError(
+                "the policy is another one than was shown", remedy="read it again: leave out rule"
+            )
+        row = await self.answer(principal, approval_id, "yes", "also similar calls", depth=depth)
+        await self._save_rule(approval_id, text)
+        return {**row, "rule": text, "until": until}
+
+    async def _find_to_answer(
+        self, principal: Principal, approval_id: str, depth: int
+    ) -> tuple[ApprovalStore, Approval]:
         if not _is_approver(principal) or depth > 0:
             raise InsufficientScopeError(
                 "an approval is answered with a token that has the scope approves, not through an agent",
@@ -71,14 +127,23 @@ class ApprovalBook:
                 remedy="use the command line of the owner: retinue approvals; or create a token: "
                 "retinue token new --scope mesh --scope approves",
             )
-        if not self._exists():
+        store = await self._open_store() if self._exists() else None
+        approval = None if store is None else await store.find(approval_id)
+        if store is None or approval is None:
             raise UnknownApprovalError(approval_id)
-        store = await self._open_store()
-        approval = await store.find(approval_id)
-        if approval is not None:
-            _check_approver(principal, approval)
-        answered = await store.answer(approval_id, verdict, name_of(principal), comment[:MAX_COMMENT])
-        return render(answered, self._clock())
+        _check_approver(principal, approval)
+        return store, approval
+
+
+def _check_until(until: str, now: float) -> None:
+    """Raise InvalidParametersError for another form, and for a time that is past or too far."""
+    try:
+        at = datetime.strptime(until, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        at = 0.0
+    if not now < at <= now + LONGEST_SIMILAR_S:
+        problem = "field 'until' is no time within 30 days, such as 2026-11-27T12:00:00Z"
+        raise InvalidParametersError([Problem("until", problem)])
 
 
 def add_approval_skills(agent: Agent, book: ApprovalBook) -> None:
@@ -101,6 +166,19 @@ def add_approval_skills(agent: Agent, book: ApprovalBook) -> None:
     async def answer_approval(approval: str, verdict: Verdict, ctx: Context, comment: str = "") -> Json:
         """Says yes or no to one call; the caller reads the comment of a no."""
         return await book.answer(ctx.principal, approval, verdict, comment, depth=ctx.trace.depth)
+
+    @agent.skill(listed=False)
+    async def approve_similar(
+        approval: str,
+        ctx: Context,
+        free: Annotated[list[str] | None, Field(description="Arguments that may differ")] = None,
+        until: Annotated[str, Field(description="UTC; default: in 8 hours")] = "",
+        rule: Annotated[str, Field(description="The policy as it was shown; without it, it is shown")] = "",
+    ) -> Json:
+        """Says yes to one call and to calls like it, by a policy that is shown first."""
+        return await book.approve_similar(
+            ctx.principal, approval, free or (), until, rule, depth=ctx.trace.depth
+        )
 
 
 def render(approval: Approval, now: float) -> Json:

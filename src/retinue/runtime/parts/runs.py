@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from retinue.approvals.records import Notice
@@ -19,9 +20,11 @@ from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
 from retinue.runtime.lazy_runs import IDLE_S, LazyRuns
+from retinue.runtime.loading.policy_files import FOLDER
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.serving import end_task
 from retinue.settings_tables import ApprovalsTable
+from retinue.storage.files import make_folder, replace_file, storage_errors
 from retinue.web.transport import HttpRequester, TransportError
 from retinue.workflows.runs.records import RunStatus
 
@@ -163,7 +166,8 @@ class ApprovalsPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         runs = process.get(LazyRuns)
-        book = ApprovalBook(runs.open_approvals, exists=runs.store.exists)
+        save_rule = partial(save_yes, process.state.root)
+        book = ApprovalBook(runs.open_approvals, exists=runs.store.exists, save_rule=save_rule)
         skills = partial(add_approval_skills, book=book)
         table = process.tables.get(ApprovalsTable)
         if table.webhook is None or process.kind != "hub":
@@ -188,6 +192,18 @@ class ApprovalsPart(Part):
                 await end_task(sending)
 
         yield Opened(skills=skills, running=running)
+
+
+async def save_yes(state_folder: Path, approval_id: str, text: str) -> None:
+    """Store the yes of a person for similar calls among the policies; raises StateError."""
+    path = state_folder / FOLDER / f"yes-{approval_id}.cedar"
+
+    def save() -> None:
+        with storage_errors(path):
+            make_folder(path.parent)
+            replace_file(path, text.encode())
+
+    await asyncio.to_thread(save)
 
 
 def read_secret(table: ApprovalsTable, environ: Mapping[str, str]) -> str:

@@ -1,0 +1,117 @@
+"""The yes of a person for similar calls: a policy that covers those calls and no others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from retinue.approvals.records import Approval, ApprovalRequest
+from retinue.core.errors import InvalidParametersError, InvalidSettingError
+from retinue.policies.decision import CallFacts, Engine
+from retinue.policies.entities import Caller, Resource
+from retinue.policies.policy_set import load_policies
+from retinue.policies.standing_yes import draft_rule
+from tests.mesh.scripted import make_skill
+from tests.policies.test_gate import BOB
+
+ASK = '@id("ask") @effect("approve") %s forbid(principal, action == Retinue::Action::"call", resource);'
+UNTIL = "2026-11-27T12:00:00Z"
+ARGUMENTS = {"amount": 900, "note": 'a "b" \\ \n é', "rate": 0.5, "ok": True, "to": None}
+
+
+def draft(arguments: dict[str, Any] = ARGUMENTS, by: str = "token:boss", free: tuple[str, ...] = ()) -> str:
+    request = ApprovalRequest(BOB.id, "bank", "1.0.0", "refund", arguments, terms="policies x")
+    return draft_rule(Approval.ask(request, 0.0, 60.0, "a1"), free, UNTIL, by)
+
+
+def decide(
+    rule: str,
+    arguments: Any = ARGUMENTS,
+    *,
+    approvers: str = "",
+    caller: str = BOB.id,
+    version: str = "1.0.0",
+    skill: str = "refund",
+    now: str = "2026-11-27T11:59:59Z",
+) -> str:
+    asking = ASK % (f'@approvers("{approvers}")' if approvers else "")
+    policies = load_policies({"p.cedar": asking, "yes-a1.cedar": rule})
+    assert policies.digest == load_policies({"p.cedar": asking}).digest
+    resource = Resource.make("bank", version, "memory", "own", make_skill(skill))
+    context = {"now": {"__extn": {"fn": "datetime", "arg": now}}}
+    facts = CallFacts(Caller.of(replace(BOB, id=caller)), resource, arguments=arguments, context=context)
+    return Engine(policies).decide(facts).verdict
+
+
+def test_an_equal_call_is_permitted_until_the_time_and_no_other_one() -> None:
+    rule = draft()
+    assert decide(rule) == "allow"
+    others: list[dict[str, Any]] = [
+        {"now": UNTIL},
+        {"caller": "token:eve"},
+        {"version": "1.0.1"},
+        {"skill": "close"},
+        {"arguments": {**ARGUMENTS, "amount": 901}},
+        {"arguments": {**ARGUMENTS, "amount": "900"}},
+        {"arguments": {**ARGUMENTS, "amount": {"__entity": {"type": "Retinue::Caller", "id": "x"}}}},
+        {"arguments": {**ARGUMENTS, "to": "eve"}},
+        {"arguments": {**ARGUMENTS, "account": "eve"}},
+        {"arguments": {name: value for name, value in ARGUMENTS.items() if name != "ok"}},
+        {"arguments": [900]},
+    ]
+    assert {str(other): decide(rule, **other) for other in others} == dict.fromkeys(
+        map(str, others), "approve"
+    )
+
+
+def test_a_free_argument_may_differ_and_an_unknown_one_is_refused() -> None:
+    rule = draft(free=("amount",))
+    assert "amount may differ" in rule
+    assert decide(rule, {**ARGUMENTS, "amount": 5}) == "allow"
+    assert decide(rule, {**ARGUMENTS, "rate": 0.25}) == "approve"
+    with pytest.raises(InvalidParametersError, match="no argument 'x'"):
+        draft(free=("x",))
+    for value in ([1], {"a": 1}, 0.12345, 1e20):
+        with pytest.raises(InvalidParametersError, match="set it free"):
+            draft({"a": value})
+        assert decide(draft({"a": value, "b": 1}, free=("a",)), {"a": 7, "b": 1}) == "allow"
+    with pytest.raises(InvalidParametersError, match="cannot name the argument"):
+        draft({'a" || true': 1})
+
+
+def test_a_yes_counts_for_the_policies_whose_approver_gave_it() -> None:
+    for by, approvers, verdict in (
+        ("token:boss", "token:boss", "allow"),
+        ("token:boss", "token:finance-*", "approve"),
+        ("owner", "token:finance-*", "allow"),
+        (BOB.id, "", "approve"),
+        (BOB.id, "caller", "allow"),
+    ):
+        assert decide(draft(by=by), approvers=approvers) == verdict, (by, approvers)
+
+
+def test_a_yes_lifts_no_denial_and_permits_nothing_by_default() -> None:
+    resource = Resource.make("bank", "1.0.0", "memory", "own", make_skill("refund"))
+    context = {"now": {"__extn": {"fn": "datetime", "arg": "2026-11-27T11:59:59Z"}}}
+    facts = CallFacts(Caller.of(BOB), resource, arguments=ARGUMENTS, context=context)
+    closed = '@id("no") forbid(principal, action, resource);'
+    for files in ({"p.cedar": ASK % "", "no.cedar": closed}, {}):
+        policies = load_policies({**files, "yes-a1.cedar": draft()}, default="allow" if files else "deny")
+        assert Engine(policies).decide(facts).verdict == "deny"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '@id("a") @effect("approved") @by("x") @args("") forbid(principal, action, resource);',
+        '@id("a") @effect("approved") @args("") permit(principal, action, resource);',
+        '@id("a") @effect("approved") @by("x") permit(principal, action, resource);',
+        '@id("a") @effect("approved") @by("x") @args("") @mode("watch") permit(principal, action, resource);',
+        '@id("a") @by("x") permit(principal, action, resource);',
+    ],
+)
+def test_an_incomplete_yes_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSettingError):
+        load_policies({"p.cedar": text})
