@@ -229,7 +229,7 @@ class DispatchCaller:
             candidates = tuple(one for one in candidates if may_send(reach.send, one.name, skill))
             if not candidates:
                 raise SkillNotOfferedError(skill)
-        if agent is None:
+        if agent is None and self._exams.policy == "require":
             candidates = self._exams.select(candidates, skill)
         ordered: Sequence[Candidate] = order_candidates(candidates, self._strategy, skill)
         if agent is None:
@@ -313,7 +313,7 @@ class DispatchCaller:
             agent=wanted.agents[0] if wanted.agents else None,
             view=view,
         )
-        if not wanted.agents:
+        if not wanted.agents and self._exams.policy == "require":
             candidates = self._exams.select(candidates, skill)
         ordered: Sequence[Candidate] = order_candidates(candidates, self._strategy, skill)
         ordered = rank_by_score(ordered, self._find_listing, skill, self._track)
