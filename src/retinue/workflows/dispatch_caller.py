@@ -30,6 +30,7 @@ from retinue.core.record import (
     render_deprecation,
 )
 from retinue.core.text import suggest
+from retinue.core.usage import NO_SOURCES
 from retinue.mesh.admission import Admission
 from retinue.mesh.asking.fanout import Answers, ask_agents
 from retinue.mesh.asking.query import Query, make_query
@@ -375,6 +376,11 @@ class DispatchCaller:
         )
         if origin.allowance is not None or outgoing.extension is not None:
             outgoing = outgoing.with_allowance(origin.allowance)
+        if origin.sources != NO_SOURCES:
+            # imported here, because only policies read sources
+            from retinue.mesh.guard.sources import with_sources
+
+            outgoing = with_sources(outgoing, origin.sources)
         name = choice.agent.partition("@")[0]
         if not (may_send(origin.reach.send, name, skill) and is_seen(self._view_of(origin), name)):
             # the access lists may have changed since the choice
