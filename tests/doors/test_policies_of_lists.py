@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from retinue.authoring.agent import Agent
 from retinue.web.issued_tokens import TokenFile
 from tests.doors.test_policies import Bank, open_bank
 from tests.mcp.clients import sessionless
@@ -12,15 +13,25 @@ from tests.system import Reply, System, Wire
 POLICIES = """
 @id("no-refunds") forbid(principal in Retinue::Group::"guests", action == Retinue::Action::"list",
     resource == Retinue::Skill::"bank/refund");
+@id("no-zoe") forbid(principal in Retinue::Group::"guests", action == Retinue::Action::"list",
+    resource in Retinue::Agent::"zoe");
 @id("no-clerk") forbid(principal in Retinue::Group::"guests", action == Retinue::Action::"list",
     resource in Retinue::Agent::"clerk");
 """
-HIDDEN = (b"refund", b"Pays money back", b"clerk", b"Asks the bank")
+HIDDEN = (b"refund", b"Pays money back", b"clerk", b"Asks the bank", b"zoe")
 
 
 async def open_lists(system: System, wire: Wire) -> tuple[Bank, dict[str, str]]:
     (system.state.root / "policies").mkdir()
     (system.state.root / "policies" / "groups.yaml").write_text("guests: ['token:ann']", "utf-8")
+    planner = Agent("zoe", version="1.0.0")
+
+    @planner.skill(roles=["plan"])
+    async def plan(prompt: str) -> str:
+        """Plans."""
+        return prompt
+
+    await system.start_agent(planner)
     bank = await open_bank(system, wire, POLICIES)
     await wire.call(bank.hub.url, "refresh_agents", {})
     tokens = TokenFile(system.state.keys)
@@ -46,6 +57,7 @@ async def list_everywhere(bank: Bank, token: str) -> dict[str, Reply]:
         "show_agent": {"name": "bank"},
         "list_agents": {"detailed": True},
         "map_agents": {},
+        "get_capabilities": {"requirements": {"role": "planning"}},
         "find_skills": {"limit": 50, "detailed": True},
     }
     for skill, arguments in calls.items():

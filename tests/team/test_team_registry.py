@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import orjson
+import pytest
 
+from retinue.core.errors import InvalidSettingError
 from retinue.oci.client.http_registry import HttpRegistry
+from retinue.oci.codec.reference import Reference
 from retinue.oci.codec.referrers import parse_referrers
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.mirror import mirror
 from retinue.runtime.commands.teams.commands import TeamCommands
+from retinue.runtime.commands.teams.places import TeamPlace
 from retinue.storage.card_keys import CardKeys
 from retinue.storage.state import State
 from retinue.team.signature import SIGNATURE_TYPE, signature_tag
@@ -52,3 +56,20 @@ async def test_a_mirrored_team_has_its_signature_and_lists_it_as_a_referrer(
         pulled = await teams.pull(f"oci://{host}/teams/words@{team.digest}")
         assert pulled.verify(CardKeys(state.keys).trusted()).owner == "this state"
         assert {file.path for file in await pulled.pull_files()} == {row.path for row in team.files}
+
+
+async def test_a_pulled_file_is_published_elsewhere_with_digest_and_signature(
+    teams: TeamCommands, write_team: WriteTeam, state: State, layout: LayoutRegistry, tmp_path: Path
+) -> None:
+    team = (await teams.pack(write_team(), registry=None, output=None)).team
+    file = tmp_path / "words.tar"
+    await teams.save(await teams.pull("words"), file, force=False)
+    with pytest.raises(InvalidSettingError, match="exists"):
+        await teams.save(await teams.pull("words"), file, force=False)
+    published = await teams.publish(str(file), layout.name)
+    assert published.team.digest == team.digest
+    copied = await TeamPlace(layout).pull(Reference("teams/words", tag="1.0.0"))
+    assert (copied.team.digest, copied.verify(CardKeys(state.keys).trusted()).owner) == (
+        team.digest,
+        "this state",
+    )

@@ -40,10 +40,13 @@ def publish(
     """Publish an agent card, a workflow, an agent in Markdown or policies.
 
     TARGET is an agent card (.json), a workflow (.yaml), an agent in Markdown (.md), whose file becomes
-    prompts/NAME, policies (.cedar), which become policies/NAME, or another agent: file.py[:name],
-    module:name or agent.json. Files are published byte for byte. Each major version of an agent has a tag of
-    its own, so that versions stay published side by side.
+    prompts/NAME, policies (.cedar), which become policies/NAME, a team with its signatures (.tar of retinue
+    pack --output), or another agent: file.py[:name], module:name or agent.json. Files are published byte for
+    byte. Each major version of an agent has a tag of its own, so that versions stay published side by side.
     """
+    if target.partition("@")[0].endswith(".tar"):
+        run_command(_publish_team(target, registry, as_json))
+        return
     published = run_command(_publish(target, url, registry, weight, tag=tag, repository=repository))
     if published.superseded_by is not None:
         warn(f"another publisher has moved {published} to {published.superseded_by} since")
@@ -73,10 +76,17 @@ def pull(reference: str, output: str | None, force: bool, registry: str | None) 
     REF is repository:tag or repository@digest, such as agents/plan:v1; without a tag, the newest version.
     The content is verified against its digest, and that of agents against its signature, too. It is written
     under its own title. Policies that a trusted key has signed are kept in the state folder instead, where
-    they apply, if the set is valid with them.
+    they apply, if the set is valid with them. A team (teams/NAME) is written with its signatures, as one OCI
+    layout NAME.tar.
     """
     from retinue.runtime.commands.publishing import install_policies, write_content
 
+    if reference.removeprefix("oci://").startswith("teams/") or "/teams/" in reference:
+        if registry is not None and "://" not in registry:
+            raise click.UsageError("--registry of a team is a URL; a folder needs no pull, but a mirror")
+        place = "" if registry is None else registry.rstrip("/") + "/"
+        run_command(_pull_team(place + reference, output, force))
+        return
     pulled = run_command(_pull(reference, registry))
     artifact, place, verdict = pulled.artifact, pulled.registry, pulled.verdict
     if artifact.form == "policy" and output is None:
@@ -136,6 +146,33 @@ async def _publish(
                 f"at the url of this card another agent answers: {clean(other)}; publish it with its own url"
             )
         return published
+
+
+async def _publish_team(file: str, registry: str | None, as_json: bool) -> None:
+    from retinue.runtime.commands.teams.commands import open_teams
+
+    session = open_session()
+    async with open_teams(session.settings, session.state) as teams:
+        published = await teams.publish(file, registry)
+    if as_json:
+        print_json({"team": published.team.name, "digest": published.team.digest, "place": published.place})
+    else:
+        click.echo(published.team.digest)
+        note(f"published in {published.place}")
+
+
+async def _pull_team(reference: str, output: str | None, force: bool) -> None:
+    from retinue.runtime.commands.teams.commands import open_teams
+
+    session = open_session()
+    async with open_teams(session.settings, session.state) as teams:
+        pulled = await teams.pull(reference)
+        path = Path(output or f"{pulled.team.name}.tar")
+        await teams.save(pulled, path, force=force)
+    click.echo(str(path))
+    note(
+        f"{pulled.team.name} {pulled.team.version}, {pulled.team.digest}, {len(pulled.signatures)} signatures"
+    )
 
 
 async def _pull(reference: str, registry: str | None) -> Pulled:

@@ -45,8 +45,8 @@ def lock(folder: Path, as_json: bool) -> None:
         print_json({"files": len(locked.files), "agents": len(locked.agents), "imports": len(locked.imports)})
         return
     click.echo(
-        f"locked {len(locked.files)} files, {len(locked.agents)} agents with {skills} skills, "
-        f"{len(locked.imports)} imports"
+        f"locked: files {len(locked.files)}, agents {len(locked.agents)}, skills {skills}, "
+        f"imports {len(locked.imports)}"
     )
 
 
@@ -85,8 +85,8 @@ def pack(folder: Path, output: Path | None, registry: str | None, as_json: bool)
         return
     click.echo(team.digest)
     note(
-        f"packed {team.name} {team.version}: {len(team.definition.agents)} agents, "
-        f"{len(team.definition.imports)} imports, {len(team.workflows)} workflows, {len(team.files)} files, "
+        f"packed {team.name} {team.version}: agents {len(team.definition.agents)}, "
+        f"imports {len(team.definition.imports)}, workflows {len(team.workflows)}, files {len(team.files)}, "
         f"{team.size_bytes:,} bytes"
     )
     note(f"in {packed.place}")

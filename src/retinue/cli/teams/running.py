@@ -72,7 +72,7 @@ def up(
     if started.was_running:
         note("it was running")
     else:
-        note(f"{started.programs} programs, {started.checks} checks passed")
+        note(f"programs started: {started.programs}, checks passed: {started.checks}")
 
 
 @click.command()

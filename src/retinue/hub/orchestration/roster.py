@@ -19,7 +19,7 @@ from retinue.mesh.directory.routing import CAPABILITIES, find_role_skill, parse_
 from retinue.mesh.directory.versions import mark_standby
 from retinue.mesh.exams import ExamBook
 from retinue.mesh.observing.call_figures import TrackRecord
-from retinue.mesh.permissions import Access, is_seen, may_call
+from retinue.mesh.permissions import Access, is_listed, is_seen, may_call
 
 Json = dict[str, Any]
 AgentStatus = Literal["available", "busy", "unavailable", "unknown"]
@@ -127,7 +127,7 @@ class Roster:
                 await asyncio.sleep(0)
             for listing in self._directory.open_all(entries[start : start + _OPENED]):
                 skill = find_role_skill(listing.record, role, principal.scopes)
-                if skill is None:
+                if skill is None or not is_listed(view, listing, skill):
                     continue
                 status, reason = self.describe(listing)
                 if not may_call(skill, principal.scopes):

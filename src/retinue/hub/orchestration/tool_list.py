@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from retinue.core.record import Skill
 from retinue.hub.orchestration.tool_schemas import LISTED, show_tool
+from retinue.hub.resources import keep_listed
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.routing import CAPABILITIES
 from retinue.mesh.permissions import AgentView, is_seen
@@ -72,10 +73,12 @@ class ToolList:
         return [replace(skill, listed=False) if skill.id in hidden else skill for skill in shaped]
 
     def _list_agents(self, scopes: frozenset[str], view: AgentView | None) -> list[str]:
-        names = {
-            entry.name
+        entries = {
+            entry.id: entry
             for role in CAPABILITIES
             for entry in self._directory.list_with_role(role, scopes)
             if is_seen(view, entry.name)
         }
-        return sorted(names)
+        return sorted(
+            {entry.name for entry in keep_listed(self._directory, [*entries.values()], view, scopes)}
+        )

@@ -165,6 +165,31 @@ class TeamCommands:
         """The team of a reference, whose layers are not fetched; its digest and config are checked."""
         return await pull_team(parse_team_reference(text), self._settings, self._state, self._http)
 
+    async def save(self, pulled: PulledTeam, output: Path, *, force: bool) -> None:
+        """Write a team and its signatures to a file, as `pack` with an output does.
+
+        Raises InvalidSettingError for a file that exists unless ``force`` is true.
+        """
+        if not force:
+            _refuse_existing(output)
+        packages = {pulled.team.version: await pulled.pull_package()}
+        if pulled.signatures:
+            subject = Descriptor(MANIFEST_TYPE, pulled.team.digest, len(pulled.manifest_bytes))
+            packages[signature_tag(pulled.team.digest)] = pack_signatures(pulled.signatures, subject)
+        with storage_errors(output):
+            replace_file(output, render_layout(packages), mode=0o644)
+
+    async def publish(self, text: str, registry: str | None) -> PackedTeam:
+        """Store a team with its signatures in the registry of the state, or in another one."""
+        pulled = await self.pull(text)
+        team, repository = pulled.team, team_repository(pulled.team.name)
+        target = TeamPlace(self._open_registry(registry))
+        await target.push(repository, team.version, await pulled.pull_package())
+        if pulled.signatures:
+            subject = Descriptor(MANIFEST_TYPE, team.digest, len(pulled.manifest_bytes))
+            await target.push_signatures(repository, subject, pulled.signatures)
+        return PackedTeam(team, f"{target.name}: {repository}:{team.version}", "")
+
     async def compare(self, old: str, new: str) -> Comparison:
         """The differences of two teams by ability. Their files are checked, and nothing is run."""
         before, after = [await _read_content(await self.pull(text)) for text in (old, new)]
@@ -351,7 +376,7 @@ class TeamCommands:
             self._store.install(
                 team.name, team.digest, {CONFIG: config, SETTINGS: render_settings(team), **content}
             )
-            echo(f"unpacked {len(files)} files")
+            echo(f"files unpacked: {len(files)}")
         sweep(self._store.environments)
         environments = Environments(self._store.environments, os.environ)
         place = self._store.folder_of(team.name, team.digest) / FILES
@@ -394,7 +419,7 @@ class TeamCommands:
             url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
             async with open_client(self._settings, self._state, hub_url=url) as client:
                 programs = await wait_until_ready(self._store, team, client)
-                echo(f"started {programs} programs")
+                echo(f"programs that answer: {programs}")
                 checks = await pass_check(team, client, echo)
         except BaseException as error:
             self._store.write_secrets(team.name, former)
@@ -404,6 +429,12 @@ class TeamCommands:
             raise
         self._store.write_row(self._store.keep_only(replace(started, is_checked=True)))
         return StartedTeam(team, programs, checks, before=row.active)
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        remedy = "overwrite it with --force, or choose another name with -o"
+        raise InvalidSettingError("output", f"{path} exists", remedy=remedy)
 
 
 async def _read_content(pulled: PulledTeam) -> TeamContent:

@@ -96,15 +96,26 @@ class PulledTeam:
         """The verdict on its signatures. Raises TeamRefusedError."""
         return verify_team(self.team, self.signatures, keys, where=self.place)
 
+    async def pull_package(self) -> Package:
+        """The whole artifact, each file of it checked."""
+        layers = await self._pull_layers()
+        read_files(self.team, layers, where=self.place)
+        config = await self.source.pull_blob(self.repository, self.manifest.config)
+        blobs = {digest_of(content): content for content in (config, *layers.values())}
+        return Package(self.manifest, self.manifest_bytes, self.team.digest, blobs)
+
     async def pull_files(self) -> list[TeamFile]:
         """All files, each checked. Raises TeamRefusedError for any byte that the digest does not name."""
-        layers = {}
+        return read_files(self.team, await self._pull_layers(), where=self.place)
+
+    async def _pull_layers(self) -> dict[str, bytes]:
+        layers: dict[str, bytes] = {}
         for kind, blob in layers_by_kind(self.manifest).items():
             content = await self.source.pull_blob(self.repository, blob)
             if digest_of(content) != blob.digest:
                 raise TeamRefusedError("changed", self.place, f"its layer {kind} has other content")
             layers[kind] = content
-        return read_files(self.team, layers, where=self.place)
+        return layers
 
 
 class TeamPlace:
