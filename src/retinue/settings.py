@@ -51,6 +51,7 @@ from retinue.settings_tables import (
     McpTable,
     MessageTable,
     MetricsTable,
+    OwnersHints,
     PartsTable,
     PolicyTable,
     RegistryTable,
@@ -152,6 +153,16 @@ class Settings(_Sources):
     policy: PolicyTable = PolicyTable()
     approvals: ApprovalsTable = ApprovalsTable()
     guards: Mapping[str, GuardTable] = {}
+
+    @property
+    def owners_hints(self) -> OwnersHints:
+        """The hints of the tables of imports, and after them those of the hub, by globs ``AGENT/SKILL``."""
+        imported = {
+            f"{name}/{glob}": hints
+            for name, table in self.imports.servers.items()
+            for glob, hints in table.hints.items()
+        }
+        return {**imported, **self.hub.hints}
 
 
 def find_settings_file(start: Path) -> Path | None:

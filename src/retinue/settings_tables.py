@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from retinue.core.record import HintName
 from retinue.web.addresses import check_public_url
 
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -34,6 +35,10 @@ PublicUrl = Annotated[str, AfterValidator(check_public_url)]
 Proxy = Annotated[ipaddress.IPv4Network | ipaddress.IPv6Network, PlainSerializer(str)]
 
 
+OwnersHints = Mapping[str, Mapping[HintName, bool]]
+"""What calls of skills do, by globs of their ids: what the owner says in place of their authors."""
+
+
 class HubTable(_Table):
     """``[hub]``: address and listing mode of the hub."""
 
@@ -45,6 +50,7 @@ class HubTable(_Table):
     listing: Literal["all", "search", "auto"] = "auto"
     expose: tuple[str, ...] = ()
     listed: tuple[str, ...] = ()
+    hints: OwnersHints = {}
     identity: Literal["retinue", "lexical"] = "retinue"
     models: tuple[str, ...] | None = None
 
@@ -86,6 +92,7 @@ class ImportTable(_Table):
     strict: bool = False
     visibility: Literal["mesh", "exposed"] = "exposed"
     any_uri: bool = False
+    hints: OwnersHints = {}
     start_s: float = Field(60.0, gt=0)
 
     @model_validator(mode="after")
@@ -153,11 +160,13 @@ class PolicyTable(_Table):
     ``default`` decides about calls that no policy permits or forbids. ``files`` are globs, below the folder
     of ``retinue.toml``; the files in the state folder belong to the policies always. ``record = "inputs"``
     keeps the arguments that policies read for seven days, for replays; keys, cards and IBANs are masked.
+    ``timezone`` is that of ``context.hour`` and ``context.weekday``.
     """
 
     mode: Literal["off", "watch", "enforce"] = "enforce"
     default: Literal["allow", "deny"] = "allow"
     files: tuple[str, ...] = ("policies/*.cedar",)
+    timezone: str = "UTC"
     record: Literal["nothing", "inputs"] = "nothing"
 
 

@@ -254,6 +254,26 @@ async def test_a_masked_result_leaves_on_no_way(system: System, wire: Wire) -> N
         assert b"refunded" not in reply.body, (name, reply.body)
 
 
+async def test_policies_and_clients_read_the_hints_of_the_owner(system: System, wire: Wire) -> None:
+    hints = {"bank/refund": {"destructive": True}, "bank/balance": {"read_only": False}}
+    table = system.settings.hub.model_copy(update={"hints": hints})
+    system.settings = system.settings.model_copy(update={"hub": table})
+    bank = await open_bank(
+        system, wire, '@id("safe") forbid(principal, action, resource) when { resource.destructive };'
+    )
+    assert b"is denied: safe" in (await WAYS["/execute of the hub"](bank)).body
+    reply = await wire.call(bank.hub.url, "call_read_only_skill", {"skill": "balance"})
+    assert "is not marked read-only" in reply.error["message"]
+    (system.state.root / "policies" / "own.cedar").write_text("", "utf-8")
+    bank.hub.process.get(LoadedPolicies).reload()
+    asked, headers = sessionless("tools/list", {})
+    reply = await wire.post(f"{bank.hub.url}/mcp", asked, **headers)
+    tools = read_result(reply.body)["result"]["tools"]
+    annotations = {tool["name"]: tool.get("annotations", {}) for tool in tools if "bank" in tool["name"]}
+    assert annotations["bank__refund"]["destructiveHint"] is True
+    assert not annotations["bank__balance"].get("readOnlyHint")
+
+
 async def test_a_process_that_keeps_no_approvals_sends_its_callers_to_the_hub(
     system: System, wire: Wire
 ) -> None:

@@ -95,6 +95,13 @@ def test_policies_that_read_one_argument_as_two_types_deny() -> None:
     assert decide(text, facts("bank/balance", arguments={"n": 1})).verdict == "allow"
 
 
+def test_a_policy_reads_the_labels_of_an_agent() -> None:
+    text = f'@id("prod") forbid({ANY}) when {{ resource.labels.contains("env=prod") }};'
+    for labels, verdict in (({"env": "prod"}, "deny"), ({"env": "test"}, "allow"), ({}, "allow")):
+        resource = Resource.make("bank", "1", "home", "own_mesh", Skill("refund"), labels)
+        assert decide(text, replace(facts(), resource=resource)).verdict == verdict
+
+
 HAS = f'@id("has") forbid({ANY}) when {{ context.args has a && context.args has b }};'
 INNER = f'@id("inner") forbid({ANY}) when {{ context.args has a.b && context.args.a.b == "x" }};'
 TEXT = f'@id("text") forbid({ANY}) when {{ context.args has a && context.args.a == "x" }};'

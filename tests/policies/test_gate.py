@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from retinue.approvals.records import Approval, ApprovalRequest
-from retinue.core.call import Call, Hop, Principal, TraceContext, TraceExtension
+from retinue.core.allowance import Allowance
+from retinue.core.call import Call, Hop, Outcome, Principal, TraceContext, TraceExtension
 from retinue.core.errors import AgentUnreachableError, ApprovalNeededError, PolicyDeniedError
+from retinue.core.record import LOCAL_SOURCE
+from retinue.core.trust import Trust
+from retinue.core.usage import SOURCES, Sources, Usage
+from retinue.mesh.guard.sources import read_trace
+from retinue.mesh.guard.spending import accept_usage
 from retinue.mesh.guard.trace_guard import TraceGuard, next_hop
 from retinue.policies.decision import Engine
 from retinue.policies.gate import ORIGIN, Gate, find_origin
@@ -99,3 +108,99 @@ async def test_a_call_that_came_with_a_mark_of_this_mesh_is_not_checked_again() 
     second, _, _ = make_dispatcher(make_listing(version="2.0.0"), check_policies=gate.check)
     assert isinstance((await second.dispatch(make_call())).error, PolicyDeniedError)
     assert (await second.dispatch(received[0])).error is None
+
+
+CALL = 'principal, action == Retinue::Action::"call", resource'
+READS_SOURCES = (
+    f'@id("foreign") forbid({CALL}) when {{ resource.destructive && !context.foreign.isEmpty() }};'
+)
+READS_NAMES = f'@id("web") forbid({CALL}) when {{ context.sources.contains(Retinue::Agent::"web") }};'
+WIPE = make_listing("disk", make_skill("wipe", checked=False, destructive=True))
+
+
+def tell(own: list[str], foreign: list[str]) -> TraceContext:
+    """A trace of this mesh whose chain has read these agents."""
+    others = {SOURCES: Sources(tuple(own), tuple(foreign)).to_json()}
+    return TraceContext("t", 1, (Hop("clerk", "x"),), trusted=True, extension=TraceExtension(None, others))
+
+
+@pytest.mark.parametrize(
+    ("text", "trace", "denied"),
+    [
+        (READS_SOURCES, TraceContext(""), ""),
+        (READS_SOURCES, tell(["web"], []), ""),
+        (READS_SOURCES, tell([], ["import"]), "foreign"),
+        # what a chain without a signature says of itself does not count
+        (READS_SOURCES, replace(tell(["web"], []), trusted=False), "foreign"),
+        (READS_SOURCES, replace(tell([], []), extension=None), "foreign"),
+        (READS_NAMES, tell(["disk"], []), ""),
+        (READS_NAMES, tell(["web"], []), "web"),
+        (READS_NAMES, tell([], ["web"]), "web"),
+        (READS_NAMES, replace(tell([], []), extension=None), "does not tell all of them"),
+        (READS_NAMES, tell([f"agent-{n}" for n in range(30)], []), "does not tell all of them"),
+    ],
+)
+async def test_a_policy_reads_what_a_chain_has_taken_in(text: str, trace: TraceContext, denied: str) -> None:
+    dispatcher, _, _ = make_dispatcher(WIPE, acts={"disk": ["wiped"]}, check_policies=make_gate(text).check)
+    error = (await dispatcher.dispatch(make_call("wipe", {}, trace=trace, principal=BOB))).error
+    assert isinstance(error, PolicyDeniedError) == bool(denied)
+    assert error is None or denied in error.message
+
+
+async def test_an_outcome_names_its_sources_only_where_a_policy_reads_them() -> None:
+    own, foreign = make_listing("own"), replace(make_listing("far"), source_trust=Trust.IMPORTED)
+    unsigned = replace(make_listing("peer"), source="hub")
+    for listing, sources in (
+        (replace(own, source=LOCAL_SOURCE), {"own": ["own"]}),
+        (foreign, {"foreign": ["far"]}),
+        (unsigned, {"foreign": ["peer"]}),
+    ):
+        acts = {listing.name: [{"plan": "1."}] * 2}
+        dispatcher, _, _ = make_dispatcher(listing, acts=acts, check_policies=make_gate(READS_SOURCES).check)
+        assert (await dispatcher.dispatch(make_call())).usage == {SOURCES: sources}
+        plain = make_gate('@id("a") forbid(principal, action, resource) when { resource.runs_code };')
+        dispatcher.check_policies = plain.check
+        assert (await dispatcher.dispatch(make_call())).usage is None
+
+
+def test_a_further_call_is_told_what_the_calls_before_it_have_read() -> None:
+    guard = TraceGuard()
+    admitted = guard.enter(make_call(trace=tell(["web"], [])), "clerk")
+    with admitted.further_call() as outgoing:
+        outgoing.record_outcome(Outcome("1", "x", "done", usage={SOURCES: {"own": ["mail"]}}))
+    with admitted.further_call() as outgoing:
+        assert read_trace(outgoing.trace) == Sources(("web", "mail"))
+        outgoing.record_outcome(Outcome("2", "x", "done", agent="far"))  # nobody has signed it
+    assert read_trace(admitted.further_call().trace) == Sources(("web", "mail"), ("far",))
+    assert read_trace(admitted.relay().trace) == Sources(("web", "mail"), ("far",))
+
+
+def test_sources_of_a_reply_count_only_with_the_signature_of_the_mesh() -> None:
+    class Signer:
+        def sign_usage(self, usage: Usage, request_mac: str) -> str:
+            return f"{sorted(usage)} {request_mac}"
+
+    sent = replace(tell([], []), mac="m")
+    usage = {"input_tokens": 3, SOURCES: {"own": ["web"]}}
+    signed = {**usage, "mac": Signer().sign_usage(usage, "m")}
+    signer: Any = Signer()
+    assert accept_usage(signed, sent, signer) == usage
+    for reply, key in ((usage, signer), (signed, None), ({**signed, "mac": "x"}, signer)):
+        assert accept_usage(reply, sent, key) == {"input_tokens": 3}
+
+
+def test_the_time_and_the_budgets_of_a_call_are_facts_of_its_context() -> None:
+    at = datetime(2026, 11, 26, 23, 30, tzinfo=UTC)  # a Thursday, and Friday in Zurich
+    trace = replace(tell([], []), calls_left=3, extension=TraceExtension(Allowance.of(100, 0.5)))
+    for condition, denied in [
+        ("context.hour < 6", True),
+        ("context.weekday == 5", True),
+        ("context has calls_left && context.calls_left < 4", True),
+        ("context has tokens_left && context.tokens_left < 100", False),
+        ('context has dollars_left && context.dollars_left.lessThan(decimal("0.51"))', True),
+    ]:
+        gate = make_gate(f'@id("a") forbid({CALL}) when {{ {condition} }};')
+        gate.clock, gate.zone = (lambda: at), ZoneInfo("Europe/Zurich")
+        (skill,) = WIPE.record.skills
+        verdict = gate.explain(make_call("wipe", {}, trace=trace), WIPE, skill)["verdict"]
+        assert verdict == ("deny" if denied else "allow"), condition

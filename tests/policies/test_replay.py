@@ -133,6 +133,17 @@ async def test_the_facts_of_a_row_are_those_that_the_gate_saw() -> None:
         assert replay(text, old)[:3] == ("cannot_tell", ("p",), f"p: {fact} is not in rows of this age")
 
 
+async def test_facts_that_no_row_has_are_not_guessed() -> None:
+    past, _ = await make_past(pay())
+    for condition in (
+        "!context.foreign.isEmpty()",
+        "context.hour < 6",
+        "context has calls_left && context.calls_left < 5",
+    ):
+        text = f'@id("p") forbid({ANY}) when {{ {condition} }};'
+        assert replay(text, past)[:2] == ("cannot_tell", ("p",)), condition
+
+
 async def test_a_skill_that_no_listing_has_now_is_told_by_its_names_only() -> None:
     past, _ = await make_past(pay())
     by_name = '@id("n") forbid(principal, action, resource == Retinue::Skill::"bank/pay");'

@@ -25,6 +25,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import HUB_NAME, QUERY_CAPABILITIES
 from retinue.core.remote_faults import rebuild_error
+from retinue.core.usage import SOURCES, Usage
 from retinue.mesh.artifacts import Artifact, ArtifactStore, Content, with_links
 from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, Answers, ask_agents
 from retinue.mesh.asking.query import MatchType, Query, make_query
@@ -277,7 +278,7 @@ class Context:
                 outcome = await self._dispatch_within(limit_s, call)
             else:
                 outcome = await self._mesh.dispatch(call, self._channel)
-            outgoing.record_usage(outcome.calls_used, outcome.usage)
+            outgoing.record_outcome(outcome)
         if outcome.error is not None:
             error = rebuild_error(outcome.error)
             if setting and is_callers_time(error):
@@ -368,9 +369,11 @@ class Context:
         principal = Principal(self._agent, "agent", self._outgoing_scopes())
         try:
             with self._admitted.further_call(limit_s) as outgoing:
-                return await run_within(
+                result = await run_within(
                     limit_s, self._channel, lambda channel: ask(request, outgoing, principal, channel)
                 )
+                outgoing.note_answer(server)
+                return result
         except TimeoutError:
             error = CallTimedOutError(what, limit_s, layer=f"ctx.mcp of {self._agent}", setting=setting)
             self._failures.append(error)
@@ -404,7 +407,7 @@ class Context:
                 deadline=min(known, default=None),
             )
             outcome = await self._mesh.dispatch(call, self._channel)
-            outgoing.record_usage(outcome.calls_used, outcome.usage)
+            outgoing.record_outcome(outcome)
         return outcome
 
     async def ask_as_caller(
@@ -436,7 +439,9 @@ class Context:
                 idempotency_key=None,
             )
             outcome = await self._dispatch_patiently(call, patience_s)
-            outgoing.record_usage(outcome.calls_used)
+            outgoing.record_outcome(outcome)
+            self._admitted.take_in(outgoing.usage)
+            outgoing.record_usage(outcome.calls_used)  # the value of the outcome tells what the run has spent
         return outcome
 
     async def _dispatch_patiently(self, call: Call, patience_s: float) -> Outcome:
@@ -485,7 +490,7 @@ class Context:
                 idempotency_key=None,
             )
             outcome = await self._mesh.dispatch(call, NullChannel())
-            outgoing.record_usage(outcome.calls_used, outcome.usage)
+            outgoing.record_outcome(outcome)
         return outcome
 
     async def ask_agents(
@@ -517,6 +522,16 @@ class Context:
         asked = {**query.as_payload(), "agent": "*", "timeout_s": timeout_s}
         reply = await self.call(QUERY_CAPABILITIES, asked, agent=HUB_NAME, timeout_s=timeout_s + _SLACK_S)
         return Answers.from_json(reply)
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether policies read what this chain takes in, so that it uses nothing that others have cached."""
+        extension = self._admitted.trace.extension
+        return extension is not None and SOURCES in extension.others
+
+    def take_in(self, usage: Usage | None) -> None:
+        """Note the sources of a result that this skill has got without a call, such as that of a run."""
+        self._admitted.take_in(usage)
 
     def entrust(self) -> OutgoingCall:
         """The whole remaining budget of this call, for work that continues outside it (a run).

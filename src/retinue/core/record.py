@@ -56,6 +56,9 @@ class Endpoint:
     wire_version: str | None = None
 
 
+HintName = Literal["read_only", "destructive", "idempotent", "open_world", "runs_code"]
+
+
 @dataclass(frozen=True, slots=True)
 class Hints:
     """The declared effects of a skill; a skill that ``runs_code`` needs the scope of that name."""

@@ -3,14 +3,15 @@
 A usage is a JSON object. ``input_tokens``, ``output_tokens`` and ``cost_usd`` are what a call spent,
 including its further calls; ``further`` has the same numbers of the further calls alone. ``reserved_tokens``
 and ``reserved_usd`` are reservations of calls whose spending nobody reported; they count as spent. ``model``
-names the model, ``models`` several. ``estimated`` marks numbers that a provider did not report. ``mac`` is
+names the model, ``models`` several. ``sources`` are the agents whose results the call has taken in, where
+policies read that. ``estimated`` marks numbers that a provider did not report. ``mac`` is
 the signature of a reply inside the mesh.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from retinue.core.allowance import Allowance, Amount, to_dollars, to_microdollars
 
@@ -31,6 +32,65 @@ _DIGITS = 9
 """Of a sum of dollars: without the inexact digits of floats."""
 
 
+# ── sources ──
+
+SOURCES = "sources"
+"""The key of the agents whose results a call has taken in, in a usage and in a trace."""
+
+UNKNOWN_SOURCE = "?"
+"""Stands for sources that are unknown, or too many to be named."""
+
+_MAX_SOURCES = 24
+_MAX_SOURCES_BYTES = 400
+
+
+class Sources(NamedTuple):
+    """The agents whose results a chain of calls has taken in: those of the mesh, and foreign ones."""
+
+    own: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.own or self.foreign)
+
+    def to_json(self) -> dict[str, list[str]]:
+        """The form in a usage and in a trace; without what is empty."""
+        fields = {"own": list(self.own), "foreign": list(self.foreign)}
+        return {name: names for name, names in fields.items() if names}
+
+
+NO_SOURCES = Sources()
+
+
+def read_sources(found: Any) -> Sources | None:
+    """The sources in this form; None for any other value."""
+    if not isinstance(found, Mapping):
+        return None
+    own, foreign = (found.get(name, []) for name in ("own", "foreign"))
+    if not (isinstance(own, list) and isinstance(foreign, list)):
+        return None
+    if not all(isinstance(name, str) for name in (*own, *foreign)):
+        return None
+    return _limit(Sources(tuple(own), tuple(foreign)))
+
+
+def add_sources(first: Sources, other: Sources) -> Sources:
+    """The sources of both, each once."""
+    foreign = dict.fromkeys((*first.foreign, *other.foreign))
+    own = (name for name in dict.fromkeys((*first.own, *other.own)) if name not in foreign)
+    return _limit(Sources(tuple(own), tuple(foreign)))
+
+
+def _limit(sources: Sources) -> Sources:
+    """The sources, or a mark that they are too many for the header that has them."""
+    names = (*sources.own, *sources.foreign)
+    # a character is at most six bytes in a header, as an escape of two halves
+    size = sum(len(name) if name.isascii() else 12 * len(name) for name in names) + 3 * len(names)
+    if len(names) <= _MAX_SOURCES and size <= _MAX_SOURCES_BYTES:
+        return sources
+    return Sources((UNKNOWN_SOURCE,), (UNKNOWN_SOURCE,) if sources.foreign else ())
+
+
 def read_usage(found: Any) -> Usage | None:
     """The known facts of a usage that somebody reported: finite numbers, and names of models."""
     if not isinstance(found, Mapping):
@@ -47,6 +107,8 @@ def read_usage(found: Any) -> Usage | None:
         usage["estimated"] = True
     if isinstance(mac := found.get("mac"), str):
         usage["mac"] = mac[:_MAX_NAME]
+    if SOURCES in found and (sources := read_sources(found[SOURCES])) is not None:
+        usage[SOURCES] = sources.to_json()
     if isinstance(further := found.get(FURTHER), Mapping) and (part := _numbers_of(further, SPENT)):
         usage[FURTHER] = part
     return usage or None
@@ -64,6 +126,9 @@ def add_usage(first: Usage | None, other: Usage | None) -> Usage | None:
         total["models"] = models
     if first.get("estimated") or other.get("estimated"):
         total["estimated"] = True
+    if SOURCES in first or SOURCES in other:
+        sources = (read_sources(usage.get(SOURCES)) or NO_SOURCES for usage in (first, other))
+        total[SOURCES] = add_sources(*sources).to_json()
     if further := _sum(first.get(FURTHER) or {}, other.get(FURTHER) or {}, SPENT):
         total[FURTHER] = further
     return total

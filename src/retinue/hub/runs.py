@@ -23,6 +23,7 @@ from retinue.core.errors import (
     InvalidRequestError,
     RunConflictError,
 )
+from retinue.core.usage import sum_usages
 from retinue.hub.orchestration.results import sum_usage
 from retinue.hub.orchestration.step_lines import shorten_arguments
 from retinue.hub.run_access import RunAccess
@@ -35,7 +36,7 @@ from retinue.workflows.definitions.think import read_extension
 from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.hosting import RunCode, explain_missing
 from retinue.workflows.runs.ports import Runs
-from retinue.workflows.runs.records import Extension, RunEvent, RunRecord, as_json, check_run_id
+from retinue.workflows.runs.records import Extension, RunEvent, RunRecord, StepRecord, as_json, check_run_id
 from retinue.workflows.runs.tree import draw_tree, list_effects
 
 Json = dict[str, Any]
@@ -110,12 +111,19 @@ def _add_run_views(agent: Agent, runs: Runs, access: RunAccess) -> None:
             shown["error"] = as_json(record.fault)
         recorded = await runs.list_steps(record.id)
         steps = draw_tree(events, recorded, ended=ended)
+        _take_in(ctx, recorded)
         if usage := sum_usage(recorded):
             shown["usage"] = usage
         if lines := [_render_event(event) for event in events if event.kind == "log"]:
             shown["log"] = lines[-_LOG_LINES:]
         plan = list_plan(record.request.definition)
         return shown | {"steps": steps, "plan": plan, "effects": list_effects(events)}
+
+
+def _take_in(ctx: Context, steps: Iterable[StepRecord]) -> None:
+    """Note what the steps of a run have read, because the caller is shown their outputs."""
+    if ctx.is_tracked:
+        ctx.take_in(sum_usages(step.outcome.spent for step in steps))
 
 
 def _add_follow(agent: Agent, runs: Runs, access: RunAccess, progress: RunProgress) -> None:
@@ -145,6 +153,8 @@ def _add_follow(agent: Agent, runs: Runs, access: RunAccess, progress: RunProgre
         else:
             events = await _next_events(runs, stored, after, wait_s)
         record = await runs.get(stored)
+        if ctx.is_tracked:
+            _take_in(ctx, await runs.list_steps(stored))
         if not events and record.status != "running":
             events = list(await runs.list_events(stored, after=after))
         # done only together with the last event, so that the caller misses none

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
-from retinue.core.call import Answer, Attempt, Call, Hop, Outcome
+from retinue.core.call import Answer, Attempt, Call, Hop, Outcome, TraceExtension
 from retinue.core.errors import (
     AgentUnreachableError,
     CallCancelledError,
@@ -37,7 +37,7 @@ from retinue.core.record import (
     Skill,
     render_deprecation,
 )
-from retinue.core.usage import add_usage, read_usage
+from retinue.core.usage import SOURCES, add_usage, read_usage
 from retinue.mesh.admission import Admission
 from retinue.mesh.asking.query import QUERY_SKILL
 from retinue.mesh.channel import Channel, NullChannel, PausingChannel
@@ -298,6 +298,8 @@ class Dispatcher:
         except asyncio.CancelledError:
             self._record(call, _failed(call, state, CallCancelledError(call.skill)), state)
             raise
+        if state.admitted is not None and (extension := state.admitted.trace.extension) is not None:
+            outcome = _with_source(outcome, extension, state.listing)
         self._record(call, outcome, state)
         if outcome.usage is not None and state.admitted is not None:
             return replace(outcome, usage=state.admitted.seal(outcome.usage))
@@ -601,6 +603,16 @@ def _succeeded(call: Call, state: _CallState, answer: Answer) -> Outcome:
         meta=answer.meta,
         calls_used=state.calls_used,
     )
+
+
+def _with_source(outcome: Outcome, extension: TraceExtension, listing: Candidate | None) -> Outcome:
+    """The outcome with the agent that has answered, where policies read the sources of the chain."""
+    if SOURCES not in extension.others:
+        return outcome
+    # imported here, because only policies read sources
+    from retinue.mesh.guard.sources import note_source
+
+    return note_source(outcome, listing)
 
 
 def _with_warning(warnings: tuple[str, ...], chosen: Candidate) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
@@ -26,6 +26,9 @@ from retinue.policies.entities import (
     Resource,
     entity_value,
     name_principal,
+    read_zone,
+    render_budgets,
+    render_time,
 )
 from retinue.policies.policy_set import PolicySet
 
@@ -41,6 +44,11 @@ def _split(call: Any) -> Any:
     return call
 
 
+def _check_zone(name: str) -> str:
+    read_zone(name)
+    return name
+
+
 class CaseSkill(BaseModel):
     """The facts of the skill in a case."""
 
@@ -52,6 +60,7 @@ class CaseSkill(BaseModel):
     open_world: bool = False
     runs_code: bool = False
     tags: tuple[str, ...] = ()
+    labels: Mapping[str, str] = Field(default_factory=dict)
     visibility: Literal["private", "mesh", "exposed"] = "mesh"
     version: str = "1.0.0"
     source: str = "home"
@@ -79,6 +88,12 @@ class Case(BaseModel):
     chain: tuple[str, ...] = ()
     trusted: bool = True
     run: bool = False
+    sources: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    timezone: Annotated[str, AfterValidator(_check_zone)] = "UTC"
+    calls_left: int | None = None
+    tokens_left: int | None = None
+    dollars_left: float | None = None
     expect: Verdict
     policies: tuple[str, ...] | None = None
 
@@ -142,7 +157,7 @@ def _read_facts(case: Case) -> CallFacts:
         item = ReadableResource(name, name, visibility=facts.visibility)
     elif case.action == "prompt":
         item = Prompt(name, visibility=facts.visibility)
-    resource = Resource.make(agent, facts.version, facts.source, facts.trust, item)
+    resource = Resource.make(agent, facts.version, facts.source, facts.trust, item, facts.labels)
     caller = Caller.of(Principal(case.caller, "mesh", frozenset(case.scopes)))
     action = _ACTIONS[case.action]
     now = case.now.replace(tzinfo=case.now.tzinfo or UTC).astimezone(UTC)
@@ -153,6 +168,10 @@ def _read_facts(case: Case) -> CallFacts:
         "chain": [entity_value(name_principal(name)) for name in case.chain],
         "trusted": case.trusted,
         "run": case.run,
+        "sources": [entity_value(name_principal(name)) for name in (*case.sources, *case.foreign)],
+        "foreign": [entity_value(name_principal(name)) for name in case.foreign],
+        **render_time(now, read_zone(case.timezone)),
+        **render_budgets(case.calls_left, case.tokens_left, case.dollars_left),
     }
     if action == LIST:
         return CallFacts(caller, resource, action)

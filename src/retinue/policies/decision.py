@@ -143,7 +143,7 @@ class _Cut:
     rules: _Rules | None
     obligations: _Rules | None
     arguments: Mapping[Path, ValueType]
-    reads_origin: bool = False
+    facts: frozenset[str] = frozenset()
     names_groups: bool = False
     conflict: str = ""
     approved: tuple[tuple[Policy, _Rules], ...] = ()
@@ -169,7 +169,7 @@ class _Cut:
             None if permits and not rules else _Rules.make(rules, permits=permits),
             _Rules.make(obligations, permits=True) if obligations else None,
             arguments,
-            any("origin" in policy.facts for policy in policies),
+            frozenset(name for policy in policies for name in policy.facts),
             any(entity.type == GROUP for policy in policies for entity in policy.reads.entities),
             conflict or clash,
             tuple((policy, _Rules.make([policy], permits=False)) for policy in yes) if obligations else (),
@@ -180,7 +180,10 @@ class _Cut:
             return ALLOWED
         if self.conflict:
             return Decision("deny", problem=self.conflict)
-        if self.reads_origin and not facts.origin:
+        if "sources" in self.facts and "sources" not in facts.context:
+            problem = "policies read context.sources, and the chain of this call does not tell all of them"
+            return Decision("deny", problem=problem)
+        if "origin" in self.facts and not facts.origin:
             problem = "policies read context.origin, and the chain of this call does not tell who began it"
             return Decision("deny", problem=problem)
         if self.names_groups and None in (facts.caller.groups, facts.origin_groups):
@@ -315,6 +318,15 @@ class Engine:
     _parts: dict[tuple[object, ...], _Cut] = field(default_factory=dict)
     _callers: dict[tuple[Caller, Caller | None], cedarpy.Entities] = field(default_factory=dict)
     _entities: dict[tuple[Caller, Resource, Caller | None], cedarpy.Entities] = field(default_factory=dict)
+    reads_sources: bool = field(init=False)
+    """Whether some policy reads what chains of calls have taken in, so that it is recorded."""
+    masks: bool = field(init=False)
+    """Whether some policy masks values of calls."""
+
+    def __post_init__(self) -> None:
+        policies = self.policies.policies
+        self.reads_sources = any(not policy.facts.isdisjoint(("sources", "foreign")) for policy in policies)
+        self.masks = any(policy.effect == "redact" and not policy.is_watched for policy in policies)
 
     @property
     def narrows_lists(self) -> bool:

@@ -11,7 +11,10 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from types import MappingProxyType
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from retinue.core.call import Principal
 from retinue.core.record import Candidate, Hints, Item, Prompt, Skill
@@ -70,14 +73,23 @@ class Resource:
     id: EntityId
     agent: EntityId
     parents: tuple[EntityId, ...]
-    attributes: tuple[tuple[str, str | bool], ...]
+    attributes: tuple[tuple[str, str | bool | tuple[str, ...]], ...]
 
     @classmethod
     def of(cls, agent: Candidate, item: Item) -> Resource:
-        return cls.make(agent.name, agent.version, agent.source, agent.trust.name.lower(), item)
+        trust, labels = agent.trust.name.lower(), agent.labels
+        return cls.make(agent.name, agent.version, agent.source, trust, item, labels)
 
     @classmethod
-    def make(cls, agent: str, version: str | None, source: str, trust: str, item: Item) -> Resource:
+    def make(
+        cls,
+        agent: str,
+        version: str | None,
+        source: str,
+        trust: str,
+        item: Item,
+        labels: Mapping[str, str] = MappingProxyType({}),
+    ) -> Resource:
         if isinstance(item, Skill):
             kind, item_id, hints, tags = SKILL, normalize(item.id), item.hints, item.tags
         else:
@@ -105,6 +117,7 @@ class Resource:
                 ("idempotent", hints.idempotent),
                 ("open_world", hints.open_world),
                 ("runs_code", hints.runs_code),
+                ("labels", tuple(normalize(f"{name}={value}") for name, value in sorted(labels.items()))),
             ),
         )
 
@@ -154,6 +167,30 @@ def normalize(name: str) -> str:
 def entity_value(entity: EntityId) -> dict[str, Any]:
     """The entity as a value of an attribute or of the context."""
     return {"__entity": {"type": entity.type, "id": entity.id}}
+
+
+def read_zone(name: str) -> tzinfo:
+    """The time zone of this name; raises ValueError."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError):
+        raise ValueError(f"{name[:80]!r} is no time zone: write its name, as in Europe/Berlin") from None
+
+
+def render_time(now: datetime, zone: tzinfo) -> dict[str, Any]:
+    """The time of a call in a zone, as facts of its context; Monday is day 1."""
+    local = now.astimezone(zone)
+    return {"hour": local.hour, "weekday": local.isoweekday()}
+
+
+def render_budgets(calls: int | None, tokens: int | None, dollars: float | None) -> dict[str, Any]:
+    """What a chain may still spend, as facts of its context; without what has no limit."""
+    facts: dict[str, Any] = {"calls_left": calls, "tokens_left": tokens}
+    if dollars is not None:
+        facts["dollars_left"] = {"__extn": {"fn": "decimal", "arg": f"{max(dollars, 0):.4f}"}}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _list_groups(entity: EntityId, groups: Groups) -> list[EntityId]:

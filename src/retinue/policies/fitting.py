@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from retinue.core.record import Listing, Skill
 from retinue.core.text import suggest
 from retinue.policies.entities import AGENT, CALLER, GROUP, PROMPT, RESOURCE, SKILL, SOURCE, TAG, Resource
-from retinue.policies.policy_set import Policy, PolicySet
+from retinue.policies.policy_set import OBLIGATIONS, Policy, PolicySet
 from retinue.policies.reads import EntityId, Path, ValueType
 
 _JSON_TYPES: Mapping[ValueType, frozenset[str]] = {
@@ -71,7 +71,7 @@ class MeshFit:
             findings += [
                 Finding(policy.id, f"{other.id} forbids all that it asks about")
                 for other in self.policies.policies
-                if policy.effect == "approve" and _covers(other, policy)
+                if policy.effect in OBLIGATIONS and _covers(other, policy)
             ]
         order = {policy.id: number for number, policy in enumerate(self.policies.policies)}
         return sorted(dict.fromkeys(findings), key=lambda finding: order[finding.policy])

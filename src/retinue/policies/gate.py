@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import partial
 from hashlib import sha256
 from typing import Any, Literal
 
 from retinue.approvals.records import SCOPE, ApprovalStore
+from retinue.core.allowance import Allowance
 from retinue.core.call import Call, Principal, TraceContext, TraceExtension
 from retinue.core.errors import BusyError, PolicyDeniedError
 from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
 from retinue.core.record import Resource as ReadableResource
+from retinue.core.usage import NO_SOURCES, UNKNOWN_SOURCE, Sources
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import ApprovedCall, Guards, PermittedCall
+from retinue.mesh.guard.sources import read_trace, with_sources
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
 from retinue.policies.approving import AskClient, CallQuestion, describe
@@ -30,6 +33,7 @@ from retinue.policies.counts import CallCounts, MemoryCounts, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.decision_figures import DecisionFigures
 from retinue.policies.entities import (
+    AGENT,
     CALL,
     GET_PROMPT,
     READ,
@@ -37,6 +41,9 @@ from retinue.policies.entities import (
     Resource,
     entity_value,
     name_principal,
+    normalize,
+    render_budgets,
+    render_time,
 )
 from retinue.policies.lists import ListDecisions
 from retinue.policies.obligations import CountedBy
@@ -81,6 +88,7 @@ class Gate:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     counts: CallCounts = field(default_factory=MemoryCounts)
     open_counts: Callable[[], Awaitable[CallCounts]] | None = None
+    zone: tzinfo = UTC
     recorder: InputRecorder | None = None
     figures: DecisionFigures = field(default_factory=DecisionFigures)
     groups: CallerGroups = field(default_factory=CallerGroups)
@@ -120,14 +128,19 @@ class Gate:
         self.figures.count(decision, is_watched=mode == "watch")
         self._note_hits(decision, is_watched=mode == "watch")
         if mode == "watch":
-            admitted.trace = note_origin(admitted.trace, find_origin(call))
+            admitted.trace = self._note(note_origin(admitted.trace, find_origin(call)), call)
             is_allowed = decision.verdict == "allow"
             return PermittedCall(None if is_allowed else self._render(decision, watched=True))
         if decision.verdict == "deny":
             raise deny(decision, listing.name, name)
         permitted = self._oblige(decision, call, listing, name)
-        admitted.trace = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
+        marked = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
+        admitted.trace = self._note(marked, call)
         return permitted
+
+    def _note(self, trace: TraceContext, call: Call) -> TraceContext:
+        """The trace with the sources of the chain, where policies read them."""
+        return with_sources(trace, find_sources(call)) if self.engine.reads_sources else trace
 
     def _note_hits(self, decision: Decision, *, is_watched: bool) -> None:
         for policy in decision.policies:
@@ -202,9 +215,7 @@ class Gate:
 
     def redacts(self, agent: str) -> bool:
         """Whether the values of calls of an agent may be masked, so that they must be read."""
-        return any(
-            policy.effect == "redact" and not policy.is_watched for policy in self.engine.policies.policies
-        )
+        return self.mode == "enforce" and self.engine.masks
 
     def _decide(self, engine: Engine, call: Call, resource: Resource, action: EntityId = CALL) -> Decision:
         """The decision; a call that an agent makes for its caller must be permitted to both."""
@@ -280,6 +291,13 @@ class Gate:
             facts["trusted"] = trace.trusted
         if "run" in names:
             facts["run"] = call.principal.kind == "run"
+        if not names.isdisjoint(("sources", "foreign")):
+            facts |= _render_sources(find_sources(call))
+        if not names.isdisjoint(("hour", "weekday")):
+            facts |= render_time(self.clock(), self.zone)
+        if not names.isdisjoint(("calls_left", "tokens_left", "dollars_left")):
+            left = trace.allowance or Allowance()
+            facts |= render_budgets(trace.calls_left, left.tokens, left.dollars)
         return facts
 
     def _render(self, decision: Decision, *, watched: bool) -> dict[str, Any]:
@@ -363,6 +381,7 @@ def _describe_policy(policy: Policy) -> dict[str, Any]:
         "effect": policy.effect,
         "reason": policy.reason,
         "watched": policy.is_watched,
+        **({} if policy.limit is None else {"limit": policy.limit.text}),
         "reads": [*(f"args.{name}" for name in arguments), *sorted(policy.reads.facts)],
     }
 
@@ -393,6 +412,23 @@ def find_origin(call: Call) -> str:
         if isinstance(origin, str):
             return origin
     return ""
+
+
+def find_sources(call: Call) -> Sources:
+    """What the chain of a call has read; nothing at its begin, and unknown where it does not tell."""
+    trace = call.trace
+    known = read_trace(trace)
+    if known is not None:
+        return known
+    is_begin = trace.depth == 0 or (call.principal.kind == "run" and trace.depth == 1)
+    return NO_SOURCES if is_begin else Sources((UNKNOWN_SOURCE,), (UNKNOWN_SOURCE,))
+
+
+def _render_sources(sources: Sources) -> dict[str, Any]:
+    foreign = [entity_value(EntityId(AGENT, normalize(name))) for name in sources.foreign]
+    own = [entity_value(EntityId(AGENT, normalize(name))) for name in sources.own]
+    known = UNKNOWN_SOURCE not in (*sources.own, *sources.foreign)
+    return {"foreign": foreign, "sources": [*own, *foreign]} if known else {"foreign": foreign}
 
 
 def mark(trace: TraceContext, digest: str, agent: str, skill: str, origin: str) -> TraceContext:

@@ -37,8 +37,15 @@ _FACTS: Mapping[str, Any] = {
     "chain": {"type": "Set", "element": _AGENT},
     "trusted": _BOOLEAN,
     "run": _BOOLEAN,
+    "sources": {"type": "Set", "element": _AGENT},
+    "foreign": {"type": "Set", "element": _AGENT},
+    "hour": {"type": "Long"},
+    "weekday": {"type": "Long"},
+    "calls_left": {"type": "Long", "required": False},
+    "tokens_left": {"type": "Long", "required": False},
+    "dollars_left": {"type": "Extension", "name": "decimal", "required": False},
 }
-"""The attributes of the context of a call besides ``args``."""
+"""The attributes of the context of a call besides ``args``; what is left of a budget only where one is."""
 
 _ITEMS = ("Skill", "Resource", "Prompt")
 _CALLER = {"name": _TEXT, "scopes": {"type": "Set", "element": _TEXT}}
@@ -46,6 +53,7 @@ _SKILL = {
     **dict.fromkeys(("name", "version", "source", "trust", "visibility"), _TEXT),
     **dict.fromkeys(("read_only", "destructive", "idempotent", "open_world", "runs_code"), _BOOLEAN),
     "agent": _AGENT,
+    "labels": {"type": "Set", "element": _TEXT},
 }
 
 

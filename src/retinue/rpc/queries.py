@@ -9,7 +9,7 @@ from retinue.core.errors import RemoteFaultError
 from retinue.core.record import Listing, Skill
 from retinue.mesh.asking.query import answer_query, parse_query
 from retinue.mesh.channel import Channel
-from retinue.mesh.directory.listing_cache import states_visibility
+from retinue.mesh.directory.overrides import states_visibility
 from retinue.mesh.dispatch import Invoker
 from retinue.mesh.guard.trace_guard import AdmittedCall
 

@@ -23,8 +23,8 @@ from retinue.hub.orchestration.conversations import NamedConversations
 from retinue.hub.orchestration.skills import SpendingOf
 from retinue.mesh.admission import Admission, ProcessLimits, TakeRate
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.directory.listing_cache import ExposeOverride
 from retinue.mesh.directory.listings import Listings
+from retinue.mesh.directory.overrides import make_overrides
 from retinue.mesh.directory.routing import make_strategy
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.exams import ExamBook
@@ -179,7 +179,7 @@ async def open_mesh(
             listings,
             registry_sources(settings, named, state),
             ttl_s=settings.directory.ttl_s,
-            expose_override=ExposeOverride(settings.hub.expose) if settings.hub.expose else None,
+            overrides=make_overrides(settings.hub.expose, settings.owners_hints),
         )
         stack.push_async_callback(directory.aclose)
         notifications = Notifications(directory, named)

@@ -30,6 +30,7 @@ from retinue.core.record import (
     render_deprecation,
 )
 from retinue.core.text import suggest
+from retinue.core.usage import NO_SOURCES
 from retinue.mesh.admission import Admission
 from retinue.mesh.asking.fanout import Answers, ask_agents
 from retinue.mesh.asking.query import Query, make_query
@@ -229,7 +230,7 @@ class DispatchCaller:
             candidates = tuple(one for one in candidates if may_send(reach.send, one.name, skill))
             if not candidates:
                 raise SkillNotOfferedError(skill)
-        if agent is None:
+        if agent is None and self._exams.policy == "require":
             candidates = self._exams.select(candidates, skill)
         ordered: Sequence[Candidate] = order_candidates(candidates, self._strategy, skill)
         if agent is None:
@@ -313,7 +314,7 @@ class DispatchCaller:
             agent=wanted.agents[0] if wanted.agents else None,
             view=view,
         )
-        if not wanted.agents:
+        if not wanted.agents and self._exams.policy == "require":
             candidates = self._exams.select(candidates, skill)
         ordered: Sequence[Candidate] = order_candidates(candidates, self._strategy, skill)
         ordered = rank_by_score(ordered, self._find_listing, skill, self._track)
@@ -375,6 +376,11 @@ class DispatchCaller:
         )
         if origin.allowance is not None or outgoing.extension is not None:
             outgoing = outgoing.with_allowance(origin.allowance)
+        if origin.sources != NO_SOURCES:
+            # imported here, because only policies read sources
+            from retinue.mesh.guard.sources import with_sources
+
+            outgoing = with_sources(outgoing, origin.sources)
         name = choice.agent.partition("@")[0]
         if not (may_send(origin.reach.send, name, skill) and is_seen(self._view_of(origin), name)):
             # the access lists may have changed since the choice

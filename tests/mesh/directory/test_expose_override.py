@@ -1,12 +1,15 @@
-"""``hub.expose``: skills of foreign agents that MCP clients see, and no others."""
+"""``hub.expose`` and ``hints``: what the owner says about skills of others, and no other skills."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from retinue.cards.pallet_card import encode_card, render_card
-from retinue.core.record import AgentRecord, Listing, Skill
-from retinue.mesh.directory.listing_cache import ExposeOverride
+from retinue.core.record import AgentRecord, Hints, Listing, Skill
+from retinue.mesh.directory.overrides import ExposeOverride, HintsOverride
+from retinue.mesh.entry import entry_of
 from retinue.mesh.permissions import is_exposed_here
 
 SKILLS = (Skill("fs:read"), Skill("say"), Skill("own", visibility="exposed"))
@@ -44,3 +47,18 @@ def test_what_the_hub_says_of_a_skill_is_on_no_card() -> None:
     """Only its visibility is, for whoever asks this hub."""
     card = render_card(ExposeOverride(("*",)).apply(_listing()).record, scopes=frozenset({"mesh", "exposed"}))
     assert b"exposed_here" not in encode_card(card)
+
+
+def test_hints_of_the_owner_replace_those_of_the_card_hint_by_hint() -> None:
+    skill = Skill("drop", hints=Hints(read_only=True, idempotent=True))
+    listing = Listing(AgentRecord("db", skills=(skill, Skill("read"))), "home", "agents/db", raw=b"{}")
+    override = HintsOverride(
+        {"db/*": {"open_world": True}, "db/drop": {"read_only": False, "destructive": True}, "x/*": {}}
+    )
+    drop, read = override.apply(listing).record.skills
+    assert drop.hints == Hints(destructive=True, idempotent=True, open_world=True)
+    assert read.hints == Hints(open_world=True)
+    assert override.concerns(entry_of(listing))
+    other = replace(listing, record=replace(listing.record, name="files"))
+    assert override.apply(other) is other
+    assert not override.concerns(entry_of(other))

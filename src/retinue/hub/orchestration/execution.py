@@ -160,12 +160,14 @@ class Orchestration:
     ) -> tuple[OrchestrationResult, _Plan]:
         history = "" if session is None else self._conversations.render(session, before=request.run)
         plan = await self._prepare(request, history, ctx)
-        if request.reads_cache and request.run is None and (kept := self._cache.find(plan.key)) is not None:
+        # the sources of an answer belong to the chain of the call that made it
+        reads_cache = request.reads_cache and not ctx.is_tracked
+        if reads_cache and request.run is None and (kept := self._cache.find(plan.key)) is not None:
             return plan.complete(replace(OrchestrationResult.from_json(kept), is_cached=True)), plan
         try:
             if request.run is not None:
                 result = await self._run_with_id(plan, request.run, ctx)
-            elif request.reads_cache and session is None and plan.key and ctx.trace.allowance is None:
+            elif reads_cache and session is None and plan.key and ctx.trace.allowance is None:
                 result = await self._run_shared(plan, ctx)
             else:
                 result = await self._run_alone(plan, ctx)
@@ -173,7 +175,7 @@ class Orchestration:
             advice = await self._advise(plan, ctx.principal)
             error.remedy = "; ".join(filter(None, (error.remedy, *advice)))
             raise
-        if request.keeps and plan.key:
+        if request.keeps and plan.key and not ctx.is_tracked:
             self._cache.put(plan.key, result.to_json())
         return plan.complete(result), plan
 

@@ -24,11 +24,18 @@ from retinue.core.errors import (
     TooLargeError,
 )
 from retinue.core.record import Listing, ListingKey
-from retinue.mcp.codec.messages import Message, render_message
+from retinue.core.usage import Usage, read_usage
+from retinue.mcp.codec.messages import Message, Reply, render_message
 from retinue.mcp.codec.wire import SESSION_HEADER, Incoming, NegotiatedSession, ResponseReader
-from retinue.mesh.guard.trace_guard import TraceSigner
+from retinue.mesh.guard.trace_guard import OutgoingCall, TraceSigner
 from retinue.web.codec.peer_requests import check_not_refused, is_lost, lost, render_rights
-from retinue.web.codec.trace import TRACE_KEYS, render_trace_headers, render_trace_meta
+from retinue.web.codec.trace import (
+    TRACE_KEYS,
+    USAGE_KEY,
+    find_calls_used,
+    render_trace_headers,
+    render_trace_meta,
+)
 from retinue.web.transport import HttpStream, HttpStreamer, ResponseTooLargeError, TransportError
 
 ASK_AGAIN_S = 60.0
@@ -187,7 +194,7 @@ class AgentClient:
         *,
         signed_for: str,
         headers: Mapping[str, str] | None = None,
-    ) -> AbstractAsyncContextManager[AgentResponse]:
+    ) -> AgentRequest:
         """Send ``message`` for ``principal`` as part of ``trace``, with the signature of this process.
 
         ``signed_for`` is the skill that the agent's guard checks the signature against (of a read: what
@@ -205,7 +212,14 @@ class AgentClient:
             raise InvalidParametersError([Problem("", f"the arguments are not JSON: {error}")]) from error
         own = _SESSIONLESS.headers_of(message) if headers is None else headers
         sent = {**own, **render_trace_headers(trace)}
-        return self.open(listing, "POST", sent, principal, message, body)
+        request = self.open(listing, "POST", sent, principal, message, body)
+        request.trace = trace
+        return request
+
+    def record_reply(self, outgoing: OutgoingCall, sent: TraceContext | None, reply: Reply) -> Usage | None:
+        """Record what a reply to a message with the trace ``sent`` reports; its usage as it is accepted."""
+        usage = read_usage(reply.meta.get(USAGE_KEY))
+        return outgoing.record_reply(find_calls_used(reply.meta), usage, sent, self._signer)
 
     def open(
         self,
@@ -215,7 +229,7 @@ class AgentClient:
         principal: Principal,
         message: Message | None = None,
         body: bytes | None = None,
-    ) -> AbstractAsyncContextManager[AgentResponse]:
+    ) -> AgentRequest:
         """Send one HTTP request as it is, with the token for the agent; raises as `post` does."""
         name, url = listing.record.name, find_mcp_url(listing)
         if url is None:
@@ -225,13 +239,16 @@ class AgentClient:
         if token is not None:
             headers = {**headers, "authorization": f"Bearer {token}", **render_rights(principal)}
         opening = self._http.stream(method, url, headers=headers, body=body)
-        return _AgentRequest(name, url, opening, message, headers)
+        return AgentRequest(name, url, opening, message, headers)
 
 
-class _AgentRequest:
-    """One HTTP request to an agent, as a context manager. A generator would cost a call 10 µs."""
+class AgentRequest:
+    """One HTTP request to an agent, as a context manager. A generator would cost a call 10 µs.
 
-    __slots__ = ("_agent", "_headers", "_message", "_opening", "_url")
+    ``trace`` is the one that was sent, with its signature.
+    """
+
+    __slots__ = ("_agent", "_headers", "_message", "_opening", "_url", "trace")
 
     def __init__(
         self,
@@ -246,6 +263,7 @@ class _AgentRequest:
         self._opening = opening
         self._message = message
         self._headers = headers
+        self.trace: TraceContext | None = None
 
     async def __aenter__(self) -> AgentResponse:
         try:

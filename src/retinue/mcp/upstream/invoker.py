@@ -25,7 +25,7 @@ from retinue.core.errors import (
 )
 from retinue.core.parts import value_of_parts
 from retinue.core.record import AgentRecord, Endpoint, Listing, Skill
-from retinue.core.usage import Usage, add_usage, read_usage
+from retinue.core.usage import Usage, add_usage
 from retinue.mcp.codec.messages import Reply
 from retinue.mcp.codec.tool_calls import (
     ToolCall,
@@ -42,7 +42,6 @@ from retinue.mesh.guard.spending import deduct_usage
 from retinue.mesh.guard.trace_guard import AdmittedCall, OutgoingCall
 from retinue.mesh.health.failure_policy import status_of
 from retinue.mesh.permissions import is_exposed_here
-from retinue.web.codec.trace import USAGE_KEY, find_calls_used
 
 MAX_ROUNDS = 20
 """Rounds of questions within one call."""
@@ -143,13 +142,13 @@ async def _converse(
     for number in range(MAX_ROUNDS):
         trace = outgoing.trace if usage is None else deduct_usage(outgoing.trace, usage)
         try:
-            reply = await _ask(client, listing, tool_call, call, trace, channel)
+            reply, sent = await _ask(client, listing, tool_call, call, trace, channel)
         except (AgentUnreachableError, NoEndpointError) as error:
             if number == 0 and (isinstance(error, NoEndpointError) or not error.sent):
                 outgoing.record_usage(0)
             raise
-        usage = add_usage(usage, read_usage(reply.meta.get(USAGE_KEY)))
-        usage = outgoing.record_reply(find_calls_used(reply.meta), usage)
+        usage = add_usage(usage, client.record_reply(outgoing, sent, reply))
+        outgoing.usage = outgoing.usage if usage is None else usage
         if not reply.needs_input:
             return reply
         try:
@@ -178,12 +177,12 @@ async def _ask(
     call: Call,
     trace: TraceContext,
     channel: Channel,
-) -> Reply:
+) -> tuple[Reply, TraceContext | None]:
+    """The reply, and the trace that was sent."""
     message = tool_call.as_message("retinue", _own_version())
-    async with client.post(
-        listing, message, trace, call.principal, signed_for=tool_call.skill.id
-    ) as response:
-        return await read_reply(response, channel)
+    sending = client.post(listing, message, trace, call.principal, signed_for=tool_call.skill.id)
+    async with sending as response:
+        return await read_reply(response, channel), sending.trace
 
 
 async def read_reply(response: AgentResponse, channel: Channel) -> Reply:

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from retinue.core.call import Answer, Principal
 from retinue.core.errors import ExecutionFailedError, InvalidParametersError, Problem
 from retinue.core.record import Listing, Skill
-from retinue.core.usage import Usage, add_usage, read_usage
+from retinue.core.usage import Usage, add_usage
 from retinue.mcp.codec.foreign import (
     Requests,
     call_params,
@@ -37,7 +37,7 @@ from retinue.mesh.guard.spending import deduct_usage
 from retinue.mesh.guard.trace_guard import OutgoingCall
 from retinue.mesh.reading import Completion, PromptMessage, PromptText
 from retinue.mesh.servers import Ask, ServerRequest
-from retinue.web.codec.trace import USAGE_KEY, find_calls_used, parse_trace_meta
+from retinue.web.codec.trace import parse_trace_meta
 from retinue.web.http_client import HttpClient
 
 Route = Callable[[str], Awaitable[tuple[Listing, AgentClient]]]
@@ -153,10 +153,10 @@ class _AgentConnection:
             sending = self._client.post(self._listing, message, trace, principal, signed_for=signed_for)
             async with sending as response:
                 reply = await read_reply(response, channel)
-            # a list runs nothing
-            usage = add_usage(usage, read_usage(reply.meta.get(USAGE_KEY)))
-            used = 0 if method.endswith("/list") else find_calls_used(reply.meta)
-            usage = outgoing.record_reply(used, usage)
+            usage = add_usage(usage, self._client.record_reply(outgoing, sending.trace, reply))
+            outgoing.usage = outgoing.usage if usage is None else usage
+            if method.endswith("/list"):
+                outgoing.used = 0  # it runs nothing
             if not reply.needs_input:
                 return reply
             answers = {

@@ -34,8 +34,9 @@ from retinue.mesh.asking.fanout import DEFAULT_TIMEOUT_S, MAX_ASKED, Answers, Di
 from retinue.mesh.asking.query import MatchType, Query, make_query
 from retinue.mesh.directory.away import MAX_KEPT, AwayAgents
 from retinue.mesh.directory.limits import DEFAULT_LIMITS, DirectoryLimits
-from retinue.mesh.directory.listing_cache import ExposeOverride, ListingCache, ListingChange
+from retinue.mesh.directory.listing_cache import ListingCache, ListingChange
 from retinue.mesh.directory.listings import Listings
+from retinue.mesh.directory.overrides import ListingOverride
 from retinue.mesh.directory.routing import not_found_error, select_versions, visible_candidates
 from retinue.mesh.directory.source_set import SourceSet
 from retinue.mesh.directory.sources import Source, SourceProblem
@@ -64,8 +65,8 @@ MESH_VIEW: Scopes = frozenset({"exposed", "mesh"})
 class Directory:
     """The agents of ``sources``, in their order, those of `add_sources`, and those added by `upsert`.
 
-    ``clock`` counts seconds; ``now`` gives the time for listings; ``expose_override`` exposes skills of
-    foreign agents. Call `aclose` at the end.
+    ``clock`` counts seconds; ``now`` gives the time for listings; ``overrides`` are what the owner says about
+    skills of others. Call `aclose` at the end.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Directory:
         ttl_s: float = TTL_S,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        expose_override: ExposeOverride | None = None,
+        overrides: Sequence[ListingOverride] = (),
         limits: DirectoryLimits = DEFAULT_LIMITS,
     ) -> None:
         self.dispatch_query: DispatchQuery | None = None
@@ -94,7 +95,7 @@ class Directory:
             listings,
             lambda name: self._ranks.get(name, _RANK_OF_GIVEN),
             self._notify,
-            expose_override,
+            overrides,
             limits.cached_listings,
             lambda name: self._trust.get(name, Trust.OWN_MESH),
         )

@@ -10,7 +10,6 @@ import gc
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Literal
 
@@ -23,9 +22,9 @@ from retinue.core.trust import Trust
 from retinue.mesh.directory.limits import DEFAULT_LIMITS
 from retinue.mesh.directory.listing_index import ListingIndex
 from retinue.mesh.directory.listings import Listings, with_measurements
+from retinue.mesh.directory.overrides import ListingOverride
 from retinue.mesh.entry import Entry, entry_of
 from retinue.mesh.foreign_records import clean_record
-from retinue.mesh.permissions import DIALECT, EXPOSED_HERE
 
 _RETRIED = 500
 """Unsaved listings that are written together with new ones."""
@@ -36,11 +35,7 @@ _FREEZE_FROM = 5_000
 _FREEZE_GROWTH = 1.25
 """… again when their number has grown by this factor."""
 
-_RETINUE_BLOCK = b'"retinue"'
-
 _log = structlog.get_logger("retinue.directory")
-
-_MCP_SCOPES = frozenset({"exposed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,44 +45,6 @@ class ListingChange:
     kind: Literal["added", "changed", "removed"]
     entry: Entry
     measured: bool = False
-
-
-def states_visibility(listing: Listing) -> bool:
-    """Whether the card states the visibility of each skill, as the card of a Retinue agent does."""
-    return _RETINUE_BLOCK in listing.raw
-
-
-class ExposeOverride:
-    """Exposes skills of foreign agents that globs over ``<agent>__<skill>`` name (setting ``hub.expose``).
-
-    The store keeps listings as their source gave them. A card without a ``retinue`` block does not state
-    visibility, so its skills count as ``mesh``. A card with such a block is not changed: its author chose.
-    """
-
-    def __init__(self, globs: Sequence[str]) -> None:
-        self._globs = tuple(globs)
-
-    def concerns(self, entry: Entry) -> bool:
-        """Whether a glob names a skill of this agent that is not exposed already."""
-        mesh_skills = (skill for skill in entry.skills if not entry.offers(skill, _MCP_SCOPES))
-        return any(self._names(entry.name, skill) for skill in mesh_skills)
-
-    def apply(self, listing: Listing) -> Listing:
-        """The listing with the named skills exposed; one with nothing to change is returned as it is."""
-        if states_visibility(listing):
-            return listing
-        record = listing.record
-        skills = tuple(self._expose(skill, record.name) for skill in record.skills)
-        return listing if skills == record.skills else replace(listing, record=replace(record, skills=skills))
-
-    def _expose(self, skill: Skill, agent: str) -> Skill:
-        if skill.visibility != "mesh" or not self._names(agent, skill.id):
-            return skill
-        return replace(skill, visibility="exposed", extra={**skill.extra, DIALECT: {EXPOSED_HERE: True}})
-
-    def _names(self, agent: str, skill_id: str) -> bool:
-        name = f"{agent}__{skill_id}"
-        return any(name == glob or fnmatchcase(name, glob) for glob in self._globs)
 
 
 class ListingCache:
@@ -103,7 +60,7 @@ class ListingCache:
         store: Listings,
         source_rank: Callable[[str], int],
         notify: Callable[[ListingChange], None],
-        expose_override: ExposeOverride | None = None,
+        overrides: Sequence[ListingOverride] = (),
         max_cached: int = DEFAULT_LIMITS.cached_listings,
         source_trust: Callable[[str], Trust] = lambda source: Trust.OWN_MESH,
     ) -> None:
@@ -112,7 +69,7 @@ class ListingCache:
         self._store = store
         self._source_trust = source_trust
         self._notify = notify
-        self._expose_override = expose_override
+        self._overrides = tuple(overrides)
         self._cached: LRUCache[ListingKey, Listing] = LRUCache(max_cached)
         self._unsaved: dict[ListingKey, Listing] = {}
         self._not_shown: dict[str, dict[ListingKey, Entry]] = {}
@@ -263,10 +220,12 @@ class ListingCache:
         trust = self._source_trust(listing.source)
         if listing.source_trust is not trust:
             listing = replace(listing, source_trust=trust)
-        return listing if self._expose_override is None else self._expose_override.apply(listing)
+        for override in self._overrides:
+            listing = override.apply(listing)
+        return listing
 
     def _is_overridden(self, entry: Entry) -> bool:
-        return self._expose_override is not None and self._expose_override.concerns(entry)
+        return any(override.concerns(entry) for override in self._overrides)
 
     def _override_entry(self, entry: Entry) -> Entry:
         """A stored entry with the override applied; unchanged where the store has lost its card."""

@@ -18,6 +18,7 @@ from retinue.core.allowance import Allowance, Amount, narrow, to_dollars
 from retinue.core.call import TraceContext, TraceExtension
 from retinue.core.errors import BudgetSpentError
 from retinue.core.usage import (
+    SOURCES,
     Usage,
     add_usage,
     amount_of,
@@ -209,19 +210,21 @@ def accept_usage(usage: Usage | None, sent: TraceContext, signer: TraceSigner | 
     """The usage that a reply reports, without its signature.
 
     ``sent`` is the trace of the request. Where it limits the spending and the mesh has not signed the report,
-    that counts as at most the share which the call was given.
+    that counts as at most the share which the call was given. Sources count only where the mesh has signed.
     """
     if usage is None:
         return None
     plain = {key: value for key, value in usage.items() if key != "mac"}
-    if (share := sent.allowance) is None:
+    share = sent.allowance
+    if share is None and SOURCES not in plain:
         return plain
     mac = usage.get("mac")
     if mac and sent.mac and signer is not None:
         expected = signer.sign_usage(plain, sent.mac)
         if hmac.compare_digest(expected.encode(), mac.encode()):
             return plain
-    return cap_usage(plain, share)
+    plain.pop(SOURCES, None)
+    return plain if share is None else cap_usage(plain, share)
 
 
 def refuse_spending(left: Allowance, amount: Amount, asked: str) -> BudgetSpentError:

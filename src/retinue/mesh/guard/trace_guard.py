@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from retinue.core.allowance import Allowance, Amount
-from retinue.core.call import Answer, Call, Hop, TraceContext, TraceExtension, new_id
+from retinue.core.call import Answer, Call, Hop, Outcome, TraceContext, TraceExtension, new_id
 from retinue.core.errors import BudgetSpentError, CallTooDeepError, InvalidRequestError
-from retinue.core.usage import Usage, add_usage, as_further
+from retinue.core.usage import SOURCES, Usage, add_usage, as_further
 from retinue.mesh.guard.budget import TraceBudget
 from retinue.mesh.guard.cycles import TraceBreaker, draw_path, find_cycle, guess_cycle
 from retinue.mesh.guard.spending import (
@@ -422,8 +422,22 @@ class AdmittedCall:
         share = 0 if hops < 0 else self.budget.reserve(hops, most_calls)
         trace = next_hop(self.trace, self._here, calls_left=share, seconds_left=seconds_left)
         if most is not None or trace.extension is not None:
-            trace = trace.with_allowance(self._share_spending(siblings, most))
+            trace = self._carry_sources(trace.with_allowance(self._share_spending(siblings, most)))
         return OutgoingCall(trace, None if hops < 0 else self.budget, self._guard, self)
+
+    def _carry_sources(self, trace: TraceContext) -> TraceContext:
+        """The trace of a further call, which is told what this call has read."""
+        if self.usage is None or SOURCES not in self.usage:
+            return trace
+        # imported here, because only policies read sources
+        from retinue.mesh.guard.sources import carry
+
+        return carry(trace, self.usage)
+
+    def take_in(self, usage: Usage | None) -> None:
+        """Note the sources of a result that this call gets otherwise, such as that of an earlier run."""
+        if usage is not None and SOURCES in usage and self.trace.extension is not None:
+            self.usage = add_usage(self.usage, {SOURCES: usage[SOURCES]})
 
     def _share_spending(self, siblings: int, most: Allowance | None) -> Allowance | None:
         spending = self.spending
@@ -448,6 +462,7 @@ class AdmittedCall:
         trace = self.trace
         if share != trace.calls_left:
             trace = replace(trace, calls_left=share)
+        trace = self._carry_sources(trace)
         if trace.extension is not None and (spending := self.spending) is not None:
             trace = trace.with_allowance(spending.reserve_rest(spare=self.may_repeat))
         return OutgoingCall(trace, self.budget, admitted=self, is_forwarded=is_forwarded)
@@ -501,6 +516,25 @@ class OutgoingCall:
         if usage is None and calls_used is not None:
             usage = NO_USAGE
         self.usage = usage
+
+    def record_outcome(self, outcome: Outcome) -> None:
+        """Record what the outcome of the call reports."""
+        self.record_usage(outcome.calls_used, outcome.usage)
+        if outcome.error is None:
+            self.note_answer(outcome.agent)
+
+    def note_answer(self, agent: str | None) -> None:
+        """Record that this agent has answered, where policies read that and nobody of the mesh has said it.
+
+        A source that the mesh has not signed is foreign.
+        """
+        extension = self.trace.extension
+        if extension is None or SOURCES not in extension.others:
+            return
+        # imported here, because only policies read sources
+        from retinue.mesh.guard.sources import note_unsigned
+
+        self.usage = note_unsigned(self.usage, agent)
 
     def record_reply(
         self,

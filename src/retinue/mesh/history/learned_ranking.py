@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
@@ -34,6 +34,12 @@ MAX_PER_CALLER = 24
 MAX_PER_SKILL = 96
 
 MAX_RECORDS = 20_000
+
+MAX_ALIKE = 400
+"""Records that are compared with one request: those that share most with it."""
+
+MAX_FREQUENT = 2_000
+"""A stem of more records than this proposes none; it tells little."""
 
 CALLER_SHARE = 5.0
 """A caller counts as at most this many calls of one skill, however often it calls it."""
@@ -97,6 +103,7 @@ class ExperienceBook:
         self._by_id: dict[str, Experience] = {}
         self._by_skill: defaultdict[SkillKey, dict[str, Experience]] = defaultdict(dict)
         self._by_stem: defaultdict[int, dict[str, Experience]] = defaultdict(dict)
+        self._skills_by_stem: defaultdict[int, Counter[SkillKey]] = defaultdict(Counter)
         self._counts: dict[tuple[SkillKey, str], tuple[float, float]] = {}
 
     def __len__(self) -> int:
@@ -123,6 +130,7 @@ class ExperienceBook:
         records[record.id] = record
         for stem in record.stems:
             self._by_stem[stem][record.id] = record
+            self._skills_by_stem[stem][record.key] += 1
         self._counts.clear()
         dropped = [one.id for one in records.values() if one.caller == record.caller][:-MAX_PER_CALLER]
         for dropped_id in dropped:
@@ -145,13 +153,17 @@ class ExperienceBook:
         if not self._by_skill[record.key]:
             del self._by_skill[record.key]
         for stem in record.stems:
+            skills = self._skills_by_stem[stem]
+            skills[record.key] -= 1
+            if not skills[record.key]:
+                del skills[record.key]
             if not self._by_stem[stem]:
-                del self._by_stem[stem]
+                del self._by_stem[stem], self._skills_by_stem[stem]
         self._counts.clear()
 
     def clear(self) -> None:
         """Remove all records."""
-        for held in (self._by_id, self._by_skill, self._by_stem, self._counts):
+        for held in (self._by_id, self._by_skill, self._by_stem, self._skills_by_stem, self._counts):
             held.clear()
 
     def records_of(self, key: SkillKey) -> Iterable[Experience]:
@@ -162,6 +174,10 @@ class ExperienceBook:
     def records_with(self, stem: int) -> Mapping[str, Experience]:
         """The records of requests with this stem, by id."""
         return self._by_stem.get(stem, {})
+
+    def count_skills(self, stem: int) -> int:
+        """The number of skills that were asked for with this stem."""
+        return len(self._skills_by_stem.get(stem, ()))
 
     def count_calls(self, key: SkillKey, digest: str, now: float) -> float:
         """The calls of a skill, decayed, each caller for `CALLER_SHARE` at most; kept for an hour."""
@@ -233,22 +249,27 @@ class LearnedRanking:
         whole = sum(worths.values())
         shared: defaultdict[str, float] = defaultdict(float)
         found: dict[str, Experience] = {}
-        for stem, worth in worths.items():
-            for record_id, record in self._book.records_with(stem).items() if worth > 0.0 else ():
+        for stem, worth in list(worths.items()):
+            records = self._book.records_with(stem)
+            for record_id, record in records.items() if len(records) <= MAX_FREQUENT else ():
                 shared[record_id] += worth
                 found[record_id] = record
         alike: defaultdict[SkillKey, list[tuple[Experience, float]]] = defaultdict(list)
-        for record_id, record in found.items():
+        for record_id in nlargest(MAX_ALIKE, shared, key=shared.__getitem__):
+            record = found[record_id]
             if self._only_own and record.caller != self._caller:
                 continue
-            norm = sum(worths[stem] if stem in worths else self._worth(stem) for stem in record.stems)
+            norm = 0.0
+            for stem in record.stems:
+                if stem not in worths:
+                    worths[stem] = self._worth(stem)
+                norm += worths[stem]
             alike[record.key].append((record, shared[record_id] / math.sqrt(whole * norm)))
         return alike
 
     def _worth(self, stem: int) -> float:
         """The weight of a stem: the fewer skills are asked for with it, the more it tells."""
-        with_stem = len({record.key for record in self._book.records_with(stem).values()})
-        return inverse_frequency(with_stem, self._book.skills)
+        return inverse_frequency(self._book.count_skills(stem), self._book.skills)
 
     def _rescore(
         self,

@@ -53,6 +53,11 @@ class Replayed(NamedTuple):
 
 _ORDER: tuple[Verdict, ...] = ("deny", "cannot_tell", "approve", "limited", "limit", "redact", "allow")
 
+_NOT_RECORDED = frozenset(
+    {"sources", "foreign", "hour", "weekday", "calls_left", "tokens_left", "dollars_left"}
+)
+"""Facts of the context that no row of the audit has."""
+
 _OPEN_EFFECTS: Mapping[str, tuple[Effect, ...]] = {
     "deny": ("permit",),
     "approve": ("deny",),
@@ -141,6 +146,8 @@ class Replay:
                 return "" if is_known else "unknown, because no listing has this version of the skill now"
             if fact.name == "groups":
                 return "unknown" if None in (groups, origin_groups) else ""
+            if fact.name in _NOT_RECORDED:
+                return "not recorded"
             return "not in rows of this age" if fact.name in unknown else ""
 
         groups = call.groups if caller_id.startswith(_SUBJECT) and caller_id == call.caller else ()

@@ -12,7 +12,7 @@ from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst
 from retinue.core.record import HUB_NAME, Candidate, Health
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.directory.listing_cache import ExposeOverride
+from retinue.mesh.directory.overrides import make_overrides
 from retinue.mesh.observing.access_rows import AccessRows
 from retinue.mesh.observing.metrics import Figures
 from retinue.oci.layout.folder_registry import LayoutRegistry
@@ -54,7 +54,7 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
             store,
             sources,
             ttl_s=settings.directory.ttl_s,
-            expose_override=ExposeOverride(settings.hub.expose) if settings.hub.expose else None,
+            overrides=make_overrides(settings.hub.expose, settings.owners_hints),
         )
         stack.push_async_callback(directory.aclose)
         peers = make_peers(settings, state, http, named)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from retinue.authoring.agent import Agent
-from retinue.core.errors import RetinueError, StateError
+from retinue.core.errors import InvalidSettingError, RetinueError, StateError
 from retinue.core.record import HUB_NAME
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import CheckPolicies, Guards
@@ -82,6 +82,7 @@ class LoadedPolicies:
         from retinue.policies.counts import MemoryCounts
         from retinue.policies.decision import Engine
         from retinue.policies.decision_figures import DecisionFigures
+        from retinue.policies.entities import read_zone
         from retinue.policies.gate import Gate
 
         runs = self._find_runs()
@@ -92,12 +93,18 @@ class LoadedPolicies:
         self._groups = self._groups or self._make_groups()
         self._figures = self._figures or DecisionFigures()
         hits = None if self._gate is None else self._gate.hits
+        engine = Engine(policies)
+        try:
+            zone = read_zone(table.timezone)
+        except ValueError as error:
+            raise InvalidSettingError("policy.timezone", str(error), remedy="correct it") from None
         self._gate = Gate(
-            Engine(policies),
+            engine,
             table.mode,
             opening,
             counts=self._counts,
             open_counts=counting,
+            zone=zone,
             groups=self._groups,
             recorder=self._make_recorder(),
             figures=self._figures,

@@ -177,7 +177,12 @@ async def _start(frame: Frame, path: str, branch: Branch, running: Sequence[Chil
 
 
 def _with_budget(request: RunRequest, origin: Origin) -> RunRequest:
-    return replace(request, origin=replace(request.origin, trace=origin.trace, allowance=origin.allowance))
+    return replace(
+        request,
+        origin=replace(
+            request.origin, trace=origin.trace, allowance=origin.allowance, sources=origin.sources
+        ),
+    )
 
 
 def fault_of(outcome: ChildOutcome) -> Fault:

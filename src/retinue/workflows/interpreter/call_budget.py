@@ -12,10 +12,15 @@ from dataclasses import replace
 
 from retinue.core.allowance import Allowance, Amount, narrow
 from retinue.core.usage import (
+    NO_SOURCES,
+    SOURCES,
+    Sources,
     Usage,
+    add_sources,
     add_usage,
     amount_of,
     as_further,
+    read_sources,
     render_reserved,
     reserve_unknown,
 )
@@ -53,6 +58,19 @@ class CallBudget:
         own = None if self._allowance is None else self._allowance.minus(amount_of(self._usage))
         return own if self._within is None else narrow(own, self._within.allowance)
 
+    @property
+    def sources(self) -> Sources:
+        """The agents whose results the body has taken in, where policies read that."""
+        around = NO_SOURCES if self._within is None else self._within.sources
+        if self._usage is None or SOURCES not in self._usage:
+            return around
+        return add_sources(read_sources(self._usage[SOURCES]) or NO_SOURCES, around)
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether policies read what the body takes in."""
+        return self._origin.is_tracked or self.sources != NO_SOURCES
+
     def narrow(self, *, tokens: int | None = None, dollars: float | None = None) -> CallBudget:
         """The budget of a part of the body that may spend at most this; what it spends counts here too."""
         return CallBudget(self._origin.with_allowance(Allowance.of(tokens, dollars)), self)
@@ -67,7 +85,7 @@ class CallBudget:
 
     def divide(self, branches: int) -> Origin:
         """The origin of each of this number of branches; settle each with `settle_branch`."""
-        origin, allowance = self._origin, self.allowance
+        origin, allowance = self._origin.with_sources(self.sources), self.allowance
         if allowance is not None:
             origin = origin.with_allowance(allowance.portion(1, branches))
         return origin if self._calls is None else origin.with_budget(self._calls.left // branches)
@@ -120,7 +138,7 @@ class StepBudget:
 
     def begin(self) -> Origin:
         """The origin with this call's share; −1 calls if the budget is spent, so that the guard refuses."""
-        origin = self._origin
+        origin = self._origin.with_sources(self._body.sources)
         self._has_begun = True
         self._allowance, _ = self._share_allowance()
         if self._allowance is not None or origin.allowance is not None:

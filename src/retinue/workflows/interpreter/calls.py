@@ -43,6 +43,7 @@ from retinue.core.errors import (
     is_callers_time,
 )
 from retinue.core.parts import is_made_of_parts, list_beside, render_parts
+from retinue.core.usage import SOURCES
 from retinue.workflows.caller import Choice, Wanted, cache_key
 from retinue.workflows.definitions.definition import AskFirst, Retry
 from retinue.workflows.interpreter.call_approvals import MAX_QUESTIONS, await_answer, find_question
@@ -483,7 +484,8 @@ class _Attempt:
         """Make the call, or take the cached value of an equal one; waits ``wait_s`` for its agent."""
         ask, cache = self._ask, self._frame.tools.cache
         key = ""
-        if ask.cache_ttl_s is not None:
+        is_tracked = self._frame.budget.is_tracked
+        if ask.cache_ttl_s is not None and not is_tracked:
             origin = self._frame.request.origin
             place = [self._frame.request.name.partition("/")[0], ask.step_id]
             key = cache_key(place, origin.rights, choice.agent, choice.version, skill, arguments)
@@ -526,7 +528,8 @@ class _Attempt:
         if ask.check is not None:
             ask.check(outcome.value)
         beside = _list_beside(outcome, self._path)
-        if ask.cache_ttl_s is not None and not beside:
+        is_tracked = is_tracked or (outcome.usage is not None and SOURCES in outcome.usage)
+        if ask.cache_ttl_s is not None and not (beside or is_tracked):
             await cache.put(key, outcome.value, ask.cache_ttl_s)
         given = {"value": outcome.value, "agent": choice.agent, "warnings": list(outcome.warnings)}
         if beside:

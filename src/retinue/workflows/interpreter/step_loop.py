@@ -266,7 +266,7 @@ class Interpreter:
         loop = StepLoop(context, request, scope, self._tools, form.settings, form.nested)
         if isinstance(form, NestedRun):
             return loop.result(await loop.run_definition(form), 0).to_json()
-        if form.settings.cache == "workflow":
+        if form.settings.cache == "workflow" and not request.origin.is_tracked:
             return await self._keep_whole(loop, form)
         return await loop.run_definition(form)
 
@@ -296,6 +296,8 @@ class Interpreter:
             loop.frame.record_usage()
             return found.value["value"]
         output = await loop.run_definition(definition)
+        if loop.frame.budget.is_tracked:
+            return output  # who gets it from the cache would not know its sources
 
         async def keep() -> None:
             await cache.put(key, output, DEFAULT_CACHE_TTL_S)

@@ -33,7 +33,7 @@ from retinue.core.errors import (
     find_guard_error,
 )
 from retinue.core.remote_faults import rebuild_error
-from retinue.core.usage import read_usage
+from retinue.core.usage import NO_SOURCES, SOURCES, Sources, add_sources, read_sources, read_usage
 
 RunStatus = Literal["running", "done", "failed", "cancelled"]
 EventKind = Literal["run_started", "step_started", "step_finished", "run_resumed", "run_finished", "log"]
@@ -223,7 +223,8 @@ class Origin:
     behalf. ``trace`` = the call that started the run, None where it begins a chain; its ``calls_left`` is
     the run's budget. ``allowance`` = the tokens and the money that it may spend on models, None for no limit.
     ``digest`` = the artifact that its definition came from. Branches get the origin of their run, with their
-    share of the budget and the ``limits`` around them. ``reach`` limits the agents.
+    share of the budget and the ``limits`` around them. ``reach`` limits the agents. ``sources`` are the
+    agents whose results the run has taken in, where policies read that.
     """
 
     scopes: frozenset[str] = frozenset()
@@ -233,6 +234,7 @@ class Origin:
     limits: tuple[Limit, ...] = ()
     allowance: Allowance | None = None
     reach: Reach = WHOLE_REACH
+    sources: Sources = NO_SOURCES
 
     @property
     def tokens_left(self) -> int | None:
@@ -268,6 +270,18 @@ class Origin:
         """The same origin with other tokens and other money to spend."""
         return replace(self, allowance=allowance)
 
+    @property
+    def is_tracked(self) -> bool:
+        """Whether policies read what the run takes in, so that it must not use what others have cached."""
+        extension = None if self.trace is None else self.trace.extension
+        return self.sources != NO_SOURCES or (extension is not None and SOURCES in extension.others)
+
+    def with_sources(self, sources: Sources) -> Origin:
+        """The same origin after further results were taken in."""
+        if sources == NO_SOURCES:
+            return self
+        return replace(self, sources=add_sources(self.sources, sources))
+
     def as_mesh(self) -> Origin:
         """The same origin with the scopes and the reach of the mesh (``runs_as: mesh``, and models)."""
         return replace(self, scopes=self.scopes | MESH_SCOPES, reach=Reach(through=self.reach.through))
@@ -298,6 +312,8 @@ class Origin:
             fields_stored["allowance"] = list(self.allowance)
         if self.reach != WHOLE_REACH:
             fields_stored["reach"] = self.reach.to_json()
+        if self.sources != NO_SOURCES:
+            fields_stored["sources"] = self.sources.to_json()
         return fields_stored
 
     @classmethod
@@ -325,6 +341,7 @@ class Origin:
             limits=tuple(Limit(**limit) for limit in value.get("limits", ())),
             allowance=Allowance(*value["allowance"]) if value.get("allowance") else None,
             reach=Reach.from_json(value.get("reach") or {}),
+            sources=(read_sources(value["sources"]) or NO_SOURCES) if "sources" in value else NO_SOURCES,
         )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from retinue.core.errors import InvalidSettingError
 from retinue.core.json_values import text_of
+from retinue.core.usage import NO_SOURCES, SOURCES, add_sources, read_sources
 from retinue.thinking.plan import ThinkPlan
 from retinue.thinking.session import History, session_key
 from retinue.workflows.interpreter.frame import Frame
@@ -29,6 +30,12 @@ async def with_history(frame: Frame, plan: ThinkPlan, session: str | None, path:
     return replace(plan, session=key, history=await store.find(key))
 
 
+def take_in_history(frame: Frame, plan: ThinkPlan) -> None:
+    """Note the sources of earlier runs of the session, whose answers the model is told."""
+    if plan.history and SOURCES in plan.history:
+        frame.budget.spend({SOURCES: plan.history[SOURCES]})
+
+
 async def remember(frame: Frame, plan: ThinkPlan, history: History, answer: Any, turn: str) -> None:
     """Add the prompt of a plan and its answer to the session; nothing without one.
 
@@ -39,13 +46,16 @@ async def remember(frame: Frame, plan: ThinkPlan, history: History, answer: Any,
         return
     run = frame.name(turn.rpartition("/")[0])
     begun = History.from_json(plan.history)
+    read = add_sources(frame.request.origin.sources, frame.budget.sources)
     condensed = [exchange for exchange in begun.exchanges if exchange not in history.exchanges]
 
     def change(stored: Mapping[str, Any] | None) -> Mapping[str, Any]:
         current = History.from_json(stored)
         if condensed:
             current = current.condensed(condensed, history.summary)
-        return current.with_exchange(run, plan.prompt, text_of(answer)).to_json()
+        value = current.with_exchange(run, plan.prompt, text_of(answer)).to_json()
+        sources = add_sources(read_sources((stored or {}).get(SOURCES)) or NO_SOURCES, read)
+        return value if sources == NO_SOURCES else {**value, SOURCES: sources.to_json()}
 
     async def effect() -> None:
         store = await _open(frame)

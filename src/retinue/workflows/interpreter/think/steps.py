@@ -47,7 +47,7 @@ from retinue.workflows.interpreter.think.calls import CallTurn
 from retinue.workflows.interpreter.think.condensing import Condenser, is_unusable
 from retinue.workflows.interpreter.think.model import ModelTurn, ask_model
 from retinue.workflows.interpreter.think.plan import PLAN_S, choose_model, read_choice, record_plan
-from retinue.workflows.interpreter.think.sessions import remember
+from retinue.workflows.interpreter.think.sessions import remember, take_in_history
 from retinue.workflows.runs.records import RUN_ID_MARK, Extension, as_json
 
 LAST_ANSWER_S = 60.0
@@ -107,6 +107,7 @@ class _Loop:
 
     async def run(self) -> StepResult:
         """Ask the model and make its calls, until it answers or a limit is reached."""
+        take_in_history(self._frame, self._plan)
         await self._condense_history()
         while True:
             await self._condense_turns()
