@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from retinue.approvals.records import ApprovalRequest
+from retinue.core.errors import InvalidRequestError
+from retinue.workflows.durable.database import RunDatabase
+from retinue.workflows.durable.tables.approvals import ApprovalTable
+from retinue.workflows.durable.tables.signals import SignalTable
 from tests.crash.test_code_workflows import read_log
 from tests.processes.running import execute, program, wait_until
 
@@ -182,3 +188,27 @@ def test_calls_that_wait_for_approval_outlive_the_hub_and_are_made_once(
                 ("done", before["denied"], "no"),
                 ("done", before["by-token"], "yes"),
             ]
+
+
+async def test_of_two_hubs_on_one_database_one_answers_one_uses_and_one_tells(database: str) -> None:
+    databases = [RunDatabase(database) for _ in range(2)]
+    first, second = (ApprovalTable(each, SignalTable(each)) for each in databases)
+    request = ApprovalRequest("token:ann", "files", "1.0.0", "remove_file", {"path": "a"}, terms="policies x")
+    try:
+        for number in range(8):
+            asked = await asyncio.gather(*(each.ask(request, expires_s=60) for each in (first, second)))
+            (approval,) = {each.id for each in asked}
+            told = await asyncio.gather(first.claim_notices(), second.claim_notices())
+            assert sorted(map(len, told)) == [0, 1], number
+            answers = await asyncio.gather(
+                first.answer(approval, "yes", "owner"),
+                second.answer(approval, "yes", "token:boss"),
+                return_exceptions=True,
+            )
+            assert [isinstance(each, InvalidRequestError) for each in answers].count(True) == 1, answers
+            uses = [each.use(approval, request.digest(), "key", once=True) for each in (first, second)]
+            assert sorted(await asyncio.gather(*uses)) == [False, True], number
+            await first.claim_notices()  # of the answer
+    finally:
+        for each in databases:
+            each.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import html
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -68,6 +70,24 @@ async def test_a_call_outside_of_runs_is_shown_whole_with_its_secrets_marked_and
     async with asyncio.timeout(WAIT_S):  # rows of the audit come soon after their calls
         while "ask-first: yes of owner" not in (await site.read("/ui/calls", owner)).body.decode():
             await asyncio.sleep(0.02)
+
+
+async def test_a_yes_for_similar_calls_is_read_as_cedar_before_it_is_stored(site: Site) -> None:
+    owner = f"Bearer {site.system.state.owner_token()}"
+    refused = await site.wire.call(site.hub.url, "refund", {"amount": 900, "api_key": "<b>"})
+    approval = refused.error["data"]["approval"]
+    page = f"/ui/approvals/{approval}"
+    entries = {"action": "similar", "free.amount": "1"}
+    shown = (await site.submit(page, entries, owner, **OWN)).body.decode()
+    stored = site.system.state.root / "policies" / f"yes-{approval}.cedar"
+    assert "permit(principal == Retinue::Caller::" in html.unescape(shown)
+    assert "<b>" not in shown
+    assert not stored.exists()
+    fields = dict(re.findall(r'type="hidden" name="(until|rule)" value="([^"]*)"', shown))
+    confirmed = {name: html.unescape(value).replace("\n", "\r\n") for name, value in fields.items()}
+    reply = await site.submit(page, {**entries, **confirmed}, owner, **OWN)
+    assert "It is approved by owner." in reply.body.decode()
+    assert stored.read_text("utf-8") == html.unescape(fields["rule"])
 
 
 async def test_the_owner_sees_what_each_policy_has_decided_and_others_see_no_files(site: Site) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retinue.runtime.parts.policies import LoadedPolicies
+from retinue.settings_tables import WorkflowTable
 from tests.doors.test_policies import ASK, Bank, answer, list_loaded, open_bank, write_policies
+from tests.support.thinking import ScriptedModel, say, think, use
 from tests.system import WAIT_S, System, Wire
 
 PAY: dict[str, Any] = {"name": "pay", "steps": [{"id": "pay", "skill": "refund", "with": {"amount": 900}}]}
@@ -95,3 +98,61 @@ async def test_changed_policies_ask_anew_although_a_person_said_yes(
     await answer(bank, second["approval"], "yes")
     assert (await wait_for_end(bank, "r1"))["output"] == "refunded 900"
     assert bank.refunds == [900]
+
+
+async def test_calls_of_one_turn_of_a_model_that_policies_ask_about_wait_together(
+    system: System, wire: Wire
+) -> None:
+    refund = ("bank__refund", {"amount": 900})
+    balance: tuple[str, dict[str, Any]] = ("bank__balance", {})
+    model = ScriptedModel(use(refund, balance, ("bank__refund", {"amount": 901})), say("done"))
+    await system.start_agent(model.agent)
+    bank = await open_bank(system, wire, ASK, durable=True)
+    await get(bank, "start_run", workflow=think(tools=["bank/*"]), input={}, run="r1")
+    questions = await wait_for_question(bank, 2)
+    assert {question["arguments"]["amount"] for question in questions} == {900, 901}
+    for question in questions:
+        verdict = "yes" if question["arguments"]["amount"] == 900 else "no"
+        await answer(bank, question["approval"], verdict, "once is enough")
+    shown = await wait_for_end(bank, "r1")
+    assert (shown["output"], bank.refunds) == ("done", [900])
+    results = model.list_results()
+    assert "refunded 900" in results[0]
+    assert "7" in results[1]
+    assert "once is enough" in results[2]
+
+
+CODE = '''
+from retinue import Run, workflow
+from retinue.core.errors import PolicyDeniedError
+
+
+@workflow
+async def pay(run: Run) -> list[str]:
+    """Pays."""
+    first = await run.call("refund", amount=900)
+    both = await run.gather(run.call("refund", amount=901), run.call("refund", amount=5))
+    try:
+        await run.call("refund", amount=902)
+    except PolicyDeniedError as error:
+        return [first, *both, str(error.message)]
+    return []
+'''
+
+
+async def test_calls_of_a_workflow_in_python_wait_alone_and_together(
+    system: System, wire: Wire, tmp_path: Path
+) -> None:
+    (tmp_path / "flows.py").write_text(CODE, "utf-8")
+    table = WorkflowTable(modules=(str(tmp_path / "flows.py"),))
+    system.settings = system.settings.model_copy(update={"workflows": table})
+    bank = await open_bank(system, wire, ASK, durable=True)
+    await get(bank, "start_run", workflow="pay", input={}, run="r1")
+    for amount in (900, 901, 902):
+        (question,) = await wait_for_question(bank)
+        assert question["arguments"] == {"amount": amount}
+        await answer(bank, question["approval"], "no" if amount == 902 else "yes", "enough")
+    shown = await wait_for_end(bank, "r1")
+    assert shown["output"][:3] == ["refunded 900", "refunded 901", "refunded 5"]
+    assert "denied by a person: enough" in shown["output"][3]
+    assert sorted(bank.refunds) == [5, 900, 901]

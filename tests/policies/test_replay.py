@@ -202,3 +202,9 @@ async def test_calls_beyond_a_limit_are_counted_in_the_order_of_their_times() ->
     assert verdicts == ["limit", "limit", "limited", "limit"]
     other = replace(past, caller="token:ann", began_at=past.began_at + times[2])
     assert runner.decide(other).verdict == "limit"
+
+
+async def test_a_fact_that_no_row_has_is_not_guessed() -> None:
+    past, _ = await make_past(pay())
+    text = f'@id("p") forbid({ANY}) when {{ context.sources.contains(Retinue::Agent::"web") }};'
+    assert replay(text, past)[:3] == ("cannot_tell", ("p",), "p: sources is not recorded")

@@ -19,6 +19,9 @@ from retinue.dashboard.frame import (
 )
 from retinue.dashboard.sessions import ROOT
 
+FREE = "free."
+"""Before the name of an argument that may differ, in a form."""
+
 STATES = ("open", "approved", "used", "denied", "expired")
 
 
@@ -57,9 +60,18 @@ class PolicyPages:
         return self._frame.render("approvals.html", request, context, "approvals", data={"approvals": rows})
 
     async def _approval(self, request: Request, principal: Principal) -> Response:
-        name = request.path_params["approval"]
+        name, draft, entries = request.path_params["approval"], None, dict[str, str]()
         if request.method == "POST":
             entries = await read_entries(request)
+        if entries.get("action") == "similar":
+            free = sorted(key.removeprefix(FREE) for key in entries if key.startswith(FREE))
+            # a browser sends the line ends of a form as CR LF
+            rule = entries.get("rule", "").replace("\r\n", "\n")
+            asked = {"approval": name, "free": free, "until": entries.get("until", ""), "rule": rule}
+            draft = {**(await self._hub.act(principal, "approve_similar", asked)).get(), "free": free}
+            if rule:
+                return lead_to("approvals", name)
+        elif request.method == "POST":
             answer = {key: entries.get(key, "") for key in ("verdict", "comment")}
             (await self._hub.act(principal, "answer_approval", {"approval": name, **answer})).get()
             return lead_to("approvals", name)
@@ -68,6 +80,8 @@ class PolicyPages:
             "approval": row,
             "step": {"step": row.get("step", ""), "approval": name},
             "can_approve": SCOPE in principal.scopes,
+            "draft": draft,
+            "free_prefix": FREE,
             "limit": MAX_ARGUMENTS_CHARACTERS,
         }
         return self._frame.render("approval.html", request, context, "approvals", data=row)

@@ -196,6 +196,8 @@ def render(approval: Approval, now: float) -> Json:
         "asked_at": _render_time(seen.asked_at),
         "expires_at": _render_time(seen.expires_at),
     }
+    if request.terms:
+        shown["by_policy"] = True
     if request.run:
         shown |= {"run": request.run, "step": request.step}
     if seen.answered_at is not None:

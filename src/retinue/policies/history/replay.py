@@ -33,6 +33,8 @@ MAX_ROWS = 200
 
 _KEPT = 5_000
 _SUBJECT = "jwt:"
+_KNOWN = frozenset({"name", "scopes", "endpoint", "now", "depth", "chain", "trusted", "run", "origin"})
+"""The facts besides arguments and attributes of the skill that rows tell; others cannot be replayed."""
 
 
 class KnownSkill(NamedTuple):
@@ -147,6 +149,8 @@ class Replay:
             if fact.name == "groups":
                 return "unknown" if None in (groups, origin_groups) else ""
             if fact.name in _NOT_RECORDED:
+                return "not recorded"
+            if fact.name not in _KNOWN:
                 return "not recorded"
             return "not in rows of this age" if fact.name in unknown else ""
 
