@@ -16,7 +16,7 @@ import orjson
 from retinue.approvals.records import topic_of
 from retinue.core.errors import ApprovalNeededError, StateError, StepFailedError
 from retinue.workflows.interpreter.frame import Frame, overdue
-from retinue.workflows.runs.records import StepOutcome
+from retinue.workflows.runs.records import Fault
 from retinue.workflows.runs.replay_rules import is_step_time_out
 
 MAX_QUESTIONS = 10
@@ -35,13 +35,12 @@ ANSWER_SCHEMA: Mapping[str, Any] = {
 }
 
 
-def find_question(outcome: StepOutcome, run_step: str) -> str | None:
-    """The id of the question about the call of a step; None where the call was not refused for one.
+def find_question(fault: Fault, run_step: str) -> str | None:
+    """The id of the question about the call of a step with this fault; None where it failed otherwise.
 
     A question about a further call, which the agent made, belongs to that agent.
     """
-    fault = outcome.fault
-    if fault is None or fault.type != ApprovalNeededError.type or fault.data.get("step") != run_step:
+    if fault.type != ApprovalNeededError.type or fault.data.get("step") != run_step:
         return None
     return str(fault.data["approval"])
 

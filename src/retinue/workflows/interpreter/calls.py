@@ -406,7 +406,8 @@ class _Attempt:
         """
         outcome, here = await self._call(path, choice, timeout_s, wait_s), path
         for number in range(1, MAX_QUESTIONS + 1):
-            question = find_question(outcome, self._frame.name(here))
+            fault = outcome.fault
+            question = None if fault is None else find_question(fault, self._frame.name(here))
             if question is None:
                 break
             is_answered = await await_answer(
