@@ -27,6 +27,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.overrides import make_overrides
 from retinue.mesh.directory.routing import make_strategy
+from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.exams import ExamBook
 from retinue.mesh.guard.trace_guard import TraceGuard
@@ -175,19 +176,13 @@ async def open_mesh(
     """Compose the mesh of ``state`` and the configured registries; closed on leaving.
 
     Parts add further sources, invokers and skills; `SkillSearch.synchronize` follows them. ``spending_of``
-    tells what a model agent has spent. ``open_runs`` opens the workflow runs, each of which executes the
-    given body, in a process that hosts the given workflows in Python; production code passes `LazyRuns.open`.
+    tells what a model agent has spent. Production code passes `LazyRuns.open` as ``open_runs``.
     """
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
         home = LayoutRegistry(state.registry)
         named = named_registries(settings, home, http, state)
-        directory = Directory(
-            listings,
-            registry_sources(settings, named, state),
-            ttl_s=settings.directory.ttl_s,
-            overrides=make_overrides(settings.hub.expose, settings.owners_hints),
-        )
+        directory = _make_directory(settings, listings, registry_sources(settings, named, state))
         stack.push_async_callback(directory.aclose)
         notifications = Notifications(directory, named)
         stack.push_async_callback(notifications.aclose)
@@ -197,9 +192,7 @@ async def open_mesh(
         peers = make_peers(settings, state, http, named)
         lookup = LocalFirst(directory, peers.remote)
         dispatcher = make_dispatcher(settings, directory, lookup, peers, chains)
-        events = dispatcher.admission.events
-        figures = CallFigures(catch_up=events.flush)
-        events.subscribe_later(figures.observe)
+        figures = _count_calls(dispatcher.admission.events)
         track = TrackRecord(figures, dispatcher.agent_stats)
         progress = RunProgress()
         caller = _make_caller(dispatcher, lookup, directory, search, history, exams, track, progress)
@@ -314,6 +307,19 @@ def _local_agent(
         yield
     finally:
         stored.close()
+
+
+def _make_directory(settings: Settings, listings: Listings, sources: Sequence[Source]) -> Directory:
+    """The directory of these sources, with what the owner says of their skills."""
+    overrides = make_overrides(settings.hub.expose, settings.owners_hints)
+    return Directory(listings, sources, ttl_s=settings.directory.ttl_s, overrides=overrides)
+
+
+def _count_calls(events: EventBus) -> CallFigures:
+    """The figures of the calls that these events tell of."""
+    figures = CallFigures(catch_up=events.flush)
+    events.subscribe_later(figures.observe)
+    return figures
 
 
 def _make_search(directory: Directory, texts: TextIndex | None) -> SkillSearch:
