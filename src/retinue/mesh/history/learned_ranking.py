@@ -154,7 +154,8 @@ class ExperienceBook:
             dropped.append(next(iter(voiced)))
             self.remove(dropped[-1])
         while len(self._by_id) > MAX_RECORDS:
-            dropped.append(next(iter(max(self._by_voice.values(), key=len))))
+            fullest = max(self._by_voice, key=lambda voice: len(self._by_voice[voice]))
+            dropped.append(next(iter(self._by_voice[fullest])))
             self.remove(dropped[-1])
         return dropped
 
