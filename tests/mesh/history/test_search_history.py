@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -401,10 +402,27 @@ def test_a_skill_that_was_rated_bad_a_moment_ago_is_not_tried(tmp_path: Path) ->
     assert mesh.find(asked)[0] == "book_trip"
     mesh.end("trips", "book_trip")
     mesh.history.rate(ANNA, "book_trip", is_good=False)
+    mesh.now += 10
     assert mesh.find(asked)[0] == "plan_route"
 
 
-async def test_what_is_being_written_while_everything_is_forgotten_does_not_come_back(mesh: Mesh) -> None:
+async def test_what_is_being_written_while_everything_is_forgotten_does_not_come_back(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten = threading.Event()
+    write, forget = mesh.store.write, mesh.store.forget
+
+    def write_slowly(records: Sequence[Experience], dropped: Collection[str]) -> None:
+        write(records, dropped)
+        forgotten.wait(0.1)
+
+    def forget_and_tell(at: float) -> int:
+        count = forget(at)
+        forgotten.set()
+        return count
+
+    monkeypatch.setattr(mesh.store, "write", write_slowly)
+    monkeypatch.setattr(mesh.store, "forget", forget_and_tell)
     mesh.use("routes", "plan_route")
     mesh.find("a taxi", is_wish=True)
     flushing = asyncio.create_task(mesh.history.flush())
