@@ -200,8 +200,7 @@ class _Finder:
                 if (parts := learn.parts.get((hit.entry.id, hit.skill.id))) is not None
             ]
         if view is not None:
-            for key in ("did_you_mean", "gap"):  # words of hidden agents count in both
-                fit_row.pop(key, None)
+            fit_row.pop("did_you_mean", None)  # words of hidden agents count in it
         # of equal hits the version that a call without a range gets is first
         hits = sorted(ranking.hits, key=lambda hit: version_preference(hit.entry), reverse=True)
         hits.sort(key=lambda hit: (hit.entry.deprecated, -round(hit.score, 9), *_place(hit.entry)))
@@ -247,8 +246,8 @@ def _render_learned(learn: LearnedRanking, listing: Listing, skill_id: str) -> s
         return f"{skill_id} has the first place in this hour because it fits equally and is unproven"
     return (
         f"the score of {skill_id} is {parts.total:.2f}: {parts.card:.2f} for its card, "
-        f"{parts.history:+.2f} for {parts.calls:.1f} earlier calls, of which similar requests say "
-        f"{parts.neighbours:+.2f}"
+        f"{parts.history:+.2f} for {parts.calls:.1f} earlier calls; what came of similar requests is "
+        f"{round(parts.neighbours, 2) + 0.0:+.2f}, from -1 to 1"
     )
 
 
