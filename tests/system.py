@@ -33,7 +33,7 @@ from retinue.runtime.launch import Start
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.loading.publishables import PUBLISHED_SCOPES
 from retinue.runtime.loading.targets import Target
-from retinue.runtime.mesh import Mesh, open_mesh
+from retinue.runtime.mesh import Chains, Mesh, open_mesh
 from retinue.runtime.parts.audit import RecordedCalls
 from retinue.runtime.parts.imports import ImportsPart
 from retinue.runtime.run_process import make_checks
@@ -202,7 +202,7 @@ class System:
         stored = LazyRuns(settings, self.state)
         open_runs = stored.open if durable else MemoryRuns
         mesh = await self.stack.enter_async_context(
-            open_mesh(settings, self.state, listings, open_runs=open_runs, hub_id=hub_id, url=url)
+            open_mesh(settings, self.state, listings, open_runs=open_runs, url=url, chains=Chains(hub_id))
         )
         process = mesh.as_process("hub", self._start(settings, url))
         map_of_mesh = MeshParts(url, tuple(mesh.registries.by_name))

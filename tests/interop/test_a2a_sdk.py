@@ -101,7 +101,7 @@ HUB_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("list_agents", {}),
     ("list_approvals", {}),
     ("explain_policies", {"skill": "shout"}),
-    ("find_skills", {"query": "louder"}),
+    ("find_skills", {"query": "shout a text"}),
     ("show_agent", {"name": "echo"}),
     ("call_skill", {"skill": "shout", "arguments": {"text": "hi"}}),
     ("call_read_only_skill", {"skill": "shout", "arguments": {"text": "hi"}}),

@@ -39,9 +39,12 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "serve": ("serving.serve:serve", "Serve an agent and publish it."),
         "publish": (
             "managing.registry:publish",
-            "Publish an agent card, a workflow or an agent in Markdown.",
+            "Publish an agent card, a workflow, an agent in Markdown or policies.",
         ),
-        "pull": ("managing.registry:pull", "Fetch an agent card, a workflow or an agent in Markdown."),
+        "pull": (
+            "managing.registry:pull",
+            "Fetch an agent card, a workflow, an agent in Markdown or policies.",
+        ),
         "forget": ("managing.registry:forget", "Remove an agent or a workflow from a registry."),
         "mirror": ("managing.registry:mirror", "Copy agents and workflows to another registry."),
     },

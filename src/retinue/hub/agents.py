@@ -77,14 +77,8 @@ def _check_read_only(directory: Directory, skill: str, candidates: Sequence[Entr
     raise error
 
 
-def add_agent_skills(
-    agent: Agent,
-    directory: Directory,
-    access: Access,
-    stats_of: Callable[[Listing], Stats],
-    history: SearchHistory,
-) -> None:
-    """Add ``call_skill``, ``call_read_only_skill``, ``show_agent``, ``map_agents`` and ``refresh_agents``."""
+def add_call_skills(agent: Agent, directory: Directory, access: Access, history: SearchHistory) -> None:
+    """Add ``call_skill`` and ``call_read_only_skill``."""
 
     @agent.skill(expose=True, timeout_s=_RELAYED_S)
     async def call_skill(
@@ -117,6 +111,12 @@ def add_agent_skills(
         )
         _check_read_only(directory, skill, candidates)
         return _answer_of(await ctx.relay(skill, arguments, agent=agent or None, version=version or None))
+
+
+def add_agent_skills(
+    agent: Agent, directory: Directory, access: Access, stats_of: Callable[[Listing], Stats]
+) -> None:
+    """Add ``show_agent``, ``map_agents`` and ``refresh_agents``."""
 
     @agent.skill(read_only=True)
     async def show_agent(name: str, ctx: Context) -> Json:

@@ -12,7 +12,7 @@ from typing import Any
 
 from retinue.authoring.agent import Agent
 from retinue.core.record import HUB_NAME, Listing, Skill, Stats
-from retinue.hub.agents import add_agent_skills
+from retinue.hub.agents import add_agent_skills, add_call_skills
 from retinue.hub.asking import add_query_skill
 from retinue.hub.drafts import StoreWorkflow, add_draft_skills
 from retinue.hub.known_skills import KnownSkills
@@ -185,7 +185,8 @@ def hub_agent(
         description="Finds agents by what they can do, calls them, and runs workflows of them.",
     )
 
-    add_agent_skills(agent, directory, access, stats_of, mesh.history)
+    add_call_skills(agent, directory, access, mesh.history)
+    add_agent_skills(agent, directory, access, stats_of)
     run_access = RunAccess(orchestrator.runs, access)
     roster = Roster(directory, track, access, mesh.exams)
     known_skills = KnownSkills(mesh.lookup, access, mesh.caller)

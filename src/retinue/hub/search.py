@@ -200,8 +200,7 @@ class _Finder:
                 if (parts := learn.parts.get((hit.entry.id, hit.skill.id))) is not None
             ]
         if view is not None:
-            for key in ("did_you_mean", "gap"):  # words of hidden agents count in both
-                fit_row.pop(key, None)
+            fit_row.pop("did_you_mean", None)  # words of hidden agents count in it
         # of equal hits the version that a call without a range gets is first
         hits = sorted(ranking.hits, key=lambda hit: version_preference(hit.entry), reverse=True)
         hits.sort(key=lambda hit: (hit.entry.deprecated, -round(hit.score, 9), *_place(hit.entry)))

@@ -17,7 +17,7 @@ from retinue.parts.process import Echo, Process
 from retinue.runtime.access import hub_access
 from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource, Start
 from retinue.runtime.lazy_runs import LazyRuns
-from retinue.runtime.mesh import ALONE, Chains, open_mesh
+from retinue.runtime.mesh import Chains, open_mesh
 from retinue.runtime.models import spending_reader
 from retinue.runtime.parts.artifacts import ArtifactsPart
 from retinue.runtime.parts.audit import AuditPart
@@ -135,7 +135,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
 
 
 @asynccontextmanager
-async def open_hub(start: Start, hub_id: str | None = None, chains: Chains = ALONE) -> AsyncIterator[Process]:
+async def open_hub(start: Start, chains: Chains | None = None) -> AsyncIterator[Process]:
     """The core of a hub: its stores, directory, dispatcher and agent."""
     settings, state = start.settings, start.state
     RunStore(settings.database, state.runs).check()
@@ -154,11 +154,10 @@ async def open_hub(start: Start, hub_id: str | None = None, chains: Chains = ALO
                 state,
                 listings,
                 open_runs=runs.open,
-                hub_id=hub_id or make_hub_id(),
                 url=start.url,
                 texts=texts,
                 spending_of=spending_reader(settings, state),
-                chains=chains,
+                chains=chains or Chains(make_hub_id()),
             )
         )
         process = mesh.as_process("hub", start)

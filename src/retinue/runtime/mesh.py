@@ -6,12 +6,13 @@ same skills in its own process.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 
+from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst, LocalInvoker, LocalLookup
 from retinue.core.call import new_id
 from retinue.core.record import HUB_NAME
@@ -26,6 +27,7 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import Listings
 from retinue.mesh.directory.overrides import make_overrides
 from retinue.mesh.directory.routing import make_strategy
+from retinue.mesh.directory.sources import Source
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.exams import ExamBook
 from retinue.mesh.guard.trace_guard import TraceGuard
@@ -67,7 +69,7 @@ from retinue.workflows.caller import MemoryCache
 from retinue.workflows.dispatch_caller import DispatchCaller
 from retinue.workflows.interpreter.frame import Tools
 from retinue.workflows.interpreter.step_loop import Interpreter
-from retinue.workflows.library import Library
+from retinue.workflows.library import Library, Shelf
 from retinue.workflows.orchestrator import Orchestrator
 from retinue.workflows.run_progress import RunProgress
 from retinue.workflows.runs.hosting import HostedWorkflow
@@ -76,11 +78,18 @@ from retinue.workflows.runs.ports import Body, Runs
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """What several processes of one hub count together: chains of calls by their id, and rates of callers."""
+    """What several processes of one hub count together: chains of calls by their id, and rates of callers.
 
+    ``hub_id`` names the hub in traces; None for a process that is no hub.
+    """
+
+    hub_id: str | None = None
     make_id: Callable[[], str] = new_id
     take_rate: TakeRate | None = None
 
+
+OpenRuns = Callable[[Body, Sequence[HostedWorkflow]], AbstractAsyncContextManager[Runs]]
+"""Opens the runs of a process, each of which executes the body."""
 
 ALONE = Chains()
 """The counts of a process that shares none."""
@@ -158,8 +167,7 @@ async def open_mesh(
     state: State,
     listings: Listings,
     *,
-    open_runs: Callable[[Body, Sequence[HostedWorkflow]], AbstractAsyncContextManager[Runs]],
-    hub_id: str | None = None,
+    open_runs: OpenRuns,
     url: str | None = None,
     texts: TextIndex | None = None,
     spending_of: SpendingOf = lambda agent: None,
@@ -168,19 +176,13 @@ async def open_mesh(
     """Compose the mesh of ``state`` and the configured registries; closed on leaving.
 
     Parts add further sources, invokers and skills; `SkillSearch.synchronize` follows them. ``spending_of``
-    tells what a model agent has spent. ``open_runs`` opens the workflow runs, each of which executes the
-    given body, in a process that hosts the given workflows in Python; production code passes `LazyRuns.open`.
+    tells what a model agent has spent. Production code passes `LazyRuns.open` as ``open_runs``.
     """
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(HttpClient(allow_private=settings.allow_private_urls))
         home = LayoutRegistry(state.registry)
         named = named_registries(settings, home, http, state)
-        directory = Directory(
-            listings,
-            registry_sources(settings, named, state),
-            ttl_s=settings.directory.ttl_s,
-            overrides=make_overrides(settings.hub.expose, settings.owners_hints),
-        )
+        directory = _make_directory(settings, listings, registry_sources(settings, named, state))
         stack.push_async_callback(directory.aclose)
         notifications = Notifications(directory, named)
         stack.push_async_callback(notifications.aclose)
@@ -189,35 +191,17 @@ async def open_mesh(
         history = SearchHistory(directory.find_skill, directory.find_named)
         peers = make_peers(settings, state, http, named)
         lookup = LocalFirst(directory, peers.remote)
-        dispatcher = make_dispatcher(settings, directory, lookup, peers, hub_id, chains)
-        events = dispatcher.admission.events
-        figures = CallFigures(catch_up=events.flush)
-        events.subscribe_later(figures.observe)
+        dispatcher = make_dispatcher(settings, directory, lookup, peers, chains)
+        figures = _count_calls(dispatcher.admission.events)
         track = TrackRecord(figures, dispatcher.agent_stats)
         progress = RunProgress()
         caller = _make_caller(dispatcher, lookup, directory, search, history, exams, track, progress)
-        step_cache = MemoryCache()
         artifacts = state_artifacts(settings, state, http)
         stack.callback(artifacts.close)
-        hosted, tools = (
-            load_hosted(settings.workflows.modules),
-            Tools(
-                caller,
-                step_cache,
-                artifacts=artifacts,
-                open_approvals=lambda: runs.open_approvals(),
-                open_sessions=lambda: runs.open_sessions(),
-            ),
-        )
         shelves = open_shelves(settings, state, named, own=HOME_SOURCE)
-        library = Library(shelves, code=hosted.list_loaded(), list_hosted=lambda: runs.list_hosted())
-        interpreter = Interpreter(tools, code=CodeBody(hosted, tools, library).run)
-        runs = await stack.enter_async_context(open_runs(interpreter.run, hosted.list_hosted()))
-
-        async def store_workflow(name: str, text: bytes) -> str:
-            published = await publish_workflow(home, name, text, created=datetime.now(UTC))
-            return f"{published.repository}:{published.tag}"
-
+        engine = await stack.enter_async_context(
+            _open_engine(load_hosted(settings.workflows.modules), shelves, caller, artifacts, open_runs)
+        )
         hub = hub_agent(
             MeshView(
                 directory=directory,
@@ -231,25 +215,18 @@ async def open_mesh(
                 spending_of=spending_of,
             ),
             Workflows(
-                orchestrator=Orchestrator(runs),
-                library=library,
-                clear_steps=step_cache.clear,
+                orchestrator=Orchestrator(engine.runs),
+                library=engine.library,
+                clear_steps=engine.step_cache.clear,
                 progress=progress,
-                store=store_workflow,
+                store=_storing(home),
             ),
             NamedConversations(state.read_session, state.write_session),
             version=version("retinue"),
         )
-        agent = hub.agent
         if RunStore(settings.database, state.runs).exists():
             hub.tools.note_run()
-        stored = OutcomeStore(state, agent.name)
-        stack.callback(stored.close)
-        outcomes = OutcomeCache(stored=stored)
-        local = LocalInvoker(
-            {agent.name: agent}, dispatcher, dispatcher.timeouts, outcomes, artifacts=artifacts
-        )
-        lookup.add(LocalLookup({agent.name: agent}, url), local)
+        stack.enter_context(_local_agent(hub.agent, state, dispatcher, lookup, artifacts, url))
         registries = Registries(home, named, notifications)
         yield Mesh(
             hub,
@@ -262,9 +239,87 @@ async def open_mesh(
             registries,
             figures,
             peers,
-            hosted,
+            engine.hosted,
             artifacts,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """What runs workflows in this process."""
+
+    hosted: HostedWorkflows
+    library: Library
+    runs: Runs
+    step_cache: MemoryCache
+
+
+@asynccontextmanager
+async def _open_engine(
+    hosted: HostedWorkflows,
+    shelves: Sequence[Shelf],
+    caller: DispatchCaller,
+    artifacts: StateArtifacts,
+    open_runs: OpenRuns,
+) -> AsyncIterator[_Engine]:
+    """The runs, whose body interprets the workflows of ``shelves`` and those in Python."""
+    step_cache = MemoryCache()
+    tools = Tools(
+        caller,
+        step_cache,
+        artifacts=artifacts,
+        open_approvals=lambda: runs.open_approvals(),
+        open_sessions=lambda: runs.open_sessions(),
+    )
+    library = Library(shelves, code=hosted.list_loaded(), list_hosted=lambda: runs.list_hosted())
+    interpreter = Interpreter(tools, code=CodeBody(hosted, tools, library).run)
+    async with open_runs(interpreter.run, hosted.list_hosted()) as runs:
+        yield _Engine(hosted, library, runs, step_cache)
+
+
+def _storing(home: LayoutRegistry) -> Callable[[str, bytes], Awaitable[str]]:
+    """How workflows are stored in the registry of the state; gives the reference of each."""
+
+    async def store(name: str, text: bytes) -> str:
+        published = await publish_workflow(home, name, text, created=datetime.now(UTC))
+        return f"{published.repository}:{published.tag}"
+
+    return store
+
+
+@contextmanager
+def _local_agent(
+    agent: Agent,
+    state: State,
+    dispatcher: Dispatcher,
+    lookup: LocalFirst,
+    artifacts: StateArtifacts,
+    url: str | None,
+) -> Iterator[None]:
+    """Have the calls of the hub's own skills run here; their outcomes by key are closed on leaving."""
+    stored = OutcomeStore(state, agent.name)
+    try:
+        outcomes = OutcomeCache(stored=stored)
+        local = LocalInvoker(
+            {agent.name: agent}, dispatcher, dispatcher.timeouts, outcomes, artifacts=artifacts
+        )
+        lookup.add(LocalLookup({agent.name: agent}, url), local)
+        yield
+    finally:
+        stored.close()
+
+
+def _make_directory(settings: Settings, listings: Listings, sources: Sequence[Source]) -> Directory:
+    """The directory of these sources, with what the owner says of their skills."""
+    overrides = make_overrides(settings.hub.expose, settings.owners_hints)
+    return Directory(listings, sources, ttl_s=settings.directory.ttl_s, overrides=overrides)
+
+
+def _count_calls(events: EventBus) -> CallFigures:
+    """The figures of the calls that these events tell of."""
+    figures = CallFigures(catch_up=events.flush)
+    events.subscribe_later(figures.observe)
+    return figures
 
 
 def _make_search(directory: Directory, texts: TextIndex | None) -> SkillSearch:
@@ -312,12 +367,14 @@ def make_dispatcher(
     directory: Directory,
     lookup: LocalFirst,
     peers: Peers,
-    hub_id: str | None,
     chains: Chains = ALONE,
 ) -> Dispatcher:
     """The dispatcher of a process that has a directory."""
     guard = TraceGuard(
-        guard_settings(settings.trace), hub_id=hub_id, signer=peers.signer, make_id=chains.make_id
+        guard_settings(settings.trace),
+        hub_id=chains.hub_id,
+        signer=peers.signer,
+        make_id=chains.make_id,
     )
     limits = ProcessLimits(limit_settings(settings.limits), take_rate=chains.take_rate)
     agent_stats = AgentStatsTable()

@@ -76,7 +76,7 @@ def describe_gap(
     """
     sentences = list(_describe_kinds(text, hits, knows))
     if not is_likely:
-        partly = set(query.expanded.values())
+        partly = {asked for stem_, asked in query.expanded.items() if knows(stem_)}
         words = [
             word
             for stem_, word in query.asked.items()

@@ -219,7 +219,9 @@ class SkillSearch:
             fit,
             max(0, len(ranked) - limit),
             self._correct(text, query, scopes),
-            self._describe_gap(text, query, scopes, ranked, is_likely=fit.is_likely),
+            self._describe_gap(
+                text, query, scopes, ranked, is_likely=fit.is_likely, is_within=within is not None
+            ),
         )
 
     def rank_skills(
@@ -300,8 +302,16 @@ class SkillSearch:
         return listing.record.find_skill(skill_id) if listing is not None else None
 
     def _describe_gap(
-        self, text: str, query: SearchQuery, scopes: Scopes, ranked: Sequence[RankedSkill], *, is_likely: bool
+        self,
+        text: str,
+        query: SearchQuery,
+        scopes: Scopes,
+        ranked: Sequence[RankedSkill],
+        *,
+        is_likely: bool,
+        is_within: bool,
     ) -> str | None:
+        """What is missing; words of skills outside of a search within some listings do not count."""
         visible = visible_to(scopes)
         held: set[str] = set()
 
@@ -309,7 +319,8 @@ class SkillSearch:
             if not held:
                 held.update(*(candidate.text.stems for candidate in ranked))
             return stem in held or (
-                stem in self.index.counts([stem])
+                not is_within
+                and stem in self.index.counts([stem])
                 and bool(self.index.list_candidates([stem], (), visible, limit=1))
             )
 

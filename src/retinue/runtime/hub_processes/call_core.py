@@ -59,8 +59,8 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
         stack.push_async_callback(directory.aclose)
         peers = make_peers(settings, state, http, named)
         lookup = LocalFirst(directory, peers.remote)
-        chains = Chains(own_trace_ids(place), board.take)
-        dispatcher = make_dispatcher(settings, directory, lookup, peers, place.hub_id, chains)
+        chains = Chains(place.hub_id, own_trace_ids(place), board.take)
+        dispatcher = make_dispatcher(settings, directory, lookup, peers, chains)
 
         def note_health(candidate: Candidate, health: Health, reason: str) -> None:
             directory.record_health(candidate, health, reason)

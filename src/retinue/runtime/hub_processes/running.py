@@ -60,10 +60,10 @@ async def run_hub_process(
     address = replace(options.address, listen=place.take_listener)
     parts: list[Part]
     if place.is_leader:
-        chains = Chains(own_trace_ids(place), board.take)
+        chains = Chains(place.hub_id, own_trace_ids(place), board.take)
         core = Core(
             hold_state=partial(state.lead, LEADS_WITHIN_S),
-            open=lambda start: open_hub(start, place.hub_id, chains),
+            open=lambda start: open_hub(start, chains),
             access_of=hub_access,
         )
         parts = [part for part in hub_parts(options, settings) if not isinstance(part, _OF_PARENT)]

@@ -41,6 +41,7 @@ class ExamPart(Part):
 
     name = "exam"
     kinds = frozenset({"hub"})
+    is_required = True
     needs = (Directory, ExamBook)
     runs_after = (FirstReading,)
     ready_after = (AgentsStarted,)

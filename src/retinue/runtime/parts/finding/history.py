@@ -37,6 +37,7 @@ class HistoryPart(Part):
 
     name = "history"
     kinds = frozenset({"hub", "command"})
+    is_required = True
     needs = (SearchHistory,)
 
     @asynccontextmanager
