@@ -25,6 +25,7 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.layout.uploads import KEPT_S, MAX_UPLOADS, Uploads
 from retinue.oci.registry import publish_card
 from retinue.oci.server import pull as oci
+from retinue.oci.server.push import CheckPublish, permit_all
 from retinue.policies.decision import Engine
 from retinue.policies.gate import Gate
 from retinue.policies.policy_set import load_policies
@@ -97,7 +98,7 @@ async def open_endpoint(
     layout: LayoutRegistry,
     sender: Principal = LOCAL_TOKEN,
     members: Collection[str] = (),
-    check_publish: oci.CheckPublish = oci.permit_all,
+    check_publish: CheckPublish = permit_all,
 ) -> AsyncIterator[Endpoint]:
     """The endpoint for a sender with the token; ``members`` are the callers whose tokens are still valid."""
     app = SecurityMiddleware(
