@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from retinue.authoring.agent import Agent
@@ -62,6 +63,33 @@ async def test_a_search_a_call_and_the_next_search(system: System, wire: Wire) -
     assert (await get(wire, hub, system, "list_wishes"))["wishes"][0]["texts"] == []
     assert await get(wire, hub, system, "forget_history") == {"forgotten": 1}
     assert (await get(wire, hub, system, "find_skills", query))["skills"][-1] == last
+
+
+async def test_an_agent_that_fails_or_changes_its_card_often_is_examined_after_growing_pauses(
+    system: System,
+) -> None:
+    _, second = make_agents()
+    await system.start_agent(second)
+    hub = await system.start_hub()
+    book, now = hub.process.get(ExamBook), 1_000_000.0
+    book.policy = "warn"
+    directory = hub.process.get(Directory)
+    examiner = Examiner(hub.process.dispatcher.dispatch, ExamLimits(), clock=lambda: now)
+    exams = Exams(directory, book, examiner, system.state, 86_400.0, lambda: now)
+    counts = []
+    for wait_s in (0.0, 599.0, 1.0, 1_199.0, 1.0):
+        now += wait_s
+        counts.append(await exams.examine_due())
+    assert counts == [1, 0, 1, 0, 1]
+    (entry,) = directory.list_named("second")
+    counts = []
+    for digest, wait_s in (("d-2", 10.0), ("d-3", 10.0), ("d-4", 580.0)):
+        listing = await directory.open(entry)
+        assert listing is not None
+        directory.upsert(replace(listing, digest=digest))
+        now += wait_s
+        counts.append(await exams.examine_due())
+    assert counts == [0, 0, 1]
 
 
 async def test_the_exam_is_shown_and_decides_the_choice_if_it_is_required(system: System, wire: Wire) -> None:

@@ -10,14 +10,16 @@ import pytest
 from retinue.core.call import Call, Outcome
 from retinue.core.errors import (
     AgentUnreachableError,
+    CallTimedOutError,
     ExecutionFailedError,
     PolicyDeniedError,
     RetinueError,
     SkillNotOfferedError,
 )
 from retinue.core.record import AgentRecord, Example, Hints, Listing, Skill
+from retinue.core.trust import Trust
 from retinue.hub.examiner import Examiner, ExamLimits
-from retinue.mesh.exams import ExamBook, ExamResult
+from retinue.mesh.exams import NOT_TRUSTED, ExamBook, ExamResult
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 COUNT = Skill(
@@ -82,6 +84,50 @@ async def test_a_failure_of_the_agent_fails_and_a_refusal_examines_nothing(
     assert problem in result.problems[0]
 
 
+@pytest.mark.parametrize(
+    ("timeout_s", "status"), [(None, "not_examined"), (60.0, "not_examined"), (5.0, "failed")]
+)
+async def test_only_the_time_limit_of_the_skill_fails_an_agent(timeout_s: float | None, status: str) -> None:
+    slow = replace(LISTING, record=AgentRecord("slow", skills=(replace(COUNT, timeout_s=timeout_s),)))
+    result, _ = await examine(CallTimedOutError("count", 10.0, layer="caller"), slow)
+    assert result.status == status
+
+
+async def test_an_exam_that_the_agent_breaks_off_is_not_passed() -> None:
+    answers = iter([Outcome("1", "count", "done", "word", value={"words": 2})])
+    gone = AgentUnreachableError("word", "http://x", "gone", sent=False)
+
+    async def dispatch(call: Call) -> Outcome:
+        return next(answers, Outcome(call.id, call.skill, "failed", "word", error=gone))
+
+    result = await Examiner(dispatch, ExamLimits()).examine(LISTING, "word")
+    assert (result.status, result.asked, result.is_away) == ("not_examined", 1, True)
+    book = ExamBook()
+    book.policy = "warn"
+    book.put(LISTING, result)
+    assert book.to_json() == {}
+    assert book.is_due(LISTING, result.at, 60.0)
+    passed = ExamResult("passed", (), 1, 100.0, "d-1")
+    book.put(LISTING, passed)
+    book.put(LISTING, result)
+    assert book.find(LISTING) == passed
+
+
+async def test_a_skill_that_is_only_idempotent_is_asked_no_text_of_an_example() -> None:
+    send = replace(COUNT, hints=Hints(idempotent=True))
+    _, calls = await examine({"words": 2}, replace(LISTING, record=AgentRecord("s", skills=(send,))))
+    assert [call.arguments for call in calls] == [{"text": ""}]
+
+
+def test_an_agent_of_an_open_network_is_not_due() -> None:
+    book = ExamBook()
+    book.policy = "require"
+    stranger = replace(LISTING, source_trust=Trust.NETWORK_MEMBER)
+    assert not book.is_due(stranger, 0.0, 60.0)
+    assert book.find(stranger) is NOT_TRUSTED
+    assert not book.may_choose(stranger)
+
+
 async def test_an_agent_without_such_examples_and_a_model_are_not_examined() -> None:
     bare = replace(LISTING, record=AgentRecord("bare", skills=(BUY, WIPE)))
     model = replace(LISTING, record=replace(LISTING.record, labels={"kind": "model"}))
@@ -98,6 +144,7 @@ def test_a_new_digest_and_an_old_result_are_due_and_only_require_changes_the_cho
     book.put(LISTING, ExamResult("failed", ("count: no",), 1, 100.0, "d-1"))
     assert not book.is_due(LISTING, 159.0, 60.0)
     assert book.is_due(LISTING, 160.0, 60.0)
+    assert book.is_due(LISTING, 700.0, 86_400.0), "a failure is repeated earlier"
     changed = replace(LISTING, digest="d-2")
     assert book.is_due(changed, 101.0, 60.0)
     stored = ExamBook()

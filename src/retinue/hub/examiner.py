@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from retinue.core.allowance import Allowance
 from retinue.core.call import Call, Outcome, Principal, new_id
@@ -33,7 +33,7 @@ class ExamLimits:
 
 
 class Examiner:
-    """Examines agents one after another; ``dispatch`` makes a call."""
+    """Asks one agent its examples at a time; ``dispatch`` makes a call."""
 
     def __init__(
         self,
@@ -53,6 +53,11 @@ class Examiner:
         asked = 0
         problems: list[str] = []
         unasked: list[str] = []
+        limited = {
+            skill.id
+            for skill in listing.record.skills
+            if skill.timeout_s is None or skill.timeout_s > self._limits.timeout_s
+        }
         for question in list_questions(listing.record, EXAMINER.scopes, self._limits.calls):
             outcome = await self._ask(question, listing, name)
             error = outcome.error
@@ -61,8 +66,12 @@ class Examiner:
                 if question.expected is not None and not has_shape(outcome.value, question.expected):
                     problems.append(f"{question.skill}: its result has another shape than its example")
             elif error is not None and error.type == _AWAY:
-                unasked.append(f"it does not answer: {error.message}")
-                break
+                if problems:
+                    break
+                why, digest = f"it does not answer: {error.message}", digest_of(listing)
+                return replace(judge(0, (), (why,), digest, self._clock()), asked=asked, is_away=True)
+            elif error is not None and error.type == "timeout" and question.skill in limited:
+                unasked.append(f"{question.skill}: it takes longer than an exam may")
             elif error is not None and (error.type in AGENT_FAILURES or error.type == "invalid_parameters"):
                 asked += 1
                 problems.append(f"{question.skill}: {error.message}")

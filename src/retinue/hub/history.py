@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -13,6 +14,7 @@ from retinue.authoring.context import Context
 from retinue.core.call import Principal
 from retinue.core.errors import InsufficientScopeError, InvalidParametersError, Problem
 from retinue.mesh.history.search_history import SearchHistory
+from retinue.mesh.history.wishes import cluster_wishes
 from retinue.mesh.permissions import is_mesh_itself
 
 Json = dict[str, Any]
@@ -75,7 +77,7 @@ def add_history_skills(agent: Agent, history: SearchHistory) -> None:
     ) -> Json:
         """Lists what was asked for and not found; similar requests are one row, most callers first."""
         _check_owner(ctx.principal)
-        clusters = history.wishes.list_clusters()
+        clusters = await asyncio.to_thread(cluster_wishes, history.wishes.list_all())
         rows = [
             {
                 "requests": cluster.count,

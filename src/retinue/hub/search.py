@@ -246,8 +246,8 @@ def _render_learned(learn: LearnedRanking, listing: Listing, skill_id: str) -> s
         return f"{skill_id} has the first place in this hour because it fits equally and is unproven"
     return (
         f"the score of {skill_id} is {parts.total:.2f}: {parts.card:.2f} for its card, "
-        f"{parts.history:+.2f} for {parts.calls:.1f} earlier calls, of which similar requests say "
-        f"{parts.neighbours:+.2f}"
+        f"{parts.history:+.2f} for {parts.calls:.1f} earlier calls; what came of similar requests is "
+        f"{round(parts.neighbours, 2) + 0.0:+.2f}, from -1 to 1"
     )
 
 

@@ -13,12 +13,19 @@ from typing import Any, Literal, TypeVar
 
 from retinue.core.errors import SkillNotOfferedError
 from retinue.core.record import LOCAL_SOURCE, AgentRecord, Candidate, Skill, is_visible
+from retinue.core.trust import Trust
 from retinue.mesh.schema.text_place import find_text_place
 
 ExamPolicy = Literal["require", "warn", "off"]
 ExamStatus = Literal["passed", "failed", "not_examined"]
 
 C = TypeVar("C", bound=Candidate)
+
+EXAMINED_TRUST = Trust.IMPORTED
+"""Agents that are trusted less are not asked, because open networks let anybody list an agent."""
+
+FAILED_AGAIN_S = 600.0
+"""Seconds after which an agent that failed is examined again, because a failure may be a momentary one."""
 
 MAX_PROBLEMS = 5
 MAX_PROBLEM_CHARS = 200
@@ -30,7 +37,8 @@ _NOTHING_TO_ASK = "no skill that is read-only or idempotent has an example with 
 class ExamResult:
     """The result for one ``digest`` of a card; ``problems`` say what failed, or why nothing was asked.
 
-    ``at`` is in seconds since 1970, ``asked`` the number of calls.
+    ``at`` is in seconds since 1970, ``asked`` the number of calls. With ``is_away`` the agent did not answer;
+    such a result is not stored, and the agent is asked again soon.
     """
 
     status: ExamStatus
@@ -38,6 +46,7 @@ class ExamResult:
     asked: int = 0
     at: float = 0.0
     digest: str = ""
+    is_away: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The form in files and replies; ``problems`` only where there are some."""
@@ -63,6 +72,7 @@ class ExamResult:
 
 
 NOT_EXAMINED = ExamResult("not_examined", ("its turn has not come yet",))
+NOT_TRUSTED = ExamResult("not_examined", ("it is of a network in which anybody lists agents",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +100,17 @@ def list_questions(record: AgentRecord, scopes: frozenset[str], limit: int) -> l
 
 
 def _questions_of(skill: Skill) -> Iterator[ExamQuestion]:
+    """The examples with arguments; of a read-only skill also those with a text, which its author did not
+    write as a call.
+    """
     for example in skill.examples:
         if example.arguments is not None:
             yield ExamQuestion(skill.id, example.arguments, example.result)
-        elif example.text and (place := find_text_place(skill.input_schema)) is not None:
+        elif (
+            example.text
+            and skill.hints.read_only
+            and (place := find_text_place(skill.input_schema)) is not None
+        ):
             yield ExamQuestion(skill.id, {place: example.text}, example.result)
 
 
@@ -140,10 +157,14 @@ class ExamBook:
 
     def to_json(self) -> dict[str, Any]:
         """The results as they are stored."""
-        return {name: result.to_json() for name, result in self._results.items()}
+        return {name: result.to_json() for name, result in self._results.items() if not result.is_away}
 
     def put(self, agent: Candidate, result: ExamResult) -> None:
-        """Keep the result of an agent."""
+        """Keep the result of an agent; that it is away replaces no other result for the same card."""
+        if result.is_away:
+            earlier = self._results.get(_name(agent))
+            if earlier is not None and earlier.digest == result.digest and not earlier.is_away:
+                return
         self._results[_name(agent)] = result
 
     def keep_only(self, agents: Iterable[Candidate]) -> None:
@@ -158,13 +179,20 @@ class ExamBook:
         """
         if self.policy == "off" or agent.source == LOCAL_SOURCE:
             return None
+        if agent.trust > EXAMINED_TRUST:
+            return NOT_TRUSTED
         result = self._results.get(_name(agent))
         return result if result is not None and result.digest == digest_of(agent) else NOT_EXAMINED
 
     def is_due(self, agent: Candidate, now: float, every_s: float) -> bool:
         """Whether an agent has to be examined (again)."""
         result = self.find(agent)
-        return result is not None and (result is NOT_EXAMINED or now - result.at >= every_s)
+        if result is None or result is NOT_TRUSTED:
+            return False
+        if result is NOT_EXAMINED or result.is_away:
+            return True
+        wait_s = min(every_s, FAILED_AGAIN_S) if result.status == "failed" else every_s
+        return now - result.at >= wait_s
 
     def may_choose(self, agent: Candidate) -> bool:
         """Whether a call that names no agent may go to this one."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from retinue.core.call import Call, Outcome, Principal, TraceContext
+from retinue.core.call import ANONYMOUS, Call, Outcome, Principal, TraceContext
 from retinue.core.errors import ExecutionFailedError
 from retinue.core.record import AgentRecord, Hints, Listing, Skill
 from retinue.core.trust import Trust
 from retinue.mesh.entry import Entry
-from retinue.mesh.history.learned_ranking import EXPLORED
-from retinue.mesh.history.records import Hashes
+from retinue.mesh.history.learned_ranking import EXPLORED, ExperienceBook
+from retinue.mesh.history.records import Experience, Hashes, SkillKey, Wish
 from retinue.mesh.history.search_history import CORRECTED_WITHIN_S, LISTED_FOR_S, SearchHistory
-from retinue.mesh.history.wishes import WishPolicy
+from retinue.mesh.history.wishes import WishPolicy, cluster_wishes
 from retinue.mesh.observing.events import CallEndedEvent
 from retinue.mesh.search.ranking import SkillSearch
 from retinue.mesh.search.text_index import MemoryTextIndex
@@ -335,3 +339,115 @@ async def test_wishes_are_clustered_and_end_when_a_call_is_done(mesh: Mesh) -> N
     assert len(mesh.history.wishes) == 4
     mesh.end("notes", "add_note")
     assert len(mesh.history.wishes) == 3
+
+
+def correct(mesh: Mesh, caller: Principal, times: int = 5) -> None:
+    for _ in range(times):
+        mesh.find(caller=caller)
+        mesh.end("routes", "plan_route", caller)
+        mesh.end("trips", "book_trip", caller)
+        mesh.now += LISTED_FOR_S
+
+
+def test_callers_without_a_token_change_nothing_for_others(mesh: Mesh) -> None:
+    before = {skill: mesh.score(skill) for skill in mesh.find()}
+    correct(mesh, ANONYMOUS)
+    assert {skill: mesh.score(skill) for skill in mesh.find()} == before
+    assert mesh.score("plan_route", ANONYMOUS) < before["plan_route"]
+
+
+def test_one_other_caller_cannot_bury_a_skill_and_a_second_one_that_agrees_can(mesh: Mesh) -> None:
+    before = mesh.score("plan_route", ANNA)
+    correct(mesh, BEN)
+    assert mesh.score("plan_route", ANNA) > 0.7 * before, "a correction by one counts nothing"
+    mesh.history.rate(BEN, "plan_route", is_good=False)
+    assert mesh.score("plan_route", ANNA) > 0.5 * before, "a thumb of one is bounded"
+    assert mesh.score("plan_route", BEN) < 0.1 * before, "for itself it counts in full"
+    correct(mesh, Principal("token:carl", "token", MESH))
+    assert mesh.score("plan_route", ANNA) < 0.1 * before
+
+
+def test_a_member_of_the_mesh_counts_once_under_whatever_names(mesh: Mesh) -> None:
+    before = mesh.score("plan_route", ANNA)
+    mesh.use("routes", "plan_route", Principal("agent-0", "mesh", MESH), times=5)
+    as_itself = mesh.score("plan_route", ANNA) - before
+    for name in ("agent-1", "token:ben", "jwt:carl"):
+        mesh.use("routes", "plan_route", Principal(name, "mesh", MESH), times=5)
+    assert mesh.score("plan_route", ANNA) - before == pytest.approx(as_itself, rel=0.02)
+
+
+def test_one_caller_does_not_evict_the_history_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinue.mesh.history.learned_ranking.MAX_RECORDS", 20)
+    hashes, book = Hashes(b"k" * 64), ExperienceBook()
+
+    def put(number: int, caller: str, skill: str, *, is_member: bool = False) -> None:
+        key = SkillKey("home", "routes", skill)
+        hashed = hashes.of_caller(caller, is_member=is_member)
+        book.put(Experience(f"{caller}-{number}", 1.0 + number, key, "d", (1,), hashed, "done"))
+
+    put(0, "token:anna", "plan_route")
+    for number in range(200):
+        put(number, f"name-{number % 50}", f"skill-{number}", is_member=True)
+    assert len(book) == 20
+    assert book.find("token:anna-0") is not None
+    for number in range(200):
+        put(number, f"other-{number}", "plan_route", is_member=True)
+    assert book.find("token:anna-0") is not None
+
+
+def test_a_skill_that_was_rated_bad_a_moment_ago_is_not_tried(tmp_path: Path) -> None:
+    mesh = Mesh(tmp_path, explored=1.0)
+    asked = "a journey by train"
+    mesh.use("routes", "plan_route", times=5, text=asked)
+    assert mesh.find(asked)[0] == "book_trip"
+    mesh.end("trips", "book_trip")
+    mesh.history.rate(ANNA, "book_trip", is_good=False)
+    mesh.now += 10
+    assert mesh.find(asked)[0] == "plan_route"
+
+
+async def test_what_is_being_written_while_everything_is_forgotten_does_not_come_back(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten = threading.Event()
+    write, forget = mesh.store.write, mesh.store.forget
+
+    def write_slowly(records: Sequence[Experience], dropped: Collection[str]) -> None:
+        write(records, dropped)
+        forgotten.wait(0.1)
+
+    def forget_and_tell(at: float) -> int:
+        count = forget(at)
+        forgotten.set()
+        return count
+
+    monkeypatch.setattr(mesh.store, "write", write_slowly)
+    monkeypatch.setattr(mesh.store, "forget", forget_and_tell)
+    mesh.use("routes", "plan_route")
+    mesh.find("a taxi", is_wish=True)
+    flushing = asyncio.create_task(mesh.history.flush())
+    await asyncio.sleep(0)
+    assert mesh.history.list_records()
+    await mesh.history.forget()
+    await flushing
+    assert (mesh.store.read(), mesh.store.read_wishes()) == ([], [])
+
+
+async def test_wishes_that_another_hub_forgot_are_dropped_here(mesh: Mesh) -> None:
+    mesh.use("routes", "plan_route")
+    mesh.find("a taxi", is_wish=True)
+    await mesh.history.flush()
+    mesh.now += 1
+    mesh.store.forget(mesh.now)
+    await mesh.history.read_others()
+    assert (len(mesh.history.wishes), len(mesh.history.list_records())) == (0, 0)
+
+
+def test_a_thousand_wishes_are_clustered_in_little_time() -> None:
+    draw = random.Random(7)
+    stems = [tuple(draw.sample(range(400), 8)) for _ in range(1_000)]
+    wishes = [Wish(f"w{number}", float(number), row, number % 9, "") for number, row in enumerate(stems)]
+    begun = time.process_time()
+    clusters = cluster_wishes(wishes)
+    assert time.process_time() - begun < 0.6
+    assert sum(cluster.count for cluster in clusters) == 1_000

@@ -19,11 +19,15 @@ SKILLS = (
 )
 
 
-def find_gap(text: str, *offered: Skill) -> str | None:
+def open_search(*offered: Skill) -> SkillSearch:
     listing = Listing(AgentRecord("office", skills=offered or SKILLS), "home", "agents/office")
     search = SkillSearch(MemoryTextIndex(), {listing.id: listing}.get)
     search.put([listing])
-    return search.find_skills(text, MESH).gap
+    return search
+
+
+def find_gap(text: str, *offered: Skill) -> str | None:
+    return open_search(*offered).find_skills(text, MESH).gap
 
 
 @pytest.mark.parametrize(
@@ -78,3 +82,47 @@ def test_the_verb_of_a_request_gives_its_action(text: str, action: str | None) -
 def test_the_verb_of_a_name_may_follow_a_prefix() -> None:
     names = ("createPlan", "jira_delete_issue", "get-weather", "calendar", "NewsTool")
     assert [action_of_skill(name) for name in names] == ["create", "delete", "get", None, None]
+
+
+TESTERS = (
+    Skill(
+        "create_plan",
+        "Creates implementation plans from requirements: tests for the Python module they name.",
+        tags=("planning", "testing"),
+        examples=(Example("write tests for the json module"),),
+    ),
+    Skill("generate_code", "Generates code from a plan", input_schema={"properties": {"agent": {}}}),
+    Skill("review_code", "Reviews code by running it: tests of a module, or any other pytest file."),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_likely"),
+    [
+        ("delete a file", False),
+        ("stop the run", False),
+        ("upload a module", False),
+        ("rename a file", False),
+        ("list agents", False),
+        ("plan tests", True),
+        ("write tests for a module", True),
+        ("review this code", True),
+    ],
+)
+def test_a_request_that_no_skill_of_a_small_mesh_serves_is_not_likely(text: str, is_likely: bool) -> None:
+    assert open_search(*TESTERS).find_skills(text, MESH).fit.is_likely == is_likely
+
+
+@pytest.mark.parametrize(
+    ("text", "gap"),
+    [
+        ("what can you do", None),
+        (
+            "send mail to bob@x.org",
+            "no skill here takes an e-mail address; no skill here speaks of: send, mail",
+        ),
+        ("fix the bug in node.js", "no skill here speaks of: fix, bug"),
+    ],
+)
+def test_a_gap_names_neither_stop_words_nor_parts_of_values(text: str, gap: str | None) -> None:
+    assert find_gap(text, *TESTERS) == gap

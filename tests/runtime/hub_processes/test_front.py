@@ -39,7 +39,7 @@ class _Forwarded(Forwarder):
 class Process:
     """Process 1 of 3 with the agents of a directory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, exams_required: bool = False) -> None:
         self.answered: list[str | int] = []
         self.is_current = True
         self.directory = Directory(MemoryListings())
@@ -49,7 +49,12 @@ class Process:
         self.board = Board(self.board_path, 1)
         place = HubPlace(1, 3, folder, "hub-1", 0, 0)
         reach = Reach(
-            self.directory, self.dispatcher, ["home"], lambda: self.is_current, lambda: ["find_skills"]
+            self.directory,
+            self.dispatcher,
+            ["home"],
+            lambda: self.is_current,
+            lambda: ["find_skills"],
+            exams_required=exams_required,
         )
         self.front = Front(self._answer, reach, _Forwarded(place, self.answered), place, self.board)
 
@@ -117,6 +122,14 @@ async def test_the_leader_answers_while_policies_are_loaded_or_the_directory_is_
         process.is_current = False
     assert await process.ask("/agents/plan-agent/execute") == 0
     assert await process.ask("/execute") == 0
+
+
+async def test_the_leader_chooses_the_agent_while_exams_are_required(tmp_path: Path) -> None:
+    process = Process(tmp_path, exams_required=True)
+    process.directory.upsert(make_listing("plan-agent"))
+    assert await process.ask("/execute") == 0
+    assert await process.ask("/agents/plan-agent/execute") == HERE
+    process.board.close()
 
 
 async def test_a_chain_of_calls_is_counted_by_one_process(process: Process) -> None:

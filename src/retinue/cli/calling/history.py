@@ -26,9 +26,11 @@ def history(good: str | None, bad: str | None, forget: bool, hub: str | None, as
     if sum((good is not None, bad is not None, forget)) > 1:
         raise click.UsageError("give one of --good, --bad and --forget")
     reply: dict[str, Any]
-    rated = good or bad
+    rated = good if good is not None else bad
+    if rated == "":
+        raise click.UsageError("--good and --bad need the id of a skill")
     if rated is not None:
-        reply = ask_hub("rate_call", {"skill": rated, "verdict": "good" if good else "bad"}, hub)
+        reply = ask_hub("rate_call", {"skill": rated, "verdict": "bad" if good is None else "good"}, hub)
         text = f"{reply['skill']} of {reply['agent']}: {reply['verdict']}" if not as_json else ""
     elif forget:
         reply = ask_hub("forget_history", {}, hub)

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 
+from retinue.core.call import ANONYMOUS
 from retinue.core.record import ListingKey
 from retinue.mesh.directory.choice import choice_order
 from retinue.mesh.entry import Entry
-from retinue.mesh.history.records import VALUES, Experience, Hashes, SkillKey
+from retinue.mesh.history.records import VALUES, Experience, Hashes, SkillKey, find_voice
 from retinue.mesh.search.ranking import RankedSkill
 from retinue.mesh.search.scoring import SearchQuery, inverse_frequency
 
@@ -34,6 +35,9 @@ MAX_PER_CALLER = 24
 MAX_PER_SKILL = 96
 
 MAX_RECORDS = 20_000
+
+MAX_PER_VOICE = 2_000
+"""Records of one caller; all members of the mesh that name themselves are one (`find_voice`)."""
 
 MAX_ALIKE = 400
 """Records that are compared with one request: those that share most with it."""
@@ -55,8 +59,11 @@ EXPLORED = 0.1
 FITS_EQUALLY = 0.9
 """A skill with this share of the best card's score fits equally."""
 
-UNPROVEN = 1.0
+UNPROVEN = 0.5
 """A skill with fewer calls than this is unproven."""
+
+BAD_ALONE = 0.1
+"""What one other caller takes from ``neighbours`` at most, if no second one agrees."""
 
 _HOUR_S = 3_600.0
 
@@ -104,7 +111,8 @@ class ExperienceBook:
         self._by_skill: defaultdict[SkillKey, dict[str, Experience]] = defaultdict(dict)
         self._by_stem: defaultdict[int, dict[str, Experience]] = defaultdict(dict)
         self._skills_by_stem: defaultdict[int, Counter[SkillKey]] = defaultdict(Counter)
-        self._counts: dict[tuple[SkillKey, str], tuple[float, float]] = {}
+        self._by_voice: defaultdict[int, dict[str, Experience]] = defaultdict(dict)
+        self._counts: dict[tuple[SkillKey, str, int | None], tuple[float, float]] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -128,6 +136,8 @@ class ExperienceBook:
         self._by_id[record.id] = record
         records = self._by_skill[record.key]
         records[record.id] = record
+        voiced = self._by_voice[find_voice(record.caller)]
+        voiced[record.id] = record
         for stem in record.stems:
             self._by_stem[stem][record.id] = record
             self._skills_by_stem[stem][record.key] += 1
@@ -136,10 +146,16 @@ class ExperienceBook:
         for dropped_id in dropped:
             self.remove(dropped_id)
         while len(records) > MAX_PER_SKILL:
-            dropped.append(next(iter(records)))
+            voices = [find_voice(one.caller) for one in records.values()]
+            most = Counter(voices).most_common(1)[0][0]
+            dropped.append(list(records)[voices.index(most)])
+            self.remove(dropped[-1])
+        while len(voiced) > MAX_PER_VOICE:
+            dropped.append(next(iter(voiced)))
             self.remove(dropped[-1])
         while len(self._by_id) > MAX_RECORDS:
-            dropped.append(next(iter(self._by_id)))
+            fullest = max(self._by_voice, key=lambda voice: len(self._by_voice[voice]))
+            dropped.append(next(iter(self._by_voice[fullest])))
             self.remove(dropped[-1])
         return dropped
 
@@ -148,10 +164,17 @@ class ExperienceBook:
         record = self._by_id.pop(record_id, None)
         if record is None:
             return
-        for held in (self._by_skill[record.key], *(self._by_stem[stem] for stem in record.stems)):
+        voice = find_voice(record.caller)
+        for held in (
+            self._by_skill[record.key],
+            self._by_voice[voice],
+            *(self._by_stem[stem] for stem in record.stems),
+        ):
             held.pop(record_id, None)
         if not self._by_skill[record.key]:
             del self._by_skill[record.key]
+        if not self._by_voice[voice]:
+            del self._by_voice[voice]
         for stem in record.stems:
             skills = self._skills_by_stem[stem]
             skills[record.key] -= 1
@@ -163,8 +186,9 @@ class ExperienceBook:
 
     def clear(self) -> None:
         """Remove all records."""
-        for held in (self._by_id, self._by_skill, self._by_stem, self._skills_by_stem, self._counts):
+        for held in (self._by_id, self._by_skill, self._by_stem, self._skills_by_stem, self._by_voice):
             held.clear()
+        self._counts.clear()
 
     def records_of(self, key: SkillKey) -> Iterable[Experience]:
         """The records of one skill, oldest first."""
@@ -179,11 +203,15 @@ class ExperienceBook:
         """The number of skills that were asked for with this stem."""
         return len(self._skills_by_stem.get(stem, ()))
 
-    def count_calls(self, key: SkillKey, digest: str, now: float) -> float:
-        """The calls of a skill, decayed, each caller for `CALLER_SHARE` at most; kept for an hour."""
-        known = self._counts.get((key, digest))
+    def count_calls(self, key: SkillKey, digest: str, now: float, *, without: int | None = None) -> float:
+        """The calls of a skill, decayed, each caller for `CALLER_SHARE` at most; kept for an hour.
+
+        The calls of the caller ``without`` do not count.
+        """
+        known = self._counts.get((key, digest, without))
         if known is None or now - known[1] > _HOUR_S:
-            known = self._counts[key, digest] = count_calls(self.records_of(key), digest, now), now
+            records = (record for record in self.records_of(key) if record.caller != without)
+            known = self._counts[key, digest, without] = count_calls(records, digest, now), now
         return known[0]
 
 
@@ -192,7 +220,7 @@ def count_calls(records: Iterable[Experience], digest: str, now: float) -> float
     by_caller: defaultdict[int, float] = defaultdict(float)
     for record in records:
         if VALUES[record.verdict]:
-            by_caller[record.caller] += weigh_record(record, digest, now)
+            by_caller[find_voice(record.caller)] += weigh_record(record, digest, now)
     return sum(min(CALLER_SHARE, calls) for calls in by_caller.values())
 
 
@@ -227,6 +255,9 @@ class LearnedRanking:
         self._caller = caller
         self._stems = stems
         self._only_own = only_own
+        anonymous = hashes.of_caller(ANONYMOUS.id, is_member=False)
+        self._ignored = None if caller == anonymous else anonymous
+        """Callers without a token are all one, and teach nobody else."""
         self._explored = explored
         self._clock = clock
         self.parts: dict[tuple[ListingKey, str], ScoreParts] = {}
@@ -257,7 +288,7 @@ class LearnedRanking:
         alike: defaultdict[SkillKey, list[tuple[Experience, float]]] = defaultdict(list)
         for record_id in nlargest(MAX_ALIKE, shared, key=shared.__getitem__):
             record = found[record_id]
-            if self._only_own and record.caller != self._caller:
+            if not self._counts_for(record):
                 continue
             norm = 0.0
             for stem in record.stems:
@@ -266,6 +297,10 @@ class LearnedRanking:
                 norm += worths[stem]
             alike[record.key].append((record, shared[record_id] / math.sqrt(whole * norm)))
         return alike
+
+    def _counts_for(self, record: Experience) -> bool:
+        is_own = record.caller == self._caller
+        return is_own or not (self._only_own or record.caller == self._ignored)
 
     def _worth(self, stem: int) -> float:
         """The weight of a stem: the fewer skills are asked for with it, the more it tells."""
@@ -287,7 +322,7 @@ class LearnedRanking:
             own = (record for record in records if record.caller == self._caller)
             calls = count_calls(own, facts[0], now)
         else:
-            calls = self._book.count_calls(key, facts[0], now)
+            calls = self._book.count_calls(key, facts[0], now, without=self._ignored)
         if calls <= 0.0:
             return skill
         near = self._judge(alike.get(key, ()), facts[0], now)
@@ -302,19 +337,26 @@ class LearnedRanking:
     def _judge(self, alike: Iterable[tuple[Experience, float]], digest: str, now: float) -> float:
         """What came of the most similar requests, −1 … 1.
 
-        The caller's own calls count in full. Of the other callers one counts for half, and two for all.
+        The caller's own calls count in full. Of the other callers one praises for half, and two for all. What
+        one of them blames counts for `BAD_ALONE` at most, and a correction not at all, until two agree.
         """
         good: defaultdict[int, float] = defaultdict(float)
         bad: defaultdict[int, float] = defaultdict(float)
+        own_good = own_bad = alone = 0.0
         for record, similarity in alike:
             value = VALUES[record.verdict] * similarity * weigh_record(record, digest, now)
+            if record.caller == self._caller:
+                own_good, own_bad = max(own_good, value), max(own_bad, -value)
+                continue
             side = good if value > 0 else bad
-            side[record.caller] = max(side[record.caller], abs(value))
-        return self._join(good) - self._join(bad)
-
-    def _join(self, by_caller: Mapping[int, float]) -> float:
-        others = nlargest(2, (value for caller, value in by_caller.items() if caller != self._caller))
-        return max(by_caller.get(self._caller, 0.0), sum(others) / 2)
+            voice = find_voice(record.caller)
+            side[voice] = max(side[voice], abs(value))
+            if record.verdict != "corrected":
+                alone = max(alone, -value / 2)
+        blamed = nlargest(2, bad.values())
+        agreed = blamed[1] if len(blamed) > 1 else 0.0
+        praise = sum(nlargest(2, good.values())) / 2
+        return max(own_good, praise) - max(own_bad, agreed, min(alone, BAD_ALONE))
 
     def _try_unproven(
         self, learned: list[RankedSkill], before: Sequence[RankedSkill], stems: Sequence[int]
@@ -334,7 +376,7 @@ class LearnedRanking:
                 break
             parts = self.parts.get((skill.entry.id, skill.skill_id))
             is_same = (skill.entry.id, skill.skill_id) == (first.entry.id, first.skill_id)
-            if is_same or (parts is not None and parts.calls >= UNPROVEN):
+            if is_same or (parts is not None and parts.calls >= UNPROVEN) or self._has_blame(skill):
                 continue
             if choice_order(skill.entry) != order or not self._are_repeatable(first, skill):
                 continue
@@ -344,6 +386,11 @@ class LearnedRanking:
             )
             return [replace(one, score=score) if _is(one, skill) else one for one in learned]
         return learned
+
+    def _has_blame(self, skill: RankedSkill) -> bool:
+        """Whether a call of the skill failed or was wrong, for whatever request."""
+        records = self._book.records_of(SkillKey(skill.entry.source, skill.entry.name, skill.skill_id))
+        return any(VALUES[record.verdict] < 0 and self._counts_for(record) for record in records)
 
     def _is_drawn(self, stems: Sequence[int]) -> bool:
         text = f"{sorted(stems)} {int(self._clock() // _HOUR_S)}"

@@ -33,6 +33,9 @@ MAX_STEMS = 24
 
 _PURPOSE = b"rtn history"
 
+_MEMBER = 0xFF
+"""The lowest byte of the hash of a caller that named itself with a token of the mesh."""
+
 
 class SkillKey(NamedTuple):
     """A skill of one agent of one source."""
@@ -109,10 +112,22 @@ class Hashes:
         """The hashes of stems."""
         return tuple(map(self.of, stems))
 
+    def of_caller(self, caller: str, *, is_member: bool) -> int:
+        """The hash of a caller's id; ``is_member`` = it chose the id itself, with a token of the mesh."""
+        hashed = self.of(f"caller {caller}")
+        if is_member:
+            return hashed | _MEMBER
+        return hashed & ~1 if hashed & _MEMBER == _MEMBER else hashed
+
     def of_request(self, text: str) -> tuple[int, ...]:
         """The hashes of the different stems of a text, at most `MAX_STEMS`."""
         stems = dict.fromkeys(stem for stem, _ in stem_words(text))
         return self.of_all(list(stems)[:MAX_STEMS])
+
+
+def find_voice(caller: int) -> int:
+    """What a hashed caller counts as for others: all members of the mesh that name themselves are one."""
+    return _MEMBER if caller & _MEMBER == _MEMBER else caller
 
 
 def skill_digest(skill: Skill) -> str:

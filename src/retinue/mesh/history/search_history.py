@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from retinue.core.call import Call, Outcome, Principal
+from retinue.core.call import ANONYMOUS, LOCAL, Call, Outcome, Principal
 from retinue.core.errors import StateError
 from retinue.core.record import HUB_NAME, Skill
 from retinue.mesh.entry import Entry
@@ -110,6 +110,8 @@ class SearchHistory:
         self._changed: dict[str, Experience] = {}
         self._dropped: set[str] = set()
         self._read_at = 0.0
+        self._storing = asyncio.Lock()
+        """What is written or read while everything is forgotten would come back."""
         self._subscribe: Callable[[], None] | None = None
 
     @property
@@ -143,7 +145,7 @@ class SearchHistory:
             self._book,
             self._hashes,
             self._find_digest,
-            self._hash_caller(principal.id),
+            self._hash_caller(principal),
             self._hashes.of_request(text),
             only_own="mesh" not in principal.scopes,
             explored=self._explored,
@@ -175,7 +177,7 @@ class SearchHistory:
         searches.append(search)
         _trim(self._searches, _MAX_CALLERS)
         if is_wish:
-            self.wishes.note(search.id, self._clock(), stems, self._hash_caller(principal.id), text)
+            self.wishes.note(search.id, self._clock(), stems, self._hash_caller(principal), text)
         self._watch()
         return search.id
 
@@ -218,7 +220,7 @@ class SearchHistory:
             offer.key,
             offer.digest,
             search.stems,
-            self._hash_caller(call.principal.id),
+            self._hash_caller(call.principal),
             verdict,
         )
         self._put(record)
@@ -232,7 +234,7 @@ class SearchHistory:
         """Keep what a person says of the newest call of a skill by this caller; None if there is none."""
         if self._hashes is None:
             return None
-        caller = self._hash_caller(principal.id)
+        caller = self._hash_caller(principal)
         for record in reversed(self._book.list_all()):
             if record.caller == caller and record.key.skill == skill and record.id.startswith(search_id):
                 self._put(replace(record, verdict="good" if is_good else "bad", at=self._clock()))
@@ -247,15 +249,25 @@ class SearchHistory:
 
     async def forget(self) -> int:
         """Remove all records and wishes; returns how many there were."""
-        for held in (self._searches, self._runs, self._expected, self._changed):
-            held.clear()
-        self._dropped.clear()
-        self._book.clear()
-        self.wishes.clear()
-        return 0 if self._store is None else await asyncio.to_thread(self._store.forget, self._clock())
+        async with self._storing:
+            for held in (self._searches, self._runs, self._expected, self._changed):
+                held.clear()
+            self._dropped.clear()
+            self._book.clear()
+            self.wishes.clear()
+            return 0 if self._store is None else await asyncio.to_thread(self._store.forget, self._clock())
 
     async def flush(self) -> None:
         """Write what changed; what cannot be written stays for the next time."""
+        async with self._storing:
+            await self._flush()
+
+    async def read_others(self) -> None:
+        """Read the records of other hubs on the same database."""
+        async with self._storing:
+            await self._read_others()
+
+    async def _flush(self) -> None:
         wishes = self.wishes
         if self._store is None or not (self._changed or self._dropped or wishes.has_changes):
             return
@@ -273,8 +285,7 @@ class SearchHistory:
             self._dropped |= dropped
             wishes.put_back(new_wishes, old_wishes)
 
-    async def read_others(self) -> None:
-        """Read the records of other hubs on the same database."""
+    async def _read_others(self) -> None:
         if self._store is None:
             return
         since, self._read_at = self._read_at - _OVERLAP_S, self._clock()
@@ -288,8 +299,15 @@ class SearchHistory:
             if record.at <= forgotten_at:
                 self._book.remove(record.id)
                 self._changed.pop(record.id, None)
+                # it may have been written after the other hub removed everything
+                self._dropped.add(record.id)
+        self.wishes.clear_until(forgotten_at)
         for record in records:
-            if record.id not in self._changed and self._book.find(record.id) != record:
+            if (
+                record.at > forgotten_at
+                and record.id not in self._changed
+                and self._book.find(record.id) != record
+            ):
                 self._dropped.update(self._book.put(record))
 
     # inside
@@ -344,8 +362,10 @@ class SearchHistory:
         offer = self._describe(entry, skill_id)
         return None if offer is None else (offer.digest, offer.is_repeatable)
 
-    def _hash_caller(self, caller: str) -> int:
-        return 0 if self._hashes is None else self._hashes.of(f"caller {caller}")
+    def _hash_caller(self, principal: Principal) -> int:
+        if self._hashes is None:
+            return 0
+        return self._hashes.of_caller(principal.id, is_member=_names_itself(principal))
 
     def _watch(self) -> None:
         """Observe calls from the first search on, so that a process without searches pays nothing."""
@@ -362,6 +382,17 @@ def _judge(outcome: Outcome) -> Verdict | None:
         return "refused"
     is_failure = outcome.error is not None and outcome.error.type in AGENT_FAILURES
     return "failed" if outcome.status == "failed" and is_failure else None
+
+
+def _names_itself(principal: Principal) -> bool:
+    """Whether the caller chose its id: it has a token of the mesh, and is not the owner's own command.
+
+    A run has the id of the caller that started it.
+    """
+    is_issued = principal.id.startswith(("token:", "jwt:"))
+    if principal.kind in ("local", "anonymous", "token") or (principal.kind == "run" and is_issued):
+        return False
+    return principal.id not in (LOCAL.id, ANONYMOUS.id)
 
 
 def _calls_itself(call: Call, outcome: Outcome) -> bool:

@@ -6,7 +6,7 @@ count similar requests.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -91,6 +91,16 @@ class WishBook:
         self._changed.clear()
         self._dropped.clear()
 
+    def clear_until(self, at: float) -> None:
+        """Forget the wishes up to this time, in seconds since 1970."""
+        for wish in self.list_all():
+            if wish.at <= at:
+                self._remove(wish.id)
+
+    def list_all(self) -> Sequence[Wish]:
+        """All wishes, oldest first."""
+        return tuple(self._wishes.values())
+
     def take_changes(self) -> tuple[list[Wish], set[str]]:
         """What is not stored yet: new wishes, and the ids of dropped ones."""
         changes = list(self._changed.values()), self._dropped
@@ -103,26 +113,8 @@ class WishBook:
         self._dropped.update(dropped)
 
     def list_clusters(self) -> list[WishCluster]:
-        """The clusters of similar requests, those of most callers first, then the largest."""
-        clusters: list[list[Wish]] = []
-        for wish in sorted(self._wishes.values(), key=lambda one: -one.at):
-            near = [(max(_alike(wish, one) for one in cluster), cluster) for cluster in clusters]
-            share, cluster = max(near, key=lambda pair: pair[0], default=(0.0, []))
-            if share >= ALIKE:
-                cluster.append(wish)
-            else:
-                clusters.append([wish])
-        rendered = [
-            WishCluster(
-                len(cluster),
-                len({wish.caller for wish in cluster}),
-                min(wish.at for wish in cluster),
-                max(wish.at for wish in cluster),
-                tuple(dict.fromkeys(wish.text for wish in cluster if wish.text)),
-            )
-            for cluster in clusters
-        ]
-        return sorted(rendered, key=lambda one: (-one.callers, -one.count, -one.last_at))
+        """As `cluster_wishes`, of all wishes."""
+        return cluster_wishes(self.list_all())
 
     def _remove(self, wish_id: str) -> None:
         del self._wishes[wish_id]
@@ -130,6 +122,36 @@ class WishBook:
         self._dropped.add(wish_id)
 
 
-def _alike(one: Wish, other: Wish) -> float:
-    mine, others = Counter(one.stems), Counter(other.stems)
-    return 2 * (mine & others).total() / max(1, mine.total() + others.total())
+def cluster_wishes(wishes: Iterable[Wish]) -> list[WishCluster]:
+    """The clusters of similar requests, those of most callers first, then the largest.
+
+    Each wish joins the cluster of the newer wish that is most like it.
+    """
+    clusters: list[list[Wish]] = []
+    cluster_of: dict[frozenset[int], list[Wish]] = {}
+    by_stem: defaultdict[int, list[frozenset[int]]] = defaultdict(list)
+    for wish in sorted(wishes, key=lambda one: -one.at):
+        stems = frozenset(wish.stems)
+        if stems not in cluster_of:
+            shared = Counter(other for stem in stems for other in by_stem[stem])
+            shares = {other: 2 * count / (len(stems) + len(other)) for other, count in shared.items()}
+            nearest = max(shares, key=shares.__getitem__, default=stems)
+            if shares.get(nearest, 0.0) >= ALIKE:
+                cluster_of[stems] = cluster_of[nearest]
+            else:
+                cluster_of[stems] = []
+                clusters.append(cluster_of[stems])
+            for stem in stems:
+                by_stem[stem].append(stems)
+        cluster_of[stems].append(wish)
+    rendered = [
+        WishCluster(
+            len(cluster),
+            len({wish.caller for wish in cluster}),
+            min(wish.at for wish in cluster),
+            max(wish.at for wish in cluster),
+            tuple(dict.fromkeys(wish.text for wish in cluster if wish.text)),
+        )
+        for cluster in clusters
+    ]
+    return sorted(rendered, key=lambda one: (-one.callers, -one.count, -one.last_at))

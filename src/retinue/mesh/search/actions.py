@@ -7,7 +7,7 @@ request has one. It decides between two skills about the same subject.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import lru_cache
 from itertools import zip_longest
 from types import MappingProxyType
@@ -75,6 +75,21 @@ _NEAR = frozenset(
         ("send", "upload"),
     )
 )
+_SERVING: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        action: frozenset(stem(word) for word in f"{_VERBS[action]} {others}".split())
+        for action, others in {
+            "delete": "archive disable expire",
+            "stop": "delete cancel remove",
+            "upload": "add insert send share post publish put store",
+        }.items()
+    }
+)
+"""An action → the stems of which one is in the text of each skill that serves it.
+
+The verbs of other actions are too ambiguous: ``send me the weather``, ``change dollars to euros``.
+"""
+
 _READING = frozenset({"get", "list", "find", "compute", "download"})
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -107,6 +122,11 @@ def compare_actions(asked: str | None, offered: str | None) -> float:
     if frozenset((asked, offered)) in _NEAR:
         return NEAR_AGREEMENT
     return CONFLICT if (asked in _READING) != (offered in _READING) else 0.0
+
+
+def lacks_action(asked: str | None, stems: Set[str]) -> bool:
+    """Whether a skill whose text has these stems does not serve an action that a request names clearly."""
+    return asked is not None and asked in _SERVING and not _SERVING[asked] & stems
 
 
 def _first_class(words: list[str]) -> str | None:

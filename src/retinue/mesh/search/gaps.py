@@ -1,4 +1,4 @@
-"""Says what a request asks for that no visible skill offers: a kind of value, an action, or subject words."""
+"""Says what a request asks for that no skill offers: a kind of value, an action, or subject words."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from retinue.mesh.search.actions import action_of_skill, compare_actions
+from retinue.mesh.search.actions import lacks_action
+from retinue.mesh.search.background import background_share
 from retinue.mesh.search.scoring import SearchQuery
 from retinue.mesh.search.skill_texts import SkillText
-from retinue.mesh.search.words import stem
+from retinue.mesh.search.words import STOP_WORDS, split_words, stem
 
 Knows = Callable[[str], bool]
 """Whether a visible skill has this stem."""
@@ -43,9 +44,12 @@ _ANY_FILE = frozenset({"file", "attach", "upload", "path"})
 _FILE = re.compile(r"(?<![\w@])[\w/.~-]*\w\.([A-Za-z0-9]{2,4})\b(?!\.\w)")
 _MAIL = re.compile(r"[\w.+-]+@[\w-]+\.\w")
 _URL = re.compile(r"https?://\S|(?<!\S)www\.\w")
-_NAMED_ACTIONS = frozenset({"delete", "stop", "upload"})
-"""The verbs of other actions are too ambiguous: ``send me the weather``, ``change dollars to euros``."""
 
+_COMMON_SHARE = 0.03
+"""A word that this share of packages has in its summary, such as ``file``, tells little about a skill."""
+
+_OWN_FIELDS = 3
+"""The first fields of a text are about the skill itself: name, labels and description."""
 _MAX_WORDS = 5
 _READ_CHARS = 2_000
 
@@ -67,6 +71,38 @@ def list_kinds(text: str) -> list[str]:
     return kinds
 
 
+def may_fit(skill: SkillText, query: SearchQuery) -> bool:
+    """Whether the words that a skill shares with a request can mean that it serves the request.
+
+    They cannot if the skill lacks a named action, if they are only in the parameters or in the text of the
+    agent, or if its description has a common word such as ``file`` alone of several asked.
+    """
+    own = frozenset(" ".join(skill.fields[:_OWN_FIELDS]).split())
+    matches = {match[0] for stem_ in own if (match := _match_known(stem_, query)) is not None}
+    if not matches or lacks_action(query.action, own):
+        return False
+    labels = " ".join(skill.fields[: _OWN_FIELDS - 1]).split()
+    return (
+        len(matches) == len(query.asked)
+        or any(_match_known(stem_, query) is not None for stem_ in labels)
+        or any(background_share(stem_) < _COMMON_SHARE for stem_ in matches)
+    )
+
+
+def _match_known(stem_: str, query: SearchQuery) -> tuple[str, float] | None:
+    return query.match(stem_) if stem_ in query.asked or stem_ in query.expanded else None
+
+
+def _words_of_values(text: str) -> set[str]:
+    """The words that occur only in addresses and names of files."""
+    parts: tuple[list[str], list[str]] = ([], [])
+    for part in text[:_READ_CHARS].split():
+        is_value = any(pattern.search(part) for pattern in (_MAIL, _URL, _FILE))
+        parts[is_value].append(part)
+    words, values = (set(split_words(" ".join(some))) for some in parts)
+    return values - words
+
+
 def describe_gap(
     text: str, query: SearchQuery, hits: Sequence[SkillText], knows: Knows, *, is_likely: bool
 ) -> str | None:
@@ -75,18 +111,18 @@ def describe_gap(
     ``hits`` are the skills that were found, best first. Subject words are named only if no hit is likely.
     """
     sentences = list(_describe_kinds(text, hits, knows))
+    unsaid = STOP_WORDS | _words_of_values(text)
     if not is_likely:
         partly = {asked for stem_, asked in query.expanded.items() if knows(stem_)}
         words = [
             word
             for stem_, word in query.asked.items()
-            if word.isalpha() and stem_ not in partly and not knows(stem_)
+            if word.isalpha() and word not in unsaid and stem_ not in partly and not knows(stem_)
         ]
         if words:
             more = f" and {len(words) - _MAX_WORDS} more" if len(words) > _MAX_WORDS else ""
             sentences.append(f"no skill here speaks of: {', '.join(words[:_MAX_WORDS])}{more}")
-    actions = [compare_actions(query.action, action_of_skill(hit.skill_id)) for hit in hits]
-    if query.action in _NAMED_ACTIONS and actions and max(actions) <= 0.0:
+    if hits and all(lacks_action(query.action, hit.stems) for hit in hits):
         sentences.append(f"none of these skills is for the action {query.action}")
     return "; ".join(sentences) or None
 

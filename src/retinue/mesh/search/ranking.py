@@ -20,7 +20,7 @@ import structlog
 from retinue.core.errors import StateError
 from retinue.core.record import Listing, ListingKey, Skill, Visibility, is_visible
 from retinue.mesh.entry import Entry, entry_of
-from retinue.mesh.search.gaps import describe_gap
+from retinue.mesh.search.gaps import describe_gap, may_fit
 from retinue.mesh.search.scoring import (
     BACKGROUND_SKILLS,
     SearchQuery,
@@ -90,7 +90,8 @@ class RankedSkill:
 class Fit:
     """Whether the best hit fits the query: ``score`` from 0 to 1, comparable between queries.
 
-    Words alone tell little about that. ``is_likely`` is a hint for the caller and never hides hits.
+    Words alone tell little about that. ``is_likely`` is also false where `may_fit` says no. It is a hint
+    for the caller and never hides hits.
     """
 
     score: float
@@ -214,6 +215,8 @@ class SkillSearch:
         if not query.asked:
             return NOTHING
         fit = estimate_fit(ranked[0].score, query) if ranked else NOTHING.fit
+        if fit.is_likely and not may_fit(ranked[0].text, query):
+            fit = Fit(fit.score, False)
         return Found(
             tuple(islice(self._open(ranked), limit)),
             fit,

@@ -80,6 +80,7 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
             [s.name for s in sources],
             follower.is_current.is_set,
             lambda: follower.own_skills,
+            exams_required=settings.exam.policy == "require",
         )
         for product in (directory, forwarder, leader, follower, reach):
             process.products[type(product)] = product

@@ -54,7 +54,8 @@ def own_trace_ids(place: HubPlace) -> Callable[[], str]:
 class Reach:
     """Which calls this process can answer; ``sources`` are those whose agents it calls by their URL.
 
-    With policies no call is answered here, because policies may count.
+    With policies no call is answered here, because policies may count. With ``exams_required`` a call that
+    names no agent is not, because the leader knows the results of exams.
     """
 
     def __init__(
@@ -64,12 +65,15 @@ class Reach:
         sources: Collection[str],
         is_current: Callable[[], bool],
         own_skills: Callable[[], Collection[str]],
+        *,
+        exams_required: bool = False,
     ) -> None:
         self._directory = directory
         self._dispatcher = dispatcher
         self._sources = frozenset(sources)
         self._is_current = is_current
         self._own_skills = own_skills
+        self._exams_required = exams_required
         self._known: dict[str, bool] = {}
         directory.subscribe(self._note_change)
 
@@ -90,6 +94,7 @@ class Reach:
         """Whether every agent with this skill is called by its URL."""
         return (
             self._is_open()
+            and not self._exams_required
             and isinstance(skill, str)
             and skill not in self._own_skills()
             and self._are_peers(self._directory.find_by_skill(skill, MESH_VIEW))

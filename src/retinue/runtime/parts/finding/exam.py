@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import orjson
 import structlog
@@ -14,7 +15,7 @@ from retinue.core.errors import RetinueError
 from retinue.hub.examiner import Examiner, ExamLimits
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.entry import Entry
-from retinue.mesh.exams import ExamBook, ExamStatus
+from retinue.mesh.exams import ExamBook, ExamStatus, digest_of
 from retinue.mesh.observing.metrics import Figures, Metric
 from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part
 from retinue.parts.process import Process
@@ -28,6 +29,18 @@ LOOK_S = 5.0
 
 AT_ONCE = 100
 """Agents of one round; the others wait for the next one."""
+
+SIDE_BY_SIDE = 4
+"""Agents that are examined at the same time."""
+
+WRITE_S = 5.0
+"""Seconds after which the results of a round that goes on are stored."""
+
+APART_S = 600.0
+"""Least seconds between two exams of an agent, also if its card changes."""
+
+AWAY_AGAIN_S = 60.0
+"""Seconds until an agent that does not answer is asked again, at first."""
 
 EXAMS = "retinue_agent_exams"
 METRICS = {EXAMS: Metric("gauge", "Agents by the result of their entrance exam", ("result",))}
@@ -82,17 +95,42 @@ class ExamPart(Part):
         yield Opened(running=running, on_ready=on_ready, metrics=METRICS, figures=figures)
 
 
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """How long an agent is left alone after ``at``; for another digest at most `APART_S`."""
+
+    digest: str
+    at: float
+    wait_s: float
+    is_repeated: bool
+
+    def is_over(self, digest: str, now: float) -> bool:
+        return now - self.at >= (self.wait_s if digest == self.digest else min(self.wait_s, APART_S))
+
+
 class Exams:
-    """Examines the agents of a directory that are due, one after another."""
+    """Examines the agents of a directory that are due, a few at the same time.
+
+    The pauses between the exams of an agent that fails or does not answer double, up to ``every_s``.
+    """
 
     def __init__(
-        self, directory: Directory, book: ExamBook, examiner: Examiner, state: State, every_s: float
+        self,
+        directory: Directory,
+        book: ExamBook,
+        examiner: Examiner,
+        state: State,
+        every_s: float,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._directory = directory
         self._book = book
         self._examiner = examiner
         self._state = state
         self._every_s = every_s
+        self._clock = clock
+        self._pauses: dict[tuple[str, str, str], _Pause] = {}
+        self._written_at = 0.0
 
     async def run(self) -> None:
         """Go on until the task is cancelled."""
@@ -106,27 +144,71 @@ class Exams:
     async def examine_due(self) -> int:
         """Examine the agents that are due; returns how many."""
         await self._directory.ensure_fresh()
-        now = time.time()
+        now = self._clock()
         entries = [entry async for page in self._directory.iterate_pages() for entry in page]
         due = [entry for entry in entries if self._is_due(entry, now)]
-        for entry in due[:AT_ONCE]:
-            await self._examine(entry)
-        if due:
-            self._book.keep_only(entries)
-            await asyncio.to_thread(_write, self._state, self._book)
+        if not due:
+            return 0
+        self._book.keep_only(entries)
+        present = {_place(entry) for entry in entries}
+        self._pauses = {place: pause for place, pause in self._pauses.items() if place in present}
+        waiting = iter(due[:AT_ONCE])
+        self._written_at = time.monotonic()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(SIDE_BY_SIDE):
+                    group.create_task(self._examine_all(waiting))
+        finally:
+            await self._write()
         return len(due[:AT_ONCE])
 
+    async def _examine_all(self, waiting: Iterator[Entry]) -> None:
+        for entry in waiting:
+            try:
+                await self._examine(entry)
+            except (RetinueError, OSError) as error:
+                _log.warning("agent not examined", agent=entry.name, error=str(error))
+                self._pause(entry, AWAY_AGAIN_S, is_repeated=True)
+            if time.monotonic() - self._written_at >= WRITE_S:
+                await self._write()
+
+    async def _write(self) -> None:
+        self._written_at = time.monotonic()
+        await asyncio.to_thread(_write, self._state, self._book.to_json())
+
     def _is_due(self, entry: Entry, now: float) -> bool:
-        return entry.enabled and entry.reachable is not False and self._book.is_due(entry, now, self._every_s)
+        pause = self._pauses.get(_place(entry))
+        return (
+            entry.enabled
+            and entry.reachable is not False
+            and self._book.is_due(entry, now, self._every_s)
+            and (pause is None or pause.is_over(digest_of(entry), now))
+        )
+
+    def _pause(self, entry: Entry, wait_s: float, *, is_repeated: bool) -> None:
+        """Leave an agent alone, twice as long as before if it is the same card that needs repeating."""
+        earlier, digest = self._pauses.get(_place(entry)), digest_of(entry)
+        if is_repeated and earlier is not None and earlier.is_repeated and earlier.digest == digest:
+            wait_s = max(wait_s, 2 * earlier.wait_s)
+        self._pauses[_place(entry)] = _Pause(digest, self._clock(), min(wait_s, self._every_s), is_repeated)
 
     async def _examine(self, entry: Entry) -> None:
         listing = await self._directory.open(entry)
         if listing is None:
+            self._pause(entry, AWAY_AGAIN_S, is_repeated=True)
             return
         result = await self._examiner.examine(listing, self._directory.name_of(entry))
         self._book.put(entry, result)
+        if result.is_away:
+            self._pause(entry, AWAY_AGAIN_S, is_repeated=True)
+        else:
+            self._pause(entry, APART_S, is_repeated=result.status == "failed")
         if result.status == "failed":
             _log.warning("agent failed its exam", agent=entry.name, problems=list(result.problems))
+
+
+def _place(entry: Entry) -> tuple[str, str, str]:
+    return (entry.source, entry.key, entry.id.tag)
 
 
 def _read(state: State) -> dict[str, object]:
@@ -141,8 +223,8 @@ def _read(state: State) -> dict[str, object]:
     return rows if isinstance(rows, dict) else {}
 
 
-def _write(state: State, book: ExamBook) -> None:
+def _write(state: State, rows: Mapping[str, object]) -> None:
     try:
-        replace_file(state.exams, orjson.dumps(book.to_json()), mode=0o600)
+        replace_file(state.exams, orjson.dumps(rows), mode=0o600)
     except OSError as error:
         _log.warning("results of exams not stored", path=str(state.exams), error=str(error))

@@ -1,0 +1,14 @@
+"""Options of ``retinue history``."""
+
+from __future__ import annotations
+
+from click.testing import CliRunner
+
+from retinue.cli.calling.history import history
+
+
+def test_history_rejects_an_empty_skill_to_rate() -> None:
+    for option in ("--good", "--bad"):
+        result = CliRunner().invoke(history, [option, ""])
+        assert result.exit_code == 2
+        assert "need the id of a skill" in result.output
