@@ -30,6 +30,10 @@ CALLER, AGENT, SKILL, RESOURCE, PROMPT, TAG, SOURCE, GROUP, ACTION = (
 USE = EntityId(ACTION, "use")
 CALL, LIST = EntityId(ACTION, "call"), EntityId(ACTION, "list")
 READ, GET_PROMPT = EntityId(ACTION, "read"), EntityId(ACTION, "prompt")
+ARTIFACT, APPROVAL = f"{NAMESPACE}::Artifact", f"{NAMESPACE}::Approval"
+PUBLISH, ANSWER = EntityId(ACTION, "publish"), EntityId(ACTION, "answer")
+OWNER_ACTIONS = frozenset({PUBLISH.id, ANSWER.id})
+"""What is done to the mesh itself; these are no part of the action ``use``."""
 
 _CALLERS = frozenset({"local", "anonymous", "mesh", "stdio", "run"})
 """Ids of principals that are no agents; the others have a prefix, such as ``token:``."""

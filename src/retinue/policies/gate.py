@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from functools import partial
 from hashlib import sha256
+from itertools import product
 from typing import Any, Literal
 
-from retinue.approvals.records import SCOPE, ApprovalStore
+from retinue.approvals.records import SCOPE, Approval, ApprovalStore
 from retinue.core.allowance import Allowance
 from retinue.core.call import Call, Principal, TraceContext, TraceExtension
 from retinue.core.errors import BusyError, PolicyDeniedError
@@ -34,8 +35,12 @@ from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.decision_figures import DecisionFigures
 from retinue.policies.entities import (
     AGENT,
+    ANSWER,
+    APPROVAL,
+    ARTIFACT,
     CALL,
     GET_PROMPT,
+    PUBLISH,
     READ,
     Caller,
     Resource,
@@ -148,6 +153,49 @@ class Gate:
             self.hits[policy.id, "watch" if is_watched else verdict] += 1
         if decision.would_be is not None:
             self.hits.update((policy.id, "watch") for policy in decision.would_be.policies)
+
+    def check_publish(self, principal: Principal, repository: str) -> None:
+        """Raise PolicyDeniedError where a policy forbids that a principal pushes to a repository."""
+        name = normalize(repository)
+        resource = Resource(EntityId(ARTIFACT, name), EntityId(AGENT, ""), (), (("name", name),))
+        self._check_owner_action(principal, PUBLISH, resource, f"publish of {repository}")
+
+    def check_answer(self, principal: Principal, agent: str, skill: str) -> None:
+        """Raise PolicyDeniedError where a policy forbids that a principal answers about calls of a skill.
+
+        The owner may always answer.
+        """
+        if principal.kind == "local" or principal.id == "local":
+            return
+        name, owner = normalize(skill), EntityId(AGENT, normalize(agent))
+        approval = EntityId(APPROVAL, f"{owner.id.replace('/', '%2F')}/{name}")
+        resource = Resource(approval, owner, (owner,), (("name", name),))
+        self._check_owner_action(principal, ANSWER, resource, f"answer about {agent}/{skill}")
+
+    def may_answer(self, principal: Principal, agent: str, skill: str) -> bool:
+        """Whether `check_answer` lets a principal answer."""
+        try:
+            self.check_answer(principal, agent, skill)
+        except PolicyDeniedError:
+            return False
+        return True
+
+    def _check_owner_action(
+        self, principal: Principal, action: EntityId, resource: Resource, what: str
+    ) -> None:
+        """Decide by the forbids that name the action alone; without one it is permitted."""
+        engine = self.engine
+        policies = [] if self.mode == "off" else engine.select(resource, action)
+        ids = [principal.id, principal.through] if principal.through else [principal.id]
+        callers = [self._name(replace(principal, id=each)) for each in ids]
+        for caller, policy in product(callers, policies):
+            decision = engine.decide_by([policy], CallFacts(caller, resource, action), permits=True)
+            if decision.verdict != "deny":
+                continue
+            is_watched = self.mode == "watch" or policy.is_watched
+            self._note_hits(replace(decision, policies=(policy,)), is_watched=is_watched)
+            if not is_watched:
+                raise refuse(decision, what)
 
     def list_policies(self) -> list[dict[str, Any]]:
         """Each policy with what it has decided in this process, for the owner."""
@@ -322,7 +370,22 @@ class Gate:
             )
         note = self._render(decision, watched=False)
         question = CallQuestion.of(call, listing, name, asking, self.engine.policies.digest, note)
-        return partial(question.use_answer, self.open_approvals, self.ask_client)
+        ask_client = self.ask_client
+        if ask_client is not None and not self.may_answer(call.principal, listing.name, name):
+            ask_client = partial(_ask_others, ask_client)
+        return partial(question.use_answer, self.open_approvals, ask_client)
+
+
+async def _ask_others(
+    ask_client: AskClient,
+    channel: Channel,
+    store: ApprovalStore,
+    approval: Approval,
+    call: Call,
+    _names_caller: bool,
+) -> Approval:
+    """Let the client wait, but do not ask it, because a policy forbids that it answers."""
+    return await ask_client(channel, store, approval, call, False)
 
 
 def _mask(policies: tuple[Policy, ...], guards: Guards | None) -> Guards:
@@ -357,8 +420,12 @@ def name_item(item: ReadableResource | Prompt) -> str:
 
 def deny(decision: Decision, agent: str, skill: str) -> PolicyDeniedError:
     """The error of a call that policies deny."""
+    return refuse(decision, f"{agent}/{skill}")
+
+
+def refuse(decision: Decision, what: str) -> PolicyDeniedError:
+    """The error of ``what`` policies deny: a call, or an action of an owner."""
     names = [policy.id for policy in decision.policies]
-    what = f"{agent}/{skill}"
     if decision.problem:
         named = f" ({', '.join(names)})" if names else ""
         return PolicyDeniedError(

@@ -2,12 +2,15 @@
 
 A list of tools asks about each of its items, and an evaluation by the engine takes about 50 µs. The decision
 about a list depends on the caller, on the policies whose scope fits the item, and on the attributes that
-these policies read, so items that are equal in these have one decision. Policies without conditions are
-decided here, because their scopes are all there is to them: a forbid denies whatever the others say.
+these policies read, so items that are equal in these have one decision. Policies that differ only in the
+item, agent or tag of their scope count as equal, because they are asked only about items that these hold.
+Policies without conditions are decided here, because their scopes are all there is to them: a forbid denies
+whatever the others say.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -31,13 +34,14 @@ class _Cut:
     """The policies that concern an item: those without conditions, and the others.
 
     ``attributes`` of the item are what conditions read, None if they use the item itself, so that each item
-    has its own decision.
+    has its own decision. ``rules`` are the conditional policies without the entity of their scope.
     """
 
     plain: tuple[Policy, ...]
     conditional: tuple[Policy, ...]
     attributes: tuple[str, ...] | None
     names_groups: bool
+    rules: tuple[str, ...] = ()
 
     @classmethod
     def make(cls, policies: Sequence[Policy]) -> _Cut:
@@ -47,7 +51,9 @@ class _Cut:
         is_known = all(_find_attributes(body, names) for body in bodies)
         plain = tuple(policy for policy in policies if not policy.body["conditions"])
         names_groups = any(entity.type == GROUP for policy in policies for entity in policy.reads.entities)
-        return cls(plain, conditional, tuple(sorted(names)) if is_known else None, names_groups)
+        attributes = tuple(sorted(names)) if is_known else None
+        rules = () if attributes is None else tuple(sorted({_render_rule(one) for one in conditional}))
+        return cls(plain, conditional, attributes, names_groups, rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +116,7 @@ class ListDecisions:
         if cut.attributes is None:
             return self._ask(caller, agent, item, cut, permits)
         values = tuple([_read(agent_facts, item, name) for name in cut.attributes])
-        ids = tuple([policy.id for policy in cut.conditional])
-        key = (caller, ids, permits, _kind_of(item), values)
+        key = (caller, cut.rules, permits, _kind_of(item), values)
         decision = self._decided.get(key)
         if decision is None:
             if len(self._decided) >= _KEPT:
@@ -195,6 +200,13 @@ def _find_attributes(node: Any, names: set[str]) -> bool:
             names.add(inner["attr"])
             return True
     return all(_find_attributes(one, names) for one in node.values())
+
+
+def _render_rule(policy: Policy) -> str:
+    """What a policy decides about the items of its scope; equal texts decide alike."""
+    body = policy.body
+    kind = body["resource"].get("entity_type")
+    return json.dumps([body["effect"], body["principal"], kind, body["conditions"]], sort_keys=True)
 
 
 def _fits(policy: Policy, caller: Caller, groups: Sequence[EntityId], kind: str) -> bool:

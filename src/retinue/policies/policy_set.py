@@ -17,7 +17,7 @@ import cedarpy
 
 from retinue.core.errors import InvalidSettingError
 from retinue.guards.sensitive import KINDS
-from retinue.policies.entities import ACTION, NAMESPACE, Groups, normalize
+from retinue.policies.entities import ACTION, NAMESPACE, OWNER_ACTIONS, Groups, normalize
 from retinue.policies.obligations import CallLimit, Redaction, read_limit, read_masks
 from retinue.policies.reads import EntityId, ReadError, Reads, find_reads
 from retinue.policies.schema import find_errors
@@ -44,9 +44,12 @@ _ANNOTATIONS = frozenset(
 )
 _TYPES = frozenset(
     f"{NAMESPACE}::{kind}"
-    for kind in ("Action", "Agent", "Caller", "Group", "Prompt", "Resource", "Skill", "Source", "Tag")
+    for kind in (
+        *("Action", "Agent", "Approval", "Artifact", "Caller", "Group"),
+        *("Prompt", "Resource", "Skill", "Source", "Tag"),
+    )
 )
-_ACTIONS = frozenset({"use", "call", "read", "prompt", "list"})
+_ACTIONS = frozenset({"use", "call", "read", "prompt", "list"}) | OWNER_ACTIONS
 
 _DURATION = re.compile(r"([0-9]{1,6})([smhd])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -87,12 +90,11 @@ class Policy:
 
     def concerns_action(self, action: str) -> bool:
         """Whether the policy may apply to this action."""
-        scope = self.body["action"]
-        if scope["op"] == "All":
-            return True
-        named = scope["entities"] if "entities" in scope else [scope["entity"]]
-        names = {entity["id"] for entity in named}
-        return action in names or ("use" in names and scope["op"] == "in")
+        names = _name_actions(self.body)
+        if not names:
+            return action not in OWNER_ACTIONS
+        within_use = "use" in names and self.body["action"]["op"] == "in" and action not in OWNER_ACTIONS
+        return action in names or within_use
 
     def concerns(self, skill: EntityId, containers: Sequence[EntityId]) -> bool:
         """Whether the policy may apply to this skill, which is a member of ``containers``."""
@@ -188,7 +190,8 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
     except ReadError as error:
         raise _refuse(where, str(error), "read one attribute as one type") from None
     _check_entities(where, reads)
-    errors = find_errors(body, reads.arguments)
+    is_owners = _is_about_owner_actions(where, body, effect)
+    errors = find_errors(body, reads.arguments, is_owners=is_owners)
     if errors:
         raise _refuse(where, errors[0], _remedy_of(errors[0]))
     return Policy(
@@ -206,6 +209,27 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
         limit=_read_limit(where, annotations) if effect == "limit" else None,
         redaction=_read_redaction(where, annotations) if effect == "redact" else None,
     )
+
+
+def _name_actions(body: Mapping[str, Any]) -> frozenset[str]:
+    """The actions that the scope of a policy names; none where it has all of them."""
+    scope = body["action"]
+    if scope["op"] == "All":
+        return frozenset()
+    named = scope["entities"] if "entities" in scope else [scope["entity"]]
+    return frozenset(entity["id"] for entity in named)
+
+
+def _is_about_owner_actions(where: str, body: Mapping[str, Any], effect: Effect) -> bool:
+    names = _name_actions(body)
+    owners = sorted(names & OWNER_ACTIONS)
+    if not owners:
+        return False
+    if effect != "deny":
+        raise _refuse(where, f"{effect} with the action {owners[0]!r}", "write a forbid without @effect")
+    if others := sorted(names - OWNER_ACTIONS):
+        raise _refuse(where, f"the actions {owners[0]!r} and {others[0]!r}", "write two policies")
+    return True
 
 
 def _read_effect(where: str, annotations: Mapping[str, str], cedar_effect: str) -> Effect:

@@ -13,7 +13,7 @@ from typing import Any
 
 import cedarpy
 
-from retinue.policies.entities import NAMESPACE
+from retinue.policies.entities import ANSWER, NAMESPACE, PUBLISH
 from retinue.policies.reads import Path, ValueType
 
 _TEXT = {"type": "String"}
@@ -57,16 +57,24 @@ _SKILL = {
 }
 
 
-def find_errors(policy: Mapping[str, Any], reads: Mapping[Path, ValueType]) -> list[str]:
-    """The errors of one policy in its JSON form; [] for a valid one."""
+def find_errors(
+    policy: Mapping[str, Any], reads: Mapping[Path, ValueType], *, is_owners: bool = False
+) -> list[str]:
+    """The errors of one policy in its JSON form; [] for a valid one.
+
+    ``is_owners`` tells that the policy is about owner actions.
+    """
     bodies = {"templates": {}, "staticPolicies": {"policy": policy}, "templateLinks": []}
     text = cedarpy.policies_from_json_str(json.dumps(bodies))
-    result = cedarpy.validate_policies(text, json.dumps(make_schema(reads)))
+    result = cedarpy.validate_policies(text, json.dumps(make_schema(reads, is_owners=is_owners)))
     return [_plain(error.error) for error in result.errors]
 
 
-def make_schema(reads: Mapping[Path, ValueType]) -> dict[str, Any]:
-    """The schema in which a call has these arguments."""
+def make_schema(reads: Mapping[Path, ValueType], *, is_owners: bool = False) -> dict[str, Any]:
+    """The schema in which a call has these arguments; with ``is_owners`` that of the owner actions.
+
+    These are apart, so that a policy that names no action may read what all items have.
+    """
     context = _record({**_FACTS, "args": _arguments(reads)})
     types = {
         "Group": {},
@@ -76,6 +84,15 @@ def make_schema(reads: Mapping[Path, ValueType]) -> dict[str, Any]:
         "Caller": {"memberOfTypes": ["Group"], "shape": _record(_CALLER)},
         **{kind: {"memberOfTypes": ["Agent", "Tag", "Source"], "shape": _record(_SKILL)} for kind in _ITEMS},
     }
+    if is_owners:
+        types["Artifact"] = {"shape": _record({"name": _TEXT})}
+        types["Approval"] = {"memberOfTypes": ["Agent"], "shape": _record({"name": _TEXT, "agent": _AGENT})}
+        empty = _record({})
+        actions = {
+            PUBLISH.id: _action(empty, ["Artifact"], parent=None),
+            ANSWER.id: _action(empty, ["Approval"], parent=None),
+        }
+        return {NAMESPACE: {"entityTypes": types, "actions": actions}}
     return {
         NAMESPACE: {
             "entityTypes": types,
@@ -90,9 +107,9 @@ def make_schema(reads: Mapping[Path, ValueType]) -> dict[str, Any]:
     }
 
 
-def _action(context: dict[str, Any], items: Sequence[str]) -> dict[str, Any]:
+def _action(context: dict[str, Any], items: Sequence[str], parent: str | None = "use") -> dict[str, Any]:
     applies = {"principalTypes": ["Caller", "Agent"], "resourceTypes": list(items), "context": context}
-    return {"memberOf": [{"id": "use"}], "appliesTo": applies}
+    return {"memberOf": [{"id": parent}] if parent else [], "appliesTo": applies}
 
 
 def _record(attributes: Mapping[str, Any]) -> dict[str, Any]:

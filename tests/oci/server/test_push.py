@@ -25,6 +25,10 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.layout.uploads import KEPT_S, MAX_UPLOADS, Uploads
 from retinue.oci.registry import publish_card
 from retinue.oci.server import pull as oci
+from retinue.oci.server.push import CheckPublish, permit_all
+from retinue.policies.decision import Engine
+from retinue.policies.gate import Gate
+from retinue.policies.policy_set import load_policies
 from retinue.web.http_client import HttpClient
 from retinue.web.rejections import REGISTRY_PATH
 from retinue.web.security import LOCAL_TOKEN, SecurityMiddleware, SecuritySettings, Tokens
@@ -91,11 +95,16 @@ async def endpoint(layout: LayoutRegistry) -> AsyncIterator[Endpoint]:
 
 @asynccontextmanager
 async def open_endpoint(
-    layout: LayoutRegistry, sender: Principal = LOCAL_TOKEN, members: Collection[str] = ()
+    layout: LayoutRegistry,
+    sender: Principal = LOCAL_TOKEN,
+    members: Collection[str] = (),
+    check_publish: CheckPublish = permit_all,
 ) -> AsyncIterator[Endpoint]:
     """The endpoint for a sender with the token; ``members`` are the callers whose tokens are still valid."""
     app = SecurityMiddleware(
-        Starlette(routes=oci.routes(layout, layout, is_member=members.__contains__)),
+        Starlette(
+            routes=oci.routes(layout, layout, is_member=members.__contains__, check_publish=check_publish)
+        ),
         SecuritySettings(any_media_type=(REGISTRY_PATH,)),
         Tokens({TOKEN: sender}),
     )
@@ -159,6 +168,22 @@ async def test_a_card_that_arrives_while_its_token_is_revoked_does_not_stay(layo
         for content in PACKAGE.blobs.values():
             await endpoint.upload(content)
         assert _error(await endpoint.put()) == (401, "UNAUTHORIZED")
+    assert await layout.list_repositories() == []
+
+
+async def test_a_push_that_a_policy_forbids_is_denied_with_its_id_and_reason(layout: LayoutRegistry) -> None:
+    text = (
+        '@id("calm") @reason("no releases today") forbid(principal == Retinue::Caller::"local", '
+        'action == Retinue::Action::"publish", resource == Retinue::Artifact::"agents/plan");'
+    )
+    gate = Gate(Engine(load_policies({"p.cedar": text})))
+    async with open_endpoint(layout, check_publish=gate.check_publish) as endpoint:
+        for content in PACKAGE.blobs.values():
+            await endpoint.upload(content)
+        answer = await endpoint.put()
+    assert _error(answer) == (403, "DENIED")
+    message = orjson.loads(answer.body)["errors"][0]["message"]
+    assert "no releases today (calm)" in message
     assert await layout.list_repositories() == []
 
 

@@ -35,7 +35,11 @@ LONGEST_SIMILAR_S = 30 * 24 * 3600.0
 
 
 class ApprovalBook:
-    """The approvals of a mesh for callers of the hub; ``exists`` = whether there may be any."""
+    """The approvals of a mesh for callers of the hub; ``exists`` = whether there may be any.
+
+    ``check_answer`` raises PolicyDeniedError where policies forbid a principal to answer about calls of an
+    agent and skill.
+    """
 
     def __init__(
         self,
@@ -43,11 +47,13 @@ class ApprovalBook:
         *,
         exists: Callable[[], bool] = lambda: True,
         save_rule: Callable[[str, str], Awaitable[None]] | None = None,
+        check_answer: Callable[[Principal, str, str], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._open_store = open_store
         self._exists = exists
         self._save_rule = save_rule
+        self._check_answer = check_answer
         self._clock = clock
 
     async def list_all(self, principal: Principal, state: ApprovalState | None) -> list[Json]:
@@ -132,6 +138,8 @@ class ApprovalBook:
         if store is None or approval is None:
             raise UnknownApprovalError(approval_id)
         _check_approver(principal, approval)
+        if self._check_answer is not None:
+            self._check_answer(principal, approval.request.agent, approval.request.skill)
         return store, approval
 
 

@@ -37,7 +37,13 @@ from retinue.oci.codec.saved_files import is_saved_files
 from retinue.oci.codec.wire import PAGE_SIZE_LIMIT, render_next_link
 from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.oci.server.logins import RegistryLogins, may_write
-from retinue.oci.server.push import PushEndpoint, require_full_view, require_write_access
+from retinue.oci.server.push import (
+    CheckPublish,
+    PushEndpoint,
+    permit_all,
+    require_full_view,
+    require_write_access,
+)
 from retinue.oci.server.responses import (
     API_VERSION,
     JSON_TYPE,
@@ -78,6 +84,7 @@ def routes(
     is_member: Callable[[str], bool] = lambda _publisher: True,
     max_manifests_bytes: int = MAX_MANIFESTS_BYTES,
     tokens: RegistryTokens | None = None,
+    check_publish: CheckPublish = permit_all,
 ) -> list[BaseRoute]:
     """Create the routes, with paths from ``/v2/`` on. With ``store``, mesh tokens may write.
 
@@ -85,6 +92,7 @@ def routes(
     rejected. ``find_shown`` hides repositories from callers that may not write. ``is_member`` tells
     whether a caller on another machine still has a valid token. A bulk answer has at most
     ``max_manifests_bytes`` of manifests. With ``tokens`` it has a token endpoint and accepts its tokens.
+    ``check_publish`` raises an error for a principal that may not push to a repository.
     """
     logins = RegistryLogins(tokens)
     pull = _PullEndpoint(registry, find_shown, store is not None, max_manifests_bytes, logins)
@@ -100,7 +108,11 @@ def routes(
         Route(CHANGES_PATH, reading(pull.changes), methods=["GET"]),
         Route(BULK_PATH, reading(pull.manifests), methods=["POST"]),
         *([] if tokens is None else [Route(TOKEN_PATH, reading(logins.issue), methods=["GET"])]),
-        *([] if store is None else _push_routes(PushEndpoint(store, is_member, logins), logins)),
+        *(
+            []
+            if store is None
+            else _push_routes(PushEndpoint(store, is_member, logins, check_publish), logins)
+        ),
         Route("/v2/{name:path}/tags/list", reading(pull.tags), methods=["GET"]),
         Route("/v2/{name:path}/manifests/{target}", reading(pull.manifest), methods=["GET"]),
         Route("/v2/{name:path}/blobs/{digest}", reading(pull.blob), methods=["GET"]),

@@ -15,6 +15,7 @@ from contextlib import aclosing, contextmanager
 from starlette.requests import Request
 from starlette.responses import Response
 
+from retinue.core.call import Principal
 from retinue.core.errors import DigestMismatchError, ReferenceNotFoundError
 from retinue.oci.codec.manifest import (
     DOCKER_MANIFEST_TYPE,
@@ -41,6 +42,14 @@ from retinue.web.security import identity_of
 
 _RANGE = re.compile(r"(?:bytes[= ])?([0-9]{1,12})-([0-9]{1,12})(?:/.*)?")
 _MANIFEST_TYPES = (MANIFEST_TYPE, DOCKER_MANIFEST_TYPE)
+
+
+CheckPublish = Callable[[Principal, str], None]
+"""Raises an error for a principal that may not push to a repository."""
+
+
+def permit_all(principal: Principal, repository: str) -> None:
+    """Lets every principal push to every repository."""
 
 
 def require_full_view(handler: Handler) -> Handler:
@@ -78,11 +87,16 @@ class PushEndpoint:
     """The handlers of write requests; the caller wraps each in `require_write_access`."""
 
     def __init__(
-        self, store: LayoutRegistry, is_member: Callable[[str], bool], logins: RegistryLogins
+        self,
+        store: LayoutRegistry,
+        is_member: Callable[[str], bool],
+        logins: RegistryLogins,
+        check_publish: CheckPublish,
     ) -> None:
         self._store = store
         self._logins = logins
         self._is_member = is_member
+        self._check_publish = check_publish
         self._uploads = store.uploads
 
     async def begin_upload(self, request: Request) -> Response:
@@ -130,6 +144,7 @@ class PushEndpoint:
                 "MANIFEST_INVALID", f"this registry accepts only {' and '.join(_MANIFEST_TYPES)}"
             )
         raw = await read_body(request, MAX_MANIFEST_BYTES, "a manifest")
+        self._check_publish(identity_of(request.scope).principal, name)
         publisher = _publisher_of(request)
         digest = await self._store.put_manifest(name, target, raw, media_type, publisher=publisher)
         if publisher is not None and not await asyncio.to_thread(self._is_member, publisher):

@@ -18,6 +18,7 @@ from retinue.core.errors import (
     DigestMismatchError,
     InvalidReferenceError,
     MalformedArtifactError,
+    PolicyDeniedError,
     RepositoryTakenError,
     RetinueError,
     TooLargeError,
@@ -52,6 +53,7 @@ _CODES: dict[type[RetinueError], ErrorCode] = {
     MalformedArtifactError: "MANIFEST_INVALID",
     DigestMismatchError: "DIGEST_INVALID",
     RepositoryTakenError: "DENIED",
+    PolicyDeniedError: "DENIED",
     TooLargeError: "SIZE_INVALID",
     BusyError: "TOOMANYREQUESTS",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from retinue.ard.codec.catalog import Publisher
 from retinue.ard.federation import Upstreams
@@ -23,6 +24,7 @@ from retinue.runtime.endpoints.registry import hook_tokens, shown_repositories
 from retinue.runtime.imports.connections import Imports
 from retinue.runtime.mesh import Registries
 from retinue.runtime.parts.mcp import MCP_RANK
+from retinue.runtime.parts.policies import check_publish
 from retinue.settings_tables import AuthTable, DiscoveryTable, HookTable
 from retinue.storage.run_store import RunStore
 from retinue.web.issued_tokens import TokenFile
@@ -90,7 +92,14 @@ class RegistryPart(Part):
         yield Opened(
             routes=(
                 hook_route(registries.notifications.take),
-                *oci.routes(registries.home, registries.home, shown, is_member=is_member, tokens=tokens),
+                *oci.routes(
+                    registries.home,
+                    registries.home,
+                    shown,
+                    is_member=is_member,
+                    tokens=tokens,
+                    check_publish=partial(check_publish, process),
+                ),
             ),
             any_media_type=(REGISTRY_PATH, HOOK_PATH),
             tokens=hook_tokens(process.tables.get(HookTable), process.environ),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from retinue.authoring.agent import Agent
+from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError, RetinueError, StateError
 from retinue.core.record import HUB_NAME
 from retinue.mesh.directory.directory import Directory
@@ -228,6 +229,20 @@ def _use_guards(process: Process, guards: Guards | None) -> None:
     process.dispatcher.guards = guards
     if (joined := process.find(JoinedMesh)) is not None:
         joined.use_guards(guards)
+
+
+def check_answer(process: Process, principal: Principal, agent: str, skill: str) -> None:
+    """Raise PolicyDeniedError where the policies of a process forbid an answer about calls of a skill."""
+    loaded = process.find(LoadedPolicies)
+    if loaded is not None and loaded.gate is not None:
+        loaded.gate.check_answer(principal, agent, skill)
+
+
+def check_publish(process: Process, principal: Principal, repository: str) -> None:
+    """Raise PolicyDeniedError where the policies of a process forbid a push to a repository."""
+    loaded = process.find(LoadedPolicies)
+    if loaded is not None and loaded.gate is not None:
+        loaded.gate.check_publish(principal, repository)
 
 
 class PoliciesPart(Part):

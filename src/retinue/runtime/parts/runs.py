@@ -22,6 +22,7 @@ from retinue.parts.process import Process
 from retinue.runtime.lazy_runs import IDLE_S, LazyRuns
 from retinue.runtime.loading.policy_files import FOLDER
 from retinue.runtime.observing.process_state import ProcessState
+from retinue.runtime.parts.policies import check_answer
 from retinue.runtime.serving import end_task
 from retinue.settings_tables import ApprovalsTable
 from retinue.storage.files import make_folder, replace_file, storage_errors
@@ -167,7 +168,12 @@ class ApprovalsPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         runs = process.get(LazyRuns)
         save_rule = partial(save_yes, process.state.root)
-        book = ApprovalBook(runs.open_approvals, exists=runs.store.exists, save_rule=save_rule)
+        book = ApprovalBook(
+            runs.open_approvals,
+            exists=runs.store.exists,
+            save_rule=save_rule,
+            check_answer=partial(check_answer, process),
+        )
         skills = partial(add_approval_skills, book=book)
         table = process.tables.get(ApprovalsTable)
         if table.webhook is None or process.kind != "hub":
