@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +14,16 @@ import pytest
 
 from retinue.core.errors import BusyError, InvalidSettingError, StorageFullError, TeamRefusedError
 from retinue.oci.codec.reference import digest_of
+from retinue.processes.environment import fill_variables
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
 from retinue.runtime.commands.teams.source import read_source
+from retinue.runtime.teams.programs import import_table
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.storage.card_keys import CardKeys
 from retinue.storage.state import State
-from retinue.team.consent import Consent
+from retinue.team.consent import Consent, list_programs
+from retinue.team.definition import TeamImport, parse_definition
+from retinue.team.layout_file import LayoutFile
 from retinue.team.signature import SIGNATURE_TYPE, signature_tag
 from tests.team.conftest import WriteTeam
 
@@ -254,3 +260,44 @@ def test_after_a_killed_up_the_digest_before_counts_as_the_running_one() -> None
     assert row.settled() is row
     killed = replace(row, version="2.0.0", is_checked=False)
     assert killed.settled() == replace(row, active="sha256:old", before=None, version="1.0.0")
+
+
+@pytest.mark.parametrize("text", ["$HUB_API_KEY", "$$", "a$", "${WORD_KEY}$HUB_API_KEY"])
+@pytest.mark.parametrize("key", ["env", "headers"])
+def test_a_dollar_outside_a_declared_placeholder_is_refused(key: str, text: str) -> None:
+    head = 'name = "words"\nversion = "1.0.0"\n[secrets]\nWORD_KEY = "k"\n'
+    table = f'{head}[imports.pets]\n{key} = {{ A = "{text}" }}\n'
+    with pytest.raises(InvalidSettingError, match=r"imports.pets has a \$"):
+        parse_definition(f'{table}url = "http://pets.example"\n'.encode())
+
+
+async def test_the_value_of_a_secret_is_not_filled_from_the_environment_of_the_hub(
+    teams: TeamCommands, write_team: WriteTeam, state: State
+) -> None:
+    team = (await teams.pack(write_team(), registry=None, output=None)).team
+    table = TeamImport(url="http://pets.example", headers={"A": "${WORD_KEY}"})
+    filled = import_table(TeamStore(state), team, "pets", table, {"WORD_KEY": "a$HUB_API_KEY"})
+    assert fill_variables(filled.headers, {"HUB_API_KEY": "secret"}) == {"A": "a$HUB_API_KEY"}
+
+
+def test_a_sparse_member_of_a_layout_file_is_refused_before_it_is_read() -> None:
+    member = tarfile.TarInfo("index.json")
+    member.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(1 << 40)}
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        archive.addfile(member)
+    with pytest.raises(TeamRefusedError) as caught:
+        LayoutFile(target.getvalue(), "words.tar")
+    assert caught.value.reason == "too_large"
+
+
+async def test_the_program_of_an_import_is_a_plain_name_and_the_consent_shows_it(
+    teams: TeamCommands, write_team: WriteTeam
+) -> None:
+    with pytest.raises(ValueError, match="not a path"):
+        TeamImport(pypi="pets==1.0.0", bin="/bin/sh")
+    team = (await teams.pack(write_team(), registry=None, output=None)).team
+    table = TeamImport(pypi="pets==1.0.0", bin="python", args=("-c", "x"), env={"KEY": "v"})
+    definition = team.definition.model_copy(update={"imports": {"pets": table}})
+    shown = list_programs(replace(team, definition=definition))[-1]
+    assert shown.endswith('program python args ["-c", "x"] env ["KEY"]')

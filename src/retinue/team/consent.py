@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from retinue.team.definition import TeamImport
 from retinue.team.package import Team
 
 
@@ -105,8 +107,16 @@ def list_programs(team: Team) -> list[str]:
             locked_import = team.lock.imports.get(name)
             count = locked_import.packages if locked_import else 0
             kind = "npm" if table.npm else "PyPI"
-            programs.append(f"{name} (MCP server {table.package} of {kind}, {count} packages)")
+            programs.append(
+                f"{name} (MCP server {table.package} of {kind}, {count} packages){_describe_command(table)}"
+            )
     return programs
+
+
+def _describe_command(table: TeamImport) -> str:
+    program = f" program {table.bin}" if table.bin else ""
+    args = f" args {json.dumps(table.args)}" if table.args else ""
+    return program + args + (f" env {json.dumps(sorted(table.env))}" if table.env else "")
 
 
 def list_hosts(team: Team) -> list[str]:

@@ -44,6 +44,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(?:[._-][a-z0-9]+)*")
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NPM = re.compile(r"(?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*@\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?")
 _PYPI = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[A-Za-z0-9,._-]+\])?==[0-9][0-9A-Za-z.+!-]*")
 
@@ -152,6 +153,8 @@ class TeamImport(_Table):
             raise ValueError('pypi names one exact version: pypi = "PACKAGE==1.2.3"')
         if any({*_PLACEHOLDER.findall(text)} - {DATA} for text in self.args):
             raise ValueError("args have no secrets, because other users see them; pass them in env")
+        if self.bin is not None and not _PROGRAM.fullmatch(self.bin):
+            raise ValueError("bin is the name of a program of the package, not a path; write the plain name")
         for address in (self.url, self.a2a, self.server):
             if address is not None and not address.startswith(("http://", "https://")):
                 raise ValueError("an address begins with http:// or https://")
@@ -221,6 +224,11 @@ class TeamDefinition(_Table):
                 raise ValueError(f"llm.{name}: command and folder belong to the machine, not to a team")
             if table.model is None or table.model.endswith("latest"):
                 raise ValueError(f"llm.{name}: name the exact model, because a provider has no hash of it")
+        for user, texts in self._list_texts():
+            if any("$" in _PLACEHOLDER.sub("", text) for text in texts):
+                raise ValueError(
+                    f"{user} has a $ outside ${{NAME}}; write ${{NAME}} with a name of [secrets]"
+                )
         for secret, users in self.list_secret_users().items():
             if secret not in self.secrets:
                 raise ValueError(

@@ -98,6 +98,9 @@ def _read_members(content: bytes, name: str) -> dict[str, bytes]:
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for member in archive:
+                # a sparse member declares a size that the file does not have, and reading allocates it
+                if member.issparse() or member.size > len(content):
+                    raise TeamRefusedError("too_large", name, "a member declares more than the file holds")
                 if member.isreg() and (file := archive.extractfile(member)) is not None:
                     members.setdefault(member.name, file.read())
     except (tarfile.TarError, ValueError, OverflowError, EOFError, OSError) as error:

@@ -122,7 +122,7 @@ def import_table(
 ) -> ImportTable:
     """One import as a table of the settings: its program by path, its document by path, its texts filled."""
     files = store.folder_of(team.name, team.digest) / FILES
-    env, headers = fill_variables(table.env, values), fill_variables(table.headers, values)
+    env, headers = _fill_for_settings(table.env, values), _fill_for_settings(table.headers, values)
     common = {"env": env, "headers": headers, "start_s": table.start_s, "server": table.server}
     if table.openapi is not None:
         return ImportTable.model_validate({**common, "openapi": str(files / table.openapi)})
@@ -140,6 +140,11 @@ def import_table(
             "folder": store.data_folder(team.name),
         }
     )
+
+
+def _fill_for_settings(texts: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
+    # the hub fills the tables of its imports from its own environment, and no value of a team may name that
+    return {key: text.replace("$", "$$") for key, text in fill_variables(texts, values).items()}
 
 
 def import_command(environments: Environments, table: TeamImport, lock: bytes) -> tuple[str, ...]:
