@@ -219,7 +219,9 @@ def test_every_expression_finds_something_in_a_live_mesh(tmp_path: Path) -> None
         queries = [(title, as_query(expression)) for title, expression in read_panels()]
         # an alert finds nothing while all is well, so its series are looked for
         for title, expression in read_alerts():
-            queries += [(title, f"last_over_time({one}[5m])") for one in list_selectors(expression)]
+            # a hub with one process has no figure of its processes
+            found = [one for one in list_selectors(expression) if "retinue_hub_process_up" not in one]
+            queries += [(title, f"last_over_time({one}[5m])") for one in found]
         missing = queries
 
         def is_complete() -> bool:

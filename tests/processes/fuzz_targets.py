@@ -279,6 +279,8 @@ _OCI = (
     Target("GET", "/v2"),
     Target("GET", "/v2/"),
     Target("GET", "/v2/_catalog?n=5&last=agents/a"),
+    Target("GET", "/v2/_changes?after=0&wait=0", statuses=(200, 204, 400, 403)),
+    Target("GET", f"/v2/agents/echo/referrers/{_ZERO}", statuses=(200, 404)),
     Target("POST", "/v2/_manifests", ({"manifests": {"agents/echo": _ZERO}},), statuses=(200, 404)),
     Target("GET", "/v2/token?service=retinue&scope=repository:agents/echo:pull"),
     Target("GET", "/v2/agents/echo/tags/list"),
@@ -313,6 +315,9 @@ _PAGES = (
     "/ui/agents/echo-agent/skills/echo?as=json",
     "/ui/runs?status=running&workflow=fuzz",
     "/ui/runs/@run@?step=ask&from=0&failed=1",
+    "/ui/approvals?from=0",
+    "/ui/approvals/nosuch",
+    "/ui/policies",
     "/ui/workflows",
     "/ui/workflows/new/draft?from=fuzz",
     "/ui/workflows/fuzz",
@@ -331,6 +336,9 @@ _FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "/ui/runs/@run@": (
         {"action": "signal_run", "topic": "other", "value": "1"}, {"action": "cancel_run", "mode": "x"},
         {"action": "rerun_run", "from_step": "ask"}, {"action": "resume_run"},
+    ),
+    "/ui/approvals/nosuch": (
+        {"action": "approve"}, {"action": "deny", "comment": "no"}, {"action": "similar", "token": "x"},
     ),
     "/ui/workflows/fuzz": ({"/text": "hello"},),
     "/ui/workflows/new/draft": (

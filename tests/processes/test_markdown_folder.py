@@ -79,7 +79,9 @@ async def test_a_folder_is_one_process_that_follows_its_files(
             await wait_for(served, line)
         assert await list_names(wire, hub) == {"alpha", "beta"}
         before = await read_digest(wire, hub, "alpha")
-        assert (await system.home.pull(FILE_OF_ALPHA)).content == (folder / "a.md").read_bytes()
+        async with asyncio.timeout(WAIT_S):
+            while await read_file(system) != (folder / "a.md").read_bytes():
+                await asyncio.sleep(0.05)
 
         call = asyncio.create_task(wire.call(hub.url, "alpha", {"prompt": "Go", "run": "r"}))
         async with asyncio.timeout(WAIT_S):

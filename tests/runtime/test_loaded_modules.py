@@ -107,3 +107,31 @@ def test_a_bare_hub_and_an_agent_load_no_library_that_they_do_not_use(
         )
     lines = [line for line in ended.stdout.splitlines() if line.startswith("loaded:")]
     assert lines == ["loaded:"], ended.stderr
+
+
+WITHOUT_CEDAR = """
+import importlib, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "cedarpy":
+            raise ModuleNotFoundError("No module named 'cedarpy'", name="cedarpy")
+
+sys.meta_path.insert(0, Missing())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def test_hubs_workers_and_runs_need_no_engine_of_policies() -> None:
+    names = (
+        "retinue.runtime.hub_process",
+        "retinue.runtime.worker_process",
+        "retinue.runtime.agent_process",
+        "retinue.workflows.durable.runs",
+        "retinue.hub.policies",
+        "retinue.cli.managing.policy",
+    )
+    command = [sys.executable, "-c", WITHOUT_CEDAR, *names]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

@@ -22,6 +22,7 @@ from retinue.core.errors import (
     InvalidParametersError,
     InvalidRequestError,
     RunConflictError,
+    UnknownRunError,
 )
 from retinue.core.usage import sum_usages
 from retinue.hub.orchestration.results import sum_usage
@@ -138,7 +139,14 @@ def _add_follow(agent: Agent, runs: Runs, access: RunAccess, progress: RunProgre
         """Returns a run's events after ``after``; waits ``wait_s`` seconds for one."""
         # the descriptions of the hub's tools share 12 kB: docs/workflows.md explains progress_after
         shows_reports = progress_after >= 0
-        stored = (await access.get(run, ctx.principal)).id
+        try:
+            stored = (await access.get(run, ctx.principal)).id
+        except UnknownRunError:
+            if shows_reports:
+                # the caller is about to start it, and would miss what its first step reports
+                for stored in access.list_stored_ids(run, ctx.principal):
+                    progress.watch(stored)
+            raise
 
         def has_reports() -> bool:
             return progress.last(stored) > progress_after

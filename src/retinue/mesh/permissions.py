@@ -175,6 +175,11 @@ class Access:
         """Tell in lists what the notes of a principal say; None = nothing."""
         self._notes_of = notes_of
 
+    @property
+    def has_policies(self) -> bool:
+        """Whether policies decide about calls, so that the result of one call does not answer another."""
+        return self._filter_of is not None
+
     def view_of(self, principal: Principal) -> AgentView | None:
         """The view of a principal; None = it sees all agents, as this process itself does."""
         if principal.kind == "local":

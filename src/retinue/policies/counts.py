@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from retinue.core.errors import BusyError
-from retinue.policies.obligations import CountedBy
-from retinue.policies.policy_set import Policy
+
+if TYPE_CHECKING:  # runs keep counts where the engine of policies is not installed
+    from retinue.policies.obligations import CountedBy
+    from retinue.policies.policy_set import Policy
 
 MAX_KEYS = 100_000
 """Counts that a process keeps; a new one is refused then, because to forget one would permit its calls."""

@@ -68,7 +68,7 @@ MAX_ORIGIN = 300
 """Characters of that id; the fields of a trace are limited."""
 
 OWNERS_SKILLS = frozenset(
-    {"answer_approval", "list_approvals", "show_approval"}
+    {"answer_approval", "approve_similar", "list_approvals", "show_approval", "list_policies"}
     | {"check_policies", "explain_policies", "replay_policies", "suggest_policies", "set_policy_mode"}
 )
 """Skills of the hub that a holder of the scope ``approves`` may always call, so that nobody is locked out."""

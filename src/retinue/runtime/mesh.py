@@ -200,7 +200,14 @@ async def open_mesh(
         stack.callback(artifacts.close)
         shelves = open_shelves(settings, state, named, own=HOME_SOURCE)
         engine = await stack.enter_async_context(
-            _open_engine(load_hosted(settings.workflows.modules), shelves, caller, artifacts, open_runs)
+            _open_engine(
+                load_hosted(settings.workflows.modules),
+                shelves,
+                caller,
+                artifacts,
+                open_runs,
+                dispatcher.access,
+            )
         )
         hub = hub_agent(
             MeshView(
@@ -261,9 +268,11 @@ async def _open_engine(
     caller: DispatchCaller,
     artifacts: StateArtifacts,
     open_runs: OpenRuns,
+    access: Access,
 ) -> AsyncIterator[_Engine]:
     """The runs, whose body interprets the workflows of ``shelves`` and those in Python."""
-    step_cache = MemoryCache()
+    # a kept result would answer a call about which policies decide anew
+    step_cache = MemoryCache(is_closed=lambda: access.has_policies)
     tools = Tools(
         caller,
         step_cache,

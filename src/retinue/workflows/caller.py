@@ -181,13 +181,22 @@ def cache_key(*facts: Any) -> str:
 
 
 class MemoryCache:
-    """A Cache of this process; the oldest go first."""
+    """A Cache of this process; the oldest go first. It is not used while ``is_closed``."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic, kept: int = KEPT_RESULTS) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        kept: int = KEPT_RESULTS,
+        is_closed: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._clock = clock
+        self._is_closed = is_closed
         self._results: FIFOCache[str, tuple[float, Any]] = FIFOCache(kept)
 
     async def find(self, key: str) -> Kept | None:
+        if self._is_closed():
+            return None
         until, value = self._results.get(key, (0.0, None))
         return Kept(copy_json(value, "a kept result")) if until > self._clock() else None
 
@@ -198,4 +207,5 @@ class MemoryCache:
         return count
 
     async def put(self, key: str, value: Any, ttl_s: float) -> None:
-        self._results[key] = (self._clock() + ttl_s, copy_json(value, "a kept result"))
+        if not self._is_closed():
+            self._results[key] = (self._clock() + ttl_s, copy_json(value, "a kept result"))

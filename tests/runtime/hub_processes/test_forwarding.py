@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue.mesh.observing.metrics import Figures, Histogram
 from retinue.runtime.hub_processes.forwarding import ORIGIN, Forwarder, restored
-from retinue.runtime.hub_processes.leader import add_figures, render_figures
+from retinue.runtime.hub_processes.leader import ROWS_PATH, add_figures, inner_app, render_figures
 from retinue.runtime.hub_processes.place import HubPlace
 from retinue.runtime.serving import HttpServer, Stop
 from retinue.web.disconnect import read_body
@@ -120,3 +120,24 @@ def test_figures_of_two_processes_are_summed() -> None:
     assert own.values["retinue_ready"] == {(): 1}
     (summed,) = own.histograms["retinue_call_duration_seconds"].values()
     assert sum(summed.counts) == 2
+
+
+async def test_a_request_that_was_forwarded_for_a_client_reaches_no_exchange_of_processes() -> None:
+    reached: list[str] = []
+
+    def answer(name: str) -> ASGIApp:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            reached.append(name)
+
+        return app
+
+    async def receive() -> Message:
+        raise AssertionError("nothing is read")
+
+    async def send(message: Message) -> None:
+        raise AssertionError("nothing is sent")
+
+    route = inner_app(answer("exchange"), answer("app"))
+    for headers in ([], [(ORIGIN, b'[null,null,"http"]')]):
+        await route({"type": "http", "path": ROWS_PATH, "headers": headers}, receive, send)
+    assert reached == ["exchange", "app"]

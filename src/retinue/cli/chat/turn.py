@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -81,6 +82,7 @@ class Turns:
         """
         run, began = uuid.uuid4().hex, time.monotonic()
         following = _Following(RunHandle(run, self._hub, True), self._screen, self._questions)
+        await following.announce()
         calling = asyncio.create_task(self._call(prompt, run))
         watching = asyncio.create_task(following.go_on(calling))
         try:
@@ -142,6 +144,11 @@ class _Following:
     def is_running(self) -> bool:
         """Whether the run has begun, and has not ended yet."""
         return self._has_begun and not self._has_ended
+
+    async def announce(self) -> None:
+        """Let the hub keep the texts of the run from the first one on; the run has not started yet."""
+        with suppress(UnknownRunError):
+            await self._follow()
 
     async def go_on(self, calling: asyncio.Task[Outcome]) -> None:
         """Follow the run to its end; ``calling`` starts it."""

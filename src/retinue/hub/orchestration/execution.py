@@ -160,8 +160,9 @@ class Orchestration:
     ) -> tuple[OrchestrationResult, _Plan]:
         history = "" if session is None else self._conversations.render(session, before=request.run)
         plan = await self._prepare(request, history, ctx)
-        # the sources of an answer belong to the chain of the call that made it
-        reads_cache = request.reads_cache and not ctx.is_tracked
+        # policies decide about each call, and the sources of an answer belong to the chain that made it
+        may_cache = not (ctx.is_tracked or self._access.has_policies)
+        reads_cache = request.reads_cache and may_cache
         if reads_cache and request.run is None and (kept := self._cache.find(plan.key)) is not None:
             return plan.complete(replace(OrchestrationResult.from_json(kept), is_cached=True)), plan
         try:
@@ -175,7 +176,7 @@ class Orchestration:
             advice = await self._advise(plan, ctx.principal)
             error.remedy = "; ".join(filter(None, (error.remedy, *advice)))
             raise
-        if request.keeps and plan.key and not ctx.is_tracked:
+        if request.keeps and plan.key and may_cache:
             self._cache.put(plan.key, result.to_json())
         return plan.complete(result), plan
 

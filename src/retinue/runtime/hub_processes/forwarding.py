@@ -144,6 +144,11 @@ class _Started:
         await self._send(message)
 
 
+def is_forwarded(scope: Scope) -> bool:
+    """Whether a request at the socket of a process was forwarded for a client."""
+    return any(name == ORIGIN for name, _ in scope["headers"])
+
+
 def restored(app: ASGIApp) -> ASGIApp:
     """``app`` behind the socket of a process: each request gets the addresses of its client again."""
 

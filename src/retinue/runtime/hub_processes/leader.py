@@ -23,7 +23,7 @@ from retinue.mesh.observing.metrics import Figures, Histogram
 from retinue.parts.part import Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
 from retinue.runtime.hub_processes.board import Board
-from retinue.runtime.hub_processes.forwarding import Forwarder, request_inside
+from retinue.runtime.hub_processes.forwarding import Forwarder, is_forwarded, request_inside
 from retinue.runtime.hub_processes.place import HubPlace
 from retinue.runtime.parts.audit import AuditLog
 from retinue.web.disconnect import read_body
@@ -229,10 +229,13 @@ def add_figures(figures: Figures, reading: Mapping[str, Any]) -> None:
 
 
 def inner_app(exchange: ASGIApp, app: ASGIApp) -> ASGIApp:
-    """The app at the socket of a process: its exchanges with the other processes, and forwarded requests."""
+    """The app at the socket of a process: its exchanges with the other processes, and forwarded requests.
+
+    A forwarded request comes from a client, whatever its path is, so it never reaches the exchange.
+    """
 
     async def route(scope: Scope, receive: Receive, send: Send) -> None:
-        is_exchange = scope["type"] == "http" and scope["path"].startswith(PREFIX)
+        is_exchange = scope["type"] == "http" and scope["path"].startswith(PREFIX) and not is_forwarded(scope)
         await (exchange if is_exchange else app)(scope, receive, send)
 
     return route

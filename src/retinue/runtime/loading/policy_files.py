@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 from retinue.core.errors import InvalidSettingError
 from retinue.parts.part import Check
@@ -359,4 +360,7 @@ def _read_groups(path: Path) -> Mapping[str, Sequence[str]]:
         is_list = isinstance(members, list) and all(isinstance(member, str) for member in members)
         if not (isinstance(name, str) and is_list):
             raise InvalidSettingError(str(path), f"the group {name!r} is not a list of texts", remedy=remedy)
-    return groups
+    # the names in policies have this form, too
+    return {
+        normalize("NFC", name): [normalize("NFC", glob) for glob in globs] for name, globs in groups.items()
+    }
