@@ -113,6 +113,8 @@ class SearchHistory:
         self._storing = asyncio.Lock()
         """What is written or read while everything is forgotten would come back."""
         self._subscribe: Callable[[], None] | None = None
+        self.catch_up: Callable[[], None] = lambda: None
+        """Delivers the events of calls that have ended and wait."""
 
     @property
     def is_on(self) -> bool:
@@ -234,6 +236,7 @@ class SearchHistory:
         """Keep what a person says of the newest call of a skill by this caller; None if there is none."""
         if self._hashes is None:
             return None
+        self.catch_up()
         caller = self._hash_caller(principal)
         for record in reversed(self._book.list_all()):
             if record.caller == caller and record.key.skill == skill and record.id.startswith(search_id):

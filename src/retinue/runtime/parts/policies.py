@@ -32,6 +32,9 @@ KEEP_APPROVALS = frozenset({"hub", "worker", "command"})
 LOOK_S = 1.0
 """Seconds between two looks for changed files."""
 
+DIGESTS_WITHIN_S = 2.0
+"""``/ready`` does not wait longer for the policies of other nodes, because the database may be away."""
+
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
     from retinue.policies.caller_groups import CallerGroups
     from retinue.policies.counts import MemoryCounts
@@ -186,13 +189,15 @@ class LoadedPolicies:
         problems = [] if self.problem is None else [self.problem.message]
         if (runs := self._find_runs()) is not None:
             try:
-                await self.announce()
-                for node, digest in sorted((await runs.find_other_policies(self._digest)).items()):
+                async with asyncio.timeout(DIGESTS_WITHIN_S):
+                    await self.announce()
+                    others = await runs.find_other_policies(self._digest)
+                for node, digest in sorted(others.items()):
                     theirs = f"other policies ({digest[:19]})" if digest else "no policies"
                     own = f"this one has {self._digest[:19]}" if self._digest else "this one has none"
                     problems.append(f"node {node} of the same database has {theirs}; {own}")
-            except StateError as error:
-                _log.debug("policies of other nodes not read", error=error.message)
+            except (StateError, TimeoutError) as error:
+                _log.debug("policies of other nodes not read", error=str(error))
         return [ReadinessProblem("part", PoliciesPart.name, text, is_fatal=False) for text in problems]
 
     async def announce(self) -> None:

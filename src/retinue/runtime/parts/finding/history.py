@@ -75,6 +75,7 @@ class HistoryPart(Part):
         database = ServerDatabase(url) if is_server and url else FileDatabase(state.history, state.root)
         events = process.dispatcher.admission.events
         subscribe = partial(events.subscribe_later, history.observe)
+        history.catch_up = events.flush
         try:
             history.open(SqlHistory(database), Hashes(state.mesh_key()), table.wishes, subscribe)
         except StateError as error:
