@@ -70,7 +70,9 @@ def render_module(skills: Sequence[StubSkill], *, command: str, is_sync: bool = 
         home=f"retinue.client.{'sync_connection' if is_sync else 'mesh_connection'}",
         mesh=name_mesh_type(is_sync),
     )
-    return "\n\n".join([header, *("\n".join(section.render()) + "\n" for section in sections)])
+    text = "\n\n".join([header, *("\n".join(section.render()) + "\n" for section in sections)])
+    # half of a surrogate pair in a text of an author is no UTF-8
+    return text.encode("utf-8", "replace").decode()
 
 
 def _name_functions(skills: Sequence[StubSkill], names: TypeNames) -> list[str]:
