@@ -60,10 +60,10 @@ def test_a_policy_forbids_pushes_by_the_name_of_the_repository() -> None:
     assert denied.value.policies == ("own",)
     gate.check_publish(ANN, "agents/ann-1")
     gate.check_publish(BOB, "agents/bank")  # permitted by default: only calls and reads need a permit
-    assert gate.hits == {("own", "deny"): 1}
+    assert gate.figures.hits == {("own", "deny"): 1}
     gate.mode = "watch"
     gate.check_publish(ANN, "agents/bank")
-    assert gate.hits["own", "watch"] == 1
+    assert gate.figures.hits["own", "watch"] == 1
 
 
 def test_policies_of_calls_do_not_concern_owner_actions() -> None:

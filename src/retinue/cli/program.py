@@ -54,7 +54,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "up": ("teams.running:up", "Verify a team, show what it does, and run it."),
         "down": ("teams.running:down", "Stop the programs of a team."),
         "team": ("teams.running:team", "List the teams of this state, or show one."),
-        "diff": ("teams.comparing:diff", "Compare two digests of a team by what they can do."),
+        "diff": ("teams.packing:diff", "Compare two digests of a team by what they can do."),
     },
     "The mesh": {
         "hub": ("serving.serve:hub", "Run the hub of this mesh."),

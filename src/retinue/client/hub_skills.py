@@ -29,9 +29,9 @@ class HubSkills:
         """The reply of a skill whose repetition does nothing more."""
         return await self._ask(skill, arguments, timeout_s, is_repeatable=True)
 
-    async def start_run(self, asked: Mapping[str, Any], budget: CallLimits | None) -> None:
+    async def start_run(self, arguments: Mapping[str, Any], budget: CallLimits | None) -> None:
         """Start a run within a budget; its id makes a repetition safe."""
-        await self._ask("start_run", asked, None, is_repeatable=True, budget=budget)
+        await self._ask("start_run", arguments, None, is_repeatable=True, budget=budget)
 
     async def change(
         self, skill: str, arguments: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
@@ -58,16 +58,16 @@ class HubSkills:
         return outcome.value
 
 
-async def read_agents(read: Callable[[str, Json], Awaitable[Any]], asked: Json) -> Json:
+async def read_agents(read: Callable[[str, Json], Awaitable[Any]], arguments: Json) -> Json:
     """The reply of ``list_agents`` with the rows of all its pages; ``read`` calls a skill of the hub."""
     rows: list[Mapping[str, Any]] = []
-    asked = {**asked, "detailed": True}
+    arguments = {**arguments, "detailed": True}
     while True:
-        reply: Json = await read("list_agents", asked)
+        reply: Json = await read("list_agents", arguments)
         rows += reply["agents"]
         if not reply.get("next"):
             return {**reply, "agents": rows}
-        asked["after"] = reply["next"]
+        arguments["after"] = reply["next"]
 
 
 def _explain(error: RetinueError, skill: str) -> RetinueError:

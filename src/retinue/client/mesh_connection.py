@@ -107,7 +107,7 @@ class MeshConnection:
         ``version`` is a range, ``labels`` are those of the agent (``*`` = any value). ``why`` names an agent:
         ``why`` of the result explains its place.
         """
-        asked: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "query": text,
             "skill": skill,
             "agent": agent,
@@ -115,9 +115,9 @@ class MeshConnection:
             "labels": None if labels is None else dict(labels),
             "why": why,
         }
-        asked = {name: value for name, value in asked.items() if value}
+        arguments = {name: value for name, value in arguments.items() if value}
         return FoundSkills.from_reply(
-            await self._hub.read("find_skills", {**asked, "limit": limit, "detailed": True})
+            await self._hub.read("find_skills", {**arguments, "limit": limit, "detailed": True})
         )
 
     async def agents(self, text: str = "", *, role: str | None = None) -> list[Row]:
@@ -159,12 +159,12 @@ class MeshConnection:
         from retinue.mesh.asking.query import make_query
 
         query = make_query(capabilities, match=match, action=action)
-        asked = {
+        arguments = {
             **query.as_payload(),
             "agent": "*" if agents is None else list(agents),
             "timeout_s": timeout_s,
         }
-        reply = await self._hub.read(QUERY_CAPABILITIES, asked, timeout_s=timeout_s + _SLACK_S)
+        reply = await self._hub.read(QUERY_CAPABILITIES, arguments, timeout_s=timeout_s + _SLACK_S)
         return Answers.from_json(reply)
 
     async def publish(self, artifact: str | Mapping[str, Any]) -> str:
@@ -365,18 +365,18 @@ class MeshConnection:
         run.
         """
         run = uuid.uuid4().hex if id is None else id
-        asked: dict[str, Any] = {"workflow": workflow, "input": as_links(input), "run": run}
+        arguments: dict[str, Any] = {"workflow": workflow, "input": as_links(input), "run": run}
         overrides = {
             kind: dict(steps) for kind, steps in (("agents", agents), ("timeouts", timeouts)) if steps
         }
-        asked |= {"overrides": overrides} if overrides else {}
+        arguments |= {"overrides": overrides} if overrides else {}
         try:
             # the id makes a repetition safe
-            await self._hub.start_run(asked | ({"progress": True} if progress else {}), budget)
+            await self._hub.start_run(arguments | ({"progress": True} if progress else {}), budget)
         except InvalidParametersError as error:
             if not progress or not lacks_parameter(error, "progress"):
                 raise
-            await self._hub.start_run(asked, budget)
+            await self._hub.start_run(arguments, budget)
         return RunHandle(run, self._hub, progress)
 
     def run(self, id: str) -> RunHandle:  # noqa: A002 - as of start
@@ -387,8 +387,8 @@ class MeshConnection:
         self, *, status: str | None = None, workflow: str | None = None, limit: int = 50
     ) -> list[Row]:
         """The runs, newest first: ``run``, ``workflow``, ``status``, ``started_at`` and more."""
-        asked = {"status": status, "workflow": workflow, "limit": limit}
-        reply = await self._hub.read("list_runs", {name: value for name, value in asked.items() if value})
+        arguments = {"status": status, "workflow": workflow, "limit": limit}
+        reply = await self._hub.read("list_runs", {name: value for name, value in arguments.items() if value})
         rows: list[Row] = reply["runs"]
         return rows
 
@@ -431,9 +431,13 @@ class MeshConnection:
             "missed": missed,
             "overlap": overlap,
         }
-        asked = {"name": name, "schedule": {key: value for key, value in keys.items() if value is not None}}
+        arguments = {
+            "name": name,
+            "schedule": {key: value for key, value in keys.items() if value is not None},
+        }
         row: Row = await self._hub.read(
-            "add_schedule", {"workflow": workflow, **{key: value for key, value in asked.items() if value}}
+            "add_schedule",
+            {"workflow": workflow, **{key: value for key, value in arguments.items() if value}},
         )
         return row
 
@@ -463,13 +467,13 @@ class MeshConnection:
         """
         preferences = {"agent": agent, "workflow": workflow, "role": role, "cache": cache}
         options = {"timeout": timeout_s * 1000, "retries": retries, "parallel": parallel}
-        asked = {
+        arguments = {
             "prompt": prompt,
             "preferences": _without_none(preferences),
             "options": _without_none(options),
             **_without_none({"session": session, "run": id}),
         }
-        row: Row = await self._hub.change("orchestrate", asked, timeout_s=timeout_s + _SLACK_S)
+        row: Row = await self._hub.change("orchestrate", arguments, timeout_s=timeout_s + _SLACK_S)
         return row
 
     async def _ask(
@@ -505,9 +509,9 @@ class MeshConnection:
         """The rows of the agents that offer the skill; () if unknown, of which the call itself will tell."""
         rows = self._schemas.get(skill)
         if rows is None:
-            asked = {"skill": skill, "detailed": True, "limit": _LISTED}
+            arguments = {"skill": skill, "detailed": True, "limit": _LISTED}
             outcome = await self._client.ask(
-                "find_skills", asked, timeout_s=self._timeout_s, is_repeatable=True
+                "find_skills", arguments, timeout_s=self._timeout_s, is_repeatable=True
             )
             if outcome.error is not None or not isinstance(outcome.value, Mapping):
                 return ()

@@ -104,9 +104,9 @@ class RunHandle:
         ``step`` of the reply is the step, None where the value is kept until a step waits. Raises
         InvalidParametersError for a value of another form than the step asks for.
         """
-        asked = {"run": self.id, "topic": topic, "value": value}
+        arguments = {"run": self.id, "topic": topic, "value": value}
         row: Mapping[str, Any] = await self._hub.change(
-            "signal_run", asked if step is None else asked | {"step": step}
+            "signal_run", arguments if step is None else arguments | {"step": step}
         )
         return row
 
@@ -141,11 +141,11 @@ class RunHandle:
         """The replies of ``follow_run`` until the one that says that the run is done."""
         has_answered, away_since, reported = False, None, 0
         while True:
-            asked: dict[str, Any] = {"run": self.id, "after": after, "wait_s": FOLLOW_WAIT_S}
+            arguments: dict[str, Any] = {"run": self.id, "after": after, "wait_s": FOLLOW_WAIT_S}
             if progress:
-                asked["progress_after"] = reported
+                arguments["progress_after"] = reported
             try:
-                reply = await self._hub.read("follow_run", asked, timeout_s=FOLLOW_WAIT_S + 40)
+                reply = await self._hub.read("follow_run", arguments, timeout_s=FOLLOW_WAIT_S + 40)
             except InvalidParametersError as error:
                 if not progress or not lacks_parameter(error, "progress_after"):
                     raise

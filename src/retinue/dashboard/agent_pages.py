@@ -59,14 +59,14 @@ class AgentPages:
         listing = await self._hub.read(principal, "list_agents", arguments)
         skills: list[Json] = []
         if query:
-            found = await self._hub.read(
+            reply = await self._hub.read(
                 principal, "find_skills", {"query": query, "limit": 10, "detailed": True}
             )
-            learned = {(row["agent"], row["skill"]): row for row in found.get("learned", ())}
+            learned = {(row["agent"], row["skill"]): row for row in reply.get("learned", ())}
             skills = [
                 {key: row.get(key) for key in ("agent", "skill", "description")}
                 | {"learned": learned.get((row["agent"], row["skill"]))}
-                for row in found["skills"]
+                for row in reply["skills"]
             ]
         context = {
             "agents": listing["agents"],

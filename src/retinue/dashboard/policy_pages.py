@@ -67,8 +67,8 @@ class PolicyPages:
             free = sorted(key.removeprefix(FREE) for key in entries if key.startswith(FREE))
             # a browser sends the line ends of a form as CR LF
             rule = entries.get("rule", "").replace("\r\n", "\n")
-            asked = {"approval": name, "free": free, "until": entries.get("until", ""), "rule": rule}
-            draft = {**(await self._hub.act(principal, "approve_similar", asked)).get(), "free": free}
+            arguments = {"approval": name, "free": free, "until": entries.get("until", ""), "rule": rule}
+            draft = {**(await self._hub.act(principal, "approve_similar", arguments)).get(), "free": free}
             if rule:
                 return lead_to("approvals", name)
         elif request.method == "POST":

@@ -63,11 +63,11 @@ class HubTextSkills:
         orchestrate = self._find_own(ORCHESTRATE, caller)
         if orchestrate is not None and await self._has_model(caller):
             return orchestrate
-        found = await self._find(text, caller)
-        if not found.hits or not found.fit.is_likely:
+        ranking = await self._find(text, caller)
+        if not ranking.hits or not ranking.fit.is_likely:
             return None
-        best = found.hits[0]
-        rivals = (hit for hit in found.hits[1:] if hit.skill.id != best.skill.id)
+        best = ranking.hits[0]
+        rivals = (hit for hit in ranking.hits[1:] if hit.skill.id != best.skill.id)
         if any(hit.score >= RIVAL * best.score for hit in rivals):
             return None
         skill = best.skill
@@ -83,11 +83,11 @@ class HubTextSkills:
 
     async def list_options(self, text: str, caller: Principal) -> Sequence[SkillOption]:
         """The skills to choose from, those that fit the text first, at most `MAX_OPTIONS`."""
-        found = await self._find(text, caller)
+        ranking = await self._find(text, caller)
         own = [self._find_own(skill_id, caller) for skill_id in (ORCHESTRATE, "find_skills")]
         last = {option.skill.id: option for option in own if option is not None}
         options: dict[str, SkillOption] = {}
-        for hit in found.hits:
+        for hit in ranking.hits:
             # of the agents with a skill of this id the best; a call by id goes to the hub's own first
             if hit.skill.id not in options:
                 hub_skill = last.pop(hit.skill.id, None)
@@ -126,7 +126,7 @@ class HubTextSkills:
             # otherwise hidden agents would use up the limit
             within = [entry.id for entry in self._directory.list_entries() if is_seen(view, entry.name)]
         try:
-            found = self._search.find_skills(
+            ranking = self._search.find_skills(
                 text,
                 caller.scopes,
                 limit=_MAX_HITS,
@@ -137,8 +137,8 @@ class HubTextSkills:
         except StateError as error:
             _log.warning("text index unusable", error=error.message)
             return NOTHING
-        self._history.note_search(caller, text, ((hit.entry, hit.skill.id) for hit in found.hits))
-        return found
+        self._history.note_search(caller, text, ((hit.entry, hit.skill.id) for hit in ranking.hits))
+        return ranking
 
     def _find_own(self, skill_id: str, caller: Principal) -> SkillOption | None:
         if not is_seen(self._access.view_of(caller), self._agent.name):

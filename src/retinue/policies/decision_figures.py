@@ -1,7 +1,8 @@
-"""Counts the decisions of policies for the metrics of a process."""
+"""Counts the decisions of policies, for the metrics of a process and the page of its policies."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from retinue.mesh.observing.metrics import BoundedNames, Figures, Labels
@@ -14,8 +15,12 @@ WATCHED = "watch_"
 
 @dataclass(slots=True, eq=False)
 class DecisionFigures:
-    """The decisions since the process started; further names of policies than 200 count as one."""
+    """The decisions since the process started; further names of policies than 200 count as one in metrics.
 
+    ``hits`` counts what each policy has decided, by its id and a verdict such as ``deny``.
+    """
+
+    hits: Counter[tuple[str, str]] = field(default_factory=Counter)
     _counts: dict[Labels, int] = field(default_factory=dict)
     _names: BoundedNames = field(default_factory=BoundedNames)
 
@@ -25,6 +30,10 @@ class DecisionFigures:
         self._count(prefix + decision.verdict, decision)
         if decision.would_be is not None:
             self._count(WATCHED + decision.would_be.verdict, decision.would_be)
+            self.hits.update((policy.id, "watch") for policy in decision.would_be.policies)
+        for policy in decision.policies:
+            verdict = "deny" if decision.verdict == "deny" else policy.effect
+            self.hits[policy.id, "watch" if is_watched else verdict] += 1
 
     def _count(self, verdict: str, decision: Decision) -> None:
         for name in [self._names(policy.id) for policy in decision.policies] or [""]:

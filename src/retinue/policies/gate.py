@@ -6,7 +6,6 @@ process does not decide again: there an approval would be used twice, and the ca
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
@@ -83,8 +82,7 @@ class Gate:
     ``open_approvals`` opens the store of approvals, None in a process that keeps none. ``open_counts`` opens
     the counts of calls that all processes share; where it is None, calls are counted in ``counts``.
     ``recorder`` keeps what policies read, None where the owner does not want it.
-    ``ask_client`` asks the client of a call that needs a person, None where clients are not asked. ``hits``
-    counts what each policy has decided, by its id and a verdict such as ``deny``.
+    ``ask_client`` asks the client of a call that needs a person, None where clients are not asked.
     """
 
     engine: Engine
@@ -98,7 +96,6 @@ class Gate:
     figures: DecisionFigures = field(default_factory=DecisionFigures)
     groups: CallerGroups = field(default_factory=CallerGroups)
     ask_client: AskClient | None = None
-    hits: Counter[tuple[str, str]] = field(default_factory=Counter)
     _lists: ListDecisions | None = None
     _asking: AskingPolicies | None = None
 
@@ -131,7 +128,6 @@ class Gate:
             self.recorder.record(engine, call, resource)
         decision = self._decide(engine, call, resource, action)
         self.figures.count(decision, is_watched=mode == "watch")
-        self._note_hits(decision, is_watched=mode == "watch")
         if mode == "watch":
             admitted.trace = self._note(note_origin(admitted.trace, find_origin(call)), call)
             is_allowed = decision.verdict == "allow"
@@ -146,13 +142,6 @@ class Gate:
     def _note(self, trace: TraceContext, call: Call) -> TraceContext:
         """The trace with the sources of the chain, where policies read them."""
         return with_sources(trace, find_sources(call)) if self.engine.reads_sources else trace
-
-    def _note_hits(self, decision: Decision, *, is_watched: bool) -> None:
-        for policy in decision.policies:
-            verdict = "deny" if decision.verdict == "deny" else policy.effect
-            self.hits[policy.id, "watch" if is_watched else verdict] += 1
-        if decision.would_be is not None:
-            self.hits.update((policy.id, "watch") for policy in decision.would_be.policies)
 
     def check_publish(self, principal: Principal, repository: str) -> None:
         """Raise PolicyDeniedError where a policy forbids that a principal pushes to a repository."""
@@ -193,7 +182,7 @@ class Gate:
             if decision.verdict != "deny":
                 continue
             is_watched = self.mode == "watch" or policy.is_watched
-            self._note_hits(replace(decision, policies=(policy,)), is_watched=is_watched)
+            self.figures.count(replace(decision, policies=(policy,)), is_watched=is_watched)
             if not is_watched:
                 raise refuse(decision, what)
 
@@ -201,7 +190,9 @@ class Gate:
         """Each policy with what it has decided in this process, for the owner."""
         rows = []
         for policy in self.engine.policies.policies:
-            hits = {verdict: count for (name, verdict), count in self.hits.items() if name == policy.id}
+            hits = {
+                verdict: count for (name, verdict), count in self.figures.hits.items() if name == policy.id
+            }
             row = {**_describe_policy(policy), "hits": hits}
             rows.append({**row, "approvers": list(policy.approvers)} if policy.approvers else row)
         return rows

@@ -60,9 +60,9 @@ def replay(
     """Show what the policies NEW would have decided about the calls of the audit.
 
     NEW are files *.cedar or folders. Nothing is changed. Exits with 1 if a call would be denied, asked about
-    or limited that was not, and with 2 for files that are not valid. The audit has no arguments: a policy
-    that reads some is told for calls of which policy.record = "inputs" has kept them, because a policy in
-    force, or one with @mode("watch"), has read them.
+    or limited that was not, and with 2 for files that are not valid. The audit has no arguments. With
+    policy.record = "inputs" those are kept that a policy in force, or one with @mode("watch"), has read. A
+    policy that reads other arguments cannot be replayed for a call, and the report says so.
     """
     draft, in_force = read_drafts(paths, with_current=with_current)
     request = {

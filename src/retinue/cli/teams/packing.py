@@ -1,4 +1,4 @@
-"""``retinue lock`` and ``retinue pack``: make one digest of the folder of a team."""
+"""``retinue lock``, ``retinue pack`` and ``retinue diff``: make a digest of a team, and compare two."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retinue.cli.output import note, print_json, warn, working
 from retinue.cli.session import open_session, run_command
 
 if TYPE_CHECKING:
-    from retinue.runtime.commands.teams.commands import PackedTeam
+    from retinue.runtime.commands.teams.commands import Comparison, PackedTeam
 
 _folder_argument = click.argument(
     "folder", default=".", type=click.Path(file_okay=False, exists=True, path_type=Path)
@@ -66,7 +66,7 @@ def pack(folder: Path, output: Path | None, registry: str | None, as_json: bool)
 
     FOLDER has the files team.toml and team.lock; default: this folder. Equal content gives an equal digest on
     every machine. Files that hold a known form of key, or the value of a secret of the team, are refused. The
-    signature is beside the digest, made with the key of this state (retinue keys).
+    key of this state (retinue keys) signs the digest.
     """
     packed = run_command(_pack(folder, registry, output))
     team = packed.team
@@ -107,3 +107,34 @@ async def _pack(folder: Path, registry: str | None, output: Path | None) -> Pack
     session = open_session()
     async with open_teams(session.settings, session.state) as teams:
         return await teams.pack(folder, registry=registry, output=output)
+
+
+@click.command()
+@click.argument("old", metavar="A")
+@click.argument("new", metavar="B")
+@json_option
+def diff(old: str, new: str, as_json: bool) -> int:
+    """Compare two digests of a team by what they can do.
+
+    A and B are references as of retinue up; nothing of them is run. Exits with 0 if both are equal, with 1
+    if they differ, and with 3 if B can do more: it has a new program, host, model, secret or receiver of one,
+    may make calls that A may not make, or has fewer limits. BREAKING marks what callers have to follow.
+    """
+    compared = run_command(_diff(old, new))
+    if as_json:
+        print_json(compared.as_json())
+        return compared.status
+    for change in compared.changes:
+        for line in change.render():
+            click.echo("".join(character for character in line if character.isprintable()))
+    words = {0: "the same", 1: "different", 3: "different, and B can do more"}
+    note(f"{compared.old.name} {compared.old.version} and {compared.new.version}: {words[compared.status]}")
+    return compared.status
+
+
+async def _diff(old: str, new: str) -> Comparison:
+    from retinue.runtime.commands.teams.commands import open_teams
+
+    session = open_session()
+    async with open_teams(session.settings, session.state) as teams:
+        return await teams.compare(old, new)

@@ -279,15 +279,15 @@ class LearnedRanking:
         worths = {stem: self._worth(stem) for stem in stems}
         whole = sum(worths.values())
         shared: defaultdict[str, float] = defaultdict(float)
-        found: dict[str, Experience] = {}
+        record_by_id: dict[str, Experience] = {}
         for stem, worth in list(worths.items()):
             records = self._book.records_with(stem)
             for record_id, record in records.items() if len(records) <= MAX_FREQUENT else ():
                 shared[record_id] += worth
-                found[record_id] = record
+                record_by_id[record_id] = record
         alike: defaultdict[SkillKey, list[tuple[Experience, float]]] = defaultdict(list)
         for record_id in nlargest(MAX_ALIKE, shared, key=shared.__getitem__):
-            record = found[record_id]
+            record = record_by_id[record_id]
             if not self._counts_for(record):
                 continue
             norm = 0.0

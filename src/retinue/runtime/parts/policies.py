@@ -96,7 +96,6 @@ class LoadedPolicies:
         self._counts = self._counts or MemoryCounts()
         self._groups = self._groups or self._make_groups()
         self._figures = self._figures or DecisionFigures()
-        hits = None if self._gate is None else self._gate.hits
         engine = Engine(policies)
         try:
             zone = read_zone(table.timezone)
@@ -113,8 +112,6 @@ class LoadedPolicies:
             recorder=self._make_recorder(),
             figures=self._figures,
         )
-        if hits is not None:
-            self._gate.hits = hits
         if opening is not None:
             from retinue.hub.approvals.client_questions import ask_client
 

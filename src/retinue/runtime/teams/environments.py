@@ -115,25 +115,37 @@ class Environments:
         self._run(("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev"), place)
 
     def _run(self, arguments: Sequence[str], folder: Path) -> None:
-        program = Path(arguments[0]).name
-        try:
-            done = subprocess.run(  # noqa: S603 - uv, pip and npm with options of ours
-                list(arguments),
-                cwd=folder,
-                env=self._environ,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=INSTALL_WITHIN_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise StateError(f"{program} did not end within {INSTALL_WITHIN_S:.0f} s") from None
-        if done.returncode:
-            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            shown = " · ".join(line.strip() for line in lines[-4:])[:600]
+        complaint = run_installer(arguments, folder, self._environ, INSTALL_WITHIN_S)
+        if complaint is not None:
+            program = Path(arguments[0]).name
             raise StateError(
-                f"{program} cannot install what the team locked: {shown}", remedy="is the network there?"
+                f"{program} cannot install what the team locked: {complaint}", remedy="is the network there?"
             )
+
+
+def run_installer(
+    arguments: Sequence[str], folder: Path, environ: Mapping[str, str], within_s: float, text: str = ""
+) -> str | None:
+    """Run uv, pip or npm with ``text`` as its input; the end of what it printed where it failed, else None.
+
+    Raises StateError for a program that does not end within ``within_s`` seconds.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603 - with options of ours
+            list(arguments),
+            cwd=folder,
+            env=environ,
+            input=text.encode(),
+            capture_output=True,
+            timeout=within_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise StateError(f"{Path(arguments[0]).name} did not end within {within_s:.0f} s") from None
+    if not done.returncode:
+        return None
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    return " · ".join(line.strip() for line in lines[-4:])[:600]
 
 
 def find_npm_program(folder: Path, package: str, name: str | None) -> Path:

@@ -15,11 +15,11 @@ from typing import Any
 
 import orjson
 
-from retinue.core.errors import InvalidSettingError, StateError
+from retinue.core.errors import InvalidSettingError
 from retinue.processes.environment import fill_variables, select_inherited
 from retinue.runtime.commands.teams.import_tools import read_tools
 from retinue.runtime.commands.teams.source import LOCKS, PYLOCK, TeamSource, read_source, write_lock
-from retinue.runtime.teams.environments import Environments
+from retinue.runtime.teams.environments import Environments, run_installer
 from retinue.runtime.teams.programs import import_command
 from retinue.storage.files import make_folder, replace_file, storage_errors
 from retinue.team.definition import DATA, LOCK_FILE, TeamAgent, TeamImport
@@ -252,23 +252,11 @@ def _check_names(agents: Mapping[str, LockedAgent]) -> None:
 def _run(
     arguments: Sequence[str], folder: Path, environ: Mapping[str, str], what: str, text: str = ""
 ) -> None:
-    try:
-        done = subprocess.run(  # noqa: S603 - uv and npm with options of ours
-            list(arguments),
-            cwd=folder,
-            env=select_inherited(environ) | _own_settings(environ),
-            input=text.encode(),
-            capture_output=True,
-            timeout=LOCK_WITHIN_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise StateError(f"{arguments[0]} did not end within {LOCK_WITHIN_S:.0f} s for {what}") from None
-    if done.returncode:
-        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        shown = " · ".join(line.strip() for line in lines[-3:])[:500]
+    own = select_inherited(environ) | _own_settings(environ)
+    complaint = run_installer(arguments, folder, own, LOCK_WITHIN_S, text)
+    if complaint is not None:
         raise InvalidSettingError(
-            what, f"{arguments[0]}: {shown}", remedy="correct its version, or try again"
+            what, f"{arguments[0]}: {complaint}", remedy="correct its version, or try again"
         )
 
 
