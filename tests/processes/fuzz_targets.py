@@ -315,9 +315,6 @@ _PAGES = (
     "/ui/agents/echo-agent/skills/echo?as=json",
     "/ui/runs?status=running&workflow=fuzz",
     "/ui/runs/@run@?step=ask&from=0&failed=1",
-    "/ui/approvals?from=0",
-    "/ui/approvals/nosuch",
-    "/ui/policies",
     "/ui/workflows",
     "/ui/workflows/new/draft?from=fuzz",
     "/ui/workflows/fuzz",
@@ -328,6 +325,7 @@ _PAGES = (
     "/ui/static/style.css",
     "/ui/sign-in?to=/ui/mesh",
 )
+_OWNERS_PAGES = ("/ui/approvals?from=0", "/ui/approvals/nosuch", "/ui/policies")
 _FORMS: dict[str, tuple[dict[str, Any], ...]] = {
     "/ui/agents/echo-agent/skills/echo": (
         {"/text": "hello"}, {"json": '{"text": "hello"}', "action": "as-form"},
@@ -351,6 +349,11 @@ _FORMS: dict[str, tuple[dict[str, Any], ...]] = {
 _DASHBOARD = (
     *(Target("GET", path, headers=("Accept: text/html",), statuses=_SHOWN) for path in _PAGES),
     *(Target("GET", path, headers=_SIGNED_IN, statuses=_SHOWN) for path in _PAGES),
+    *(
+        Target("GET", path, headers=headers, statuses=(*_SHOWN, 403))
+        for path in _OWNERS_PAGES
+        for headers in (("Accept: text/html",), _SIGNED_IN)
+    ),
     *(
         Target("POST", path, forms, FORM, _SIGNED_IN, statuses=(200, 303, 400, 403, 404, 409, 422))
         for path, forms in _FORMS.items()

@@ -19,6 +19,8 @@ from retinue.cli.chat.turn import TurnEnd, Turns
 from retinue.cli.program import program
 from retinue.client.hub_choice import choose_known
 from retinue.client.hub_skills import HubSkills
+from retinue.client.updates import RunUpdate
+from retinue.core.call import TextPiece
 from retinue.core.errors import InvalidSettingError, NoModelError, StepFailedError, UnknownAgentError
 from retinue.markdown.agent import ThinkingAgent
 from retinue.markdown.definition import parse_agent
@@ -182,3 +184,19 @@ def test_without_a_hub_the_remedy_is_named(retinue_home: Path) -> None:
     assert "no hub runs" in result.stderr
     assert "retinue hub --detach" in result.stderr
     assert result.exit_code != 0
+
+
+def test_a_call_that_is_told_late_stands_behind_the_text_and_not_within_it(capsys: Printed) -> None:
+    screen = Screen(is_live=True)
+    call = {"kind": "call", "agent": "city", "skill": "cross", "duration_ms": 3.0}
+
+    def write(text: str, at: int) -> RunUpdate:
+        piece = TextPiece(text, at=at, step="think/turn-2/model", agent="model")
+        return RunUpdate(2, "text", "think/turn-2/model", 0.0, piece=piece)
+
+    screen.show(write("You a", 0))
+    screen.show(RunUpdate(3, "step_finished", "think/turn-1/call-1", 0.0, facts=call))
+    screen.show(write("re across.", 5))
+    screen.show(RunUpdate(4, "step_finished", "think/turn-2/model", 0.0, facts={"kind": "model"}))
+    shown = capsys.readouterr().err
+    assert shown.index("You are across.") < shown.index("← city/cross")

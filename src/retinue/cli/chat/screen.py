@@ -25,20 +25,36 @@ class Screen:
     """Prints a conversation: answers on standard output, the rest on standard error.
 
     With ``is_live`` texts are printed while they are written, and an answer that was printed so is not
-    printed again.
+    printed again. The events of a run may come later than the next text: what ended before it is then told
+    when the text has ended, so that no line stands within the text.
     """
 
     def __init__(self, *, is_live: bool) -> None:
         self._text = ShownText(names_steps=False) if is_live else None
         self._usage: Mapping[str, Any] | None = None
         self._turns = 0
+        self._writing: str | None = None
+        self._late: list[str] = []
 
     def show(self, update: RunUpdate) -> None:
         """Show a step that begins or ends, or a piece of a text."""
         if update.piece is not None:
             if self._text is not None and not update.step.rpartition("/")[2].startswith(_CALL):
+                self._writing = update.step
                 self._text.show(update.piece)
         elif line := describe_step(update):
+            if self._writing is not None and update.kind == "step_finished":
+                self._late.append(line)
+            else:
+                self._end_text()
+                self.note(line)
+        elif update.kind == "step_finished" and update.step == self._writing:
+            self._end_text()
+
+    def _end_text(self) -> None:
+        self._writing = None
+        late, self._late = self._late, []
+        for line in late:
             self.note(line)
 
     def end_line(self) -> None:
@@ -54,6 +70,7 @@ class Screen:
     def end(self, turn: TurnEnd) -> None:
         """Print the answer, and what the turn has spent."""
         self._turns += 1
+        self._end_text()
         self._print_answer(turn.output)
         if turn.status == "cancelled":
             self.note("cancelled")
