@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -256,6 +257,7 @@ def find_teams_change(state: State) -> object:
 def tell_of_teams(state: State, report: OnChange) -> OnChange:
     """Report as ``report`` and, for the programs of teams, to the commands that wait for them."""
     news_of: dict[str, Mapping[str, str]] = {}
+    ends_of: Counter[str] = Counter()
 
     def tell(child: str, news: Ready | ChildFailedError | None) -> None:
         report(child, news)
@@ -264,10 +266,12 @@ def tell_of_teams(state: State, report: OnChange) -> OnChange:
 
             failed = news.message if isinstance(news, ChildFailedError) else ""
             ready = dict(news) if isinstance(news, Mapping) else {}
+            ends_of[child] += news is None
             news_of[child] = {
                 "url": str(ready.get("url", "")),
                 "name": str(ready.get("name", "")),
                 "error": failed,
+                "ends": str(ends_of[child]),
             }
             TeamStore(state).write_children(news_of)
 

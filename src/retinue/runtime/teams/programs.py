@@ -17,8 +17,10 @@ import orjson
 import structlog
 
 from retinue.core.errors import RetinueError, StateDamagedError
+from retinue.mesh.directory.rollouts import team_tag
 from retinue.processes.environment import fill_variables, select_inherited
 from retinue.runtime.teams.environments import Environments, find_npm_program
+from retinue.runtime.teams.rollout import list_digests
 from retinue.runtime.teams.store import TEAMS, TeamRow, TeamStore
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
@@ -51,16 +53,16 @@ def child_name(team: Team, target: str) -> str:
 def list_children(state: State, hub_url: str, environ: Mapping[str, str]) -> Sequence[TeamProgram]:
     """The children of all active teams. A team that cannot be read is reported, and the others run."""
     specs: list[TeamProgram] = []
-    for store, row, team in _list_teams(state):
+    for store, row, team in _list_teams(state, is_whole=True):
         try:
-            specs += team_children(store, row, team, state, hub_url, environ)
+            specs += team_children(store, team, state, hub_url, environ)
         except RetinueError as error:
             _log.warning("team not started", team=row.name, error=error.message)
     return specs
 
 
 def team_children(
-    store: TeamStore, row: TeamRow, team: Team, state: State, hub_url: str, environ: Mapping[str, str]
+    store: TeamStore, team: Team, state: State, hub_url: str, environ: Mapping[str, str]
 ) -> list[TeamProgram]:
     """The children of one digest: its agents and its models."""
     folder = store.folder_of(team.name, team.digest)
@@ -72,6 +74,7 @@ def team_children(
         "PYTHONSAFEPATH": "1",
     }
     environments = Environments(store.environments, environ)
+    tag = ("--tag", team_tag(team.version, team.digest))
     specs = []
     for agent in team.definition.agents:
         lock = team.lock.agents[agent.target].lock
@@ -82,7 +85,7 @@ def team_children(
         specs.append(
             TeamProgram(
                 child_name(team, agent.target),
-                ("serve", agent.target, *port),
+                ("serve", agent.target, *tag, *port),
                 common | fill_variables(agent.env, values),
                 program=program,
                 folder=folder / FILES,
@@ -95,7 +98,7 @@ def team_children(
         specs.append(
             TeamProgram(
                 child_name(team, f"llm.{name}"),
-                ("serve", "--llm", name),
+                ("serve", "--llm", name, *tag),
                 common | own,
                 program=sys.executable,
                 folder=folder / FILES,
@@ -178,13 +181,15 @@ def has_teams(state: State) -> bool:
     return (state.root / TEAMS / "teams.json").exists()
 
 
-def _list_teams(state: State) -> Iterator[tuple[TeamStore, TeamRow, Team]]:
+def _list_teams(state: State, *, is_whole: bool = False) -> Iterator[tuple[TeamStore, TeamRow, Team]]:
+    """The digest of each active team that lists show; with ``is_whole`` all digests whose programs run."""
     if not has_teams(state):
         return
     store = TeamStore(state)
     for row in store.list_active():
         try:
-            yield store, row, read_installed(store, row.name, row.active or "")
+            for digest in list_digests(row)[: None if is_whole else 1]:
+                yield store, row, read_installed(store, row.name, digest)
         except RetinueError as error:
             _log.warning("team not read", team=row.name, error=error.message)
 

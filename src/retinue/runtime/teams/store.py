@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -56,6 +56,8 @@ class TeamRow:
     versions: Mapping[str, str] = field(default_factory=dict)
     """The version of each digest whose files are kept."""
     signers: Mapping[str, str] = field(default_factory=dict)
+    rollout: Mapping[str, Any] = field(default_factory=dict)
+    """Which digest replaces which (`rollout.StoredRollout`); {} where none does."""
 
     def settled(self) -> TeamRow:
         """The row; that of the digest before, where nobody has seen the active one pass its check."""
@@ -101,6 +103,21 @@ class TeamStore:
             document = _read_object(self.rows_file)
             document[row.name] = asdict(row)
             replace_file(self.rows_file, orjson.dumps(document, option=orjson.OPT_INDENT_2), mode=_PRIVATE)
+
+    def change_row(self, name: str, change: Callable[[TeamRow], TeamRow]) -> TeamRow:
+        """Keep what ``change`` makes of the row as it is now; returns that."""
+        self._prepare()
+        with storage_errors(self.rows_file), FileLock(f"{self.rows_file}.lock", mode=_PRIVATE):
+            rows = self.read_rows()
+            before = rows.get(name, TeamRow(name))
+            changed = change(before)
+            if changed != before:
+                rows[name] = changed
+                document = {known: asdict(row) for known, row in rows.items()}
+                replace_file(
+                    self.rows_file, orjson.dumps(document, option=orjson.OPT_INDENT_2), mode=_PRIVATE
+                )
+        return changed
 
     def forget(self, name: str) -> None:
         """Remove the secrets of a team and the news of its programs."""
@@ -161,7 +178,8 @@ class TeamStore:
 
     def keep_only(self, row: TeamRow) -> TeamRow:
         """The row without old digests, whose files are removed; active, before and the newest stay."""
-        kept = {digest for digest in (row.active, row.before) if digest is not None}
+        rolled = (row.rollout.get("old"), row.rollout.get("new"))
+        kept = {digest for digest in (row.active, row.before, *rolled) if digest is not None}
         for digest in reversed(list(row.versions)):
             if len(kept) < KEPT_DIGESTS:
                 kept.add(digest)

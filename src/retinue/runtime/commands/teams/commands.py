@@ -31,6 +31,13 @@ from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
 from retinue.runtime.commands.teams.places import PulledTeam, TeamPlace, parse_team_reference, pull_team
 from retinue.runtime.commands.teams.secret_values import read_credentials, read_secrets_file
 from retinue.runtime.commands.teams.source import read_source
+from retinue.runtime.commands.teams.upgrading import (
+    RolloutOptions,
+    ask_for_rollout,
+    find_open_rollout,
+    follow_rollout,
+    refuse_other_rollout,
+)
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
 from retinue.runtime.joined_mesh import notify_hub
 from retinue.runtime.teams.environments import Environments, sweep
@@ -112,6 +119,7 @@ class UpOptions:
     is_agreed: bool = False
     downgrade: bool = False
     secrets_file: Path | None = None
+    rollout: RolloutOptions = RolloutOptions()
 
 
 @asynccontextmanager
@@ -212,6 +220,9 @@ class TeamCommands:
         team = pulled.team
         with self._store.changing(team.name):
             row = self._store.read_rows().get(team.name, TeamRow(team.name)).settled()
+            refuse_other_rollout(row, team.digest)
+            if find_open_rollout(row) is not None:
+                return await self._follow(row, team, echo)
             signer = self._check(pulled, row, options)
             values = self._find_secrets(team, options.secrets_file)
             self._check_names(team)
@@ -226,6 +237,13 @@ class TeamCommands:
                 raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
             await self._install(pulled, team, echo)
             await self._check_imports(team, values)
+            if row.active is not None:
+                known = replace(
+                    row,
+                    versions={**row.versions, team.digest: team.version},
+                    signers={**row.signers, team.digest: signer},
+                )
+                return await self._roll_out(known, team, values, options.rollout, text, echo)
             started = replace(
                 row,
                 active=team.digest,
@@ -252,6 +270,11 @@ class TeamCommands:
                 raise TeamRefusedError("not_a_team", name, "no digest ran before this one", remedy=remedy)
             team = read_installed(self._store, name, digest)
             check_data(team, self._read_active(row))
+            refuse_other_rollout(row, None)
+            if row.active is not None:
+                at_once = RolloutOptions(steps=(100,), hold_s=0.0)
+                values = self._find_secrets(team, None)
+                return await self._roll_out(row, team, values, at_once, row.reference, echo)
             started = replace(
                 row,
                 active=digest,
@@ -274,7 +297,7 @@ class TeamCommands:
                 raise InvalidSettingError(
                     "NAME", f"no team {name} runs; running: {known}", remedy="retinue team"
                 )
-            stopped = replace(row, active=None, before=row.active)
+            stopped = replace(row, active=None, before=row.active, rollout={})
             self._store.write_row(stopped)
             return row
 
@@ -407,6 +430,28 @@ class TeamCommands:
                 folder = self._store.data_folder(team.name)
                 tools = await read_tools(name, command, made.env, os.environ, folder, within_s=table.start_s)
                 check_tools(team.name, name, team.lock.imports[name].tools, tools)
+
+    async def _roll_out(
+        self,
+        row: TeamRow,
+        team: Team,
+        values: Mapping[str, str],
+        options: RolloutOptions,
+        reference: str,
+        echo: Echo,
+    ) -> StartedTeam:
+        """Let the hub start another digest beside the one that runs, and move the chains of calls over."""
+        self._store.write_secrets(team.name, {**self._store.read_secrets(team.name), **values})
+        await ensure_hub(self._state, self._http, logs=self._settings.logs)
+        ask_for_rollout(self._store, row, team, team.definition.rollout, options, reference)
+        return await self._follow(row, team, echo)
+
+    async def _follow(self, row: TeamRow, team: Team, echo: Echo) -> StartedTeam:
+        await follow_rollout(self._store, self._state, team.name, team.digest, echo)
+        check = team.definition.check
+        checks = len(check.calls) + (check.workflow is not None)
+        programs = len(team.definition.agents) + len(team.definition.imports)
+        return StartedTeam(team, programs, checks, before=row.active)
 
     async def _switch(
         self, row: TeamRow, started: TeamRow, team: Team, values: Mapping[str, str], echo: Echo
