@@ -146,6 +146,7 @@ class SupervisorPart(Part):
             return apply
 
         def look() -> tuple[bool, object]:
+            mend_teams(process.state)
             return bool(list_files(process.state.agents)), find_teams_change(process.state)
 
         async def follow_imports() -> None:
@@ -170,6 +171,7 @@ class SupervisorPart(Part):
                 await children.stop()
 
         async def on_ready() -> None:
+            mend_teams(process.state)
             await children.start(list_specs(process.tables))
             await probe_all(process, timeout_s)
 
@@ -242,6 +244,14 @@ def children_of_teams(state: State, hub_url: str, environ: Mapping[str, str]) ->
         ChildSpec(one.name, one.arguments, one.environment, program=one.program, folder=one.folder)
         for one in list_children(state, hub_url, environ)
     ]
+
+
+def mend_teams(state: State) -> None:
+    """Put back each team whose command was killed while it started a digest."""
+    if find_teams_change(state) is not None:
+        from retinue.runtime.teams.programs import mend_teams as mend  # only states with teams load this
+
+        mend(state)
 
 
 def find_teams_change(state: State) -> object:
