@@ -1,4 +1,4 @@
-"""``retinue up`` that is killed at each of its stages: the digest before serves, and the next ``up`` succeeds."""
+"""``retinue up`` killed at each of its stages: the digest before serves, and the next ``up`` succeeds."""
 
 from __future__ import annotations
 

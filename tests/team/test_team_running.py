@@ -1,4 +1,4 @@
-"""What ``up``, ``up --back`` and ``down`` check and keep, without a hub; what a killed one leaves is put back."""
+"""What ``up``, ``up --back`` and ``down`` check and keep, without a hub, also after a kill."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ async def test_back_checks_what_up_checks_and_makes_environments(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("retinue.runtime.commands.teams.acceptance.version_of", lambda _: "0.0.0")
-        with pytest.raises(TeamRefusedError, match="requires Retinue >=0.0.1; this is 0.0.0"):
+        with pytest.raises(TeamRefusedError, match=r"requires Retinue >=0\.0\.1; this is 0\.0\.0"):
             await teams.back("words", print)
 
     shutil.rmtree(state.keys)  # the key that signed it is no longer one of this state

@@ -30,10 +30,8 @@ def verify_signature(store: TeamStore, team: Team, keys: TrustedKeys) -> Verdict
     folder = store.folder_of(team.name, team.digest)
     manifest_bytes = _read(folder / MANIFEST)
     manifest = parse_manifest(manifest_bytes, where=where)
-    if (
-        digest_of(manifest_bytes) != team.digest
-        or digest_of(_read(folder / CONFIG)) != manifest.config.digest
-    ):
+    digests = digest_of(manifest_bytes), digest_of(_read(folder / CONFIG))
+    if digests != (team.digest, manifest.config.digest):
         raise TeamRefusedError("changed", where, "its config is not that of its digest", remedy=_REMEDY)
     signatures = orjson.loads(_read(folder / SIGNATURES))
     return verify_team(team, signatures, keys, where=where)
