@@ -264,7 +264,7 @@ class TeamStore:
         return {key: str(value) for key, value in _read_object(self.root / name / _SECRETS).items()}
 
     def write_secrets(self, name: str, values: Mapping[str, str]) -> None:
-        """Keep the values of the secrets, and the former ones beside them, in files that only the owner reads."""
+        """Keep the values of the secrets, and the former ones, in files that only the owner reads."""
         path, former = self.root / name / _SECRETS, self.root / name / _FORMER_SECRETS
         with storage_errors(path):
             if not former.exists():
