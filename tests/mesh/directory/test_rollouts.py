@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -98,7 +97,7 @@ class Mesh:
 
 
 @pytest.fixture
-def mesh() -> Iterator[Mesh]:
+def mesh() -> Mesh:
     directory, agents = Directory(MemoryListings()), Agents()
     rollouts = Rollouts(directory.set_enabled)
     directory.subscribe(rollouts.note)
@@ -107,7 +106,7 @@ def mesh() -> Iterator[Mesh]:
     directory.upsert(agent("word", OLD))
     made.roll(0)
     directory.upsert(agent("word", NEW, version="1.1.0"))
-    yield made
+    return made
 
 
 def chain_of(rollout: Rollout, mark: str) -> str:
@@ -137,7 +136,8 @@ async def test_a_chain_keeps_its_digest_by_its_trace_while_the_weight_rises(mesh
     chain = chain_of(mesh.rollouts.rollouts[0], OLD_MARK)
     await mesh.call(chain)
     sent = mesh.agents.traces[-1]
-    assert sent.extension is not None and sent.extension.others[CHOSEN] == {"words": OLD_MARK}
+    assert sent.extension is not None
+    assert sent.extension.others[CHOSEN] == {"words": OLD_MARK}
     mesh.roll(100)
     # another process of the hub, which has not seen the beginning of the chain
     mesh.dispatcher.rollouts = fresh = Rollouts(mesh.directory.set_enabled)

@@ -23,7 +23,7 @@ from retinue.mesh.directory.rollouts import CHOSEN, Rollouts, mark_of
 from retinue.mesh.entry import Entry
 from retinue.mesh.observing.events import CallEndedEvent, Event
 from retinue.runtime.teams.comparison import DigestFigures, find_worse
-from retinue.runtime.teams.programs import child_name, read_installed
+from retinue.runtime.teams.programs import child_name, names_of, read_installed
 from retinue.runtime.teams.rollout import Stage, StoredRollout, read_rollout
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.team.package import Team
@@ -225,14 +225,23 @@ class RolloutStages:
             ):
                 break
             await self._pause(stored)
-        self._change(stored, lambda row: self.store.keep_only(replace(row, rollout={})))
+        self._end(stored)
 
     async def _end_failed(self, stored: StoredRollout) -> None:
         """Wait for the calls in flight of the digest that failed."""
         until = stored.entered_at + min(BACK_WITHIN_S, stored.drain_s)
         while self.now() < until and self._counts_calls(stored.new):
             await self._pause(stored)
-        self._change(stored, lambda row: replace(row, rollout={}))
+        self._end(stored)
+
+    def _end(self, stored: StoredRollout) -> None:
+        """Leave the team with the digest that it has now, and with the names of that one."""
+
+        def change(row: TeamRow) -> TeamRow:
+            names = sorted(names_of(read_installed(self.store, self.name, row.active or "")))
+            return self.store.keep_only(replace(row, names=names, rollout={}))
+
+        self._change(stored, change)
 
     def _fail(self, stored: StoredRollout, reason: str) -> None:
         place = f" at {stored.weight} %" if stored.stage == "serve" else ""
@@ -257,7 +266,6 @@ class RolloutStages:
                 signer=stored.signer,
                 highest=max(row.highest or stored.version, stored.version, key=semver.Version.parse),
                 before=stored.old,
-                is_checked=True,
                 failed={},
                 rollout=draining.as_json(),
             )

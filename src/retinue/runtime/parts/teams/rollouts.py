@@ -94,7 +94,7 @@ class FollowedRollouts:
 
 
 class RolloutsPart(Part):
-    """Lets calls choose their digest while a rollout runs; with ``leads`` it takes rollouts through stages."""
+    """Lets calls choose their digest while a rollout runs; ``leads`` = it takes rollouts through stages."""
 
     name = "rollouts"
     kinds = frozenset({"hub"})
@@ -149,7 +149,7 @@ async def _lead(process: Process, followed: FollowedRollouts, team: str) -> None
     unsubscribe = process.dispatcher.admission.events.subscribe(rollout.note)
     try:
         await rollout.run()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the next look begins the stage anew
         _log.exception("rollout interrupted", team=team, error=str(error))
         await asyncio.sleep(AGAIN_S)
     finally:
