@@ -9,7 +9,6 @@ import orjson
 from tests.processes.commands import retinue, run_command
 from tests.processes.running import program, wait_until
 
-
 NOT_EVE = """
 @id("not-eve")
 forbid(principal, action == Retinue::Action::"call", resource)
