@@ -12,6 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.figures import Figure
@@ -84,11 +85,11 @@ async def _measure_searches(mesh: Mesh, queries: Sequence[str]) -> list[Figure]:
         assert outcome.error is None, outcome.error
 
     figures = []
-    whole_ms = await _median_ms([lambda q=q: find(ALL, q) for q in queries])
+    whole_ms = await _median_ms([partial(find, ALL, query) for query in queries])
     figures.append(Figure(f"find_skills among {AGENTS:,}, a token for all", whole_ms, "ms"))
     for name, caller in LIMITED:
-        first_ms = await _median_ms([lambda caller=caller: find(caller, queries[0])])
-        limited_ms = await _median_ms([lambda q=q, caller=caller: find(caller, q) for q in queries])
+        first_ms = await _median_ms([partial(find, caller, queries[0])])
+        limited_ms = await _median_ms([partial(find, caller, query) for query in queries])
         figures += [
             Figure(f"the same for {name}, the first time", first_ms, "ms"),
             Figure(f"the same for {name}, later", limited_ms / whole_ms, "×", target=1.5),

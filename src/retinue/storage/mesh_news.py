@@ -124,7 +124,7 @@ class MeshNews:
         async with self._transaction() as connection:
             for table in ("retinue_news", "retinue_members"):
                 await connection.execute(
-                    f"DELETE FROM {table} WHERE at < clock_timestamp() - make_interval(secs => %s)",
+                    f"DELETE FROM {table} WHERE at < clock_timestamp() - make_interval(secs => %s)",  # noqa: S608
                     (KEPT_S,),
                 )
 

@@ -7,7 +7,7 @@ changed since.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
 from cachetools import LRUCache
@@ -54,20 +54,28 @@ class Selection:
         closed, globs = (frozenset[str](), ()) if view is None else (view.closed, view.globs)
         return cls(closed, globs, version_range, frozenset((labels or {}).items()))
 
-    def fits(self, entry: Entry) -> bool:
-        """Whether an entry is selected."""
-        return (
-            entry.enabled
-            and (not (self.closed or self.globs) or AgentView(self.closed, self.globs)(entry.name))
-            and (self.version_range is None or parse_version_range(self.version_range).fits(entry.version))
-            and (not self.labels or has_labels(entry, dict(self.labels)))
-        )
+    def make_test(self) -> Callable[[Entry], bool]:
+        """The function that tells whether an entry is selected."""
+        is_limited = bool(self.closed or self.globs)
+        view, labels = AgentView(self.closed, self.globs), dict(self.labels)
+        versions = None if self.version_range is None else parse_version_range(self.version_range)
+
+        def fits(entry: Entry) -> bool:
+            return (
+                entry.enabled
+                and (not is_limited or view(entry.name))
+                and (versions is None or versions.fits(entry.version))
+                and (not labels or has_labels(entry, labels))
+            )
+
+        return fits
 
 
 @dataclass(slots=True)
 class _Kept:
     """The entries of one selection; the ``changed`` ones are looked at before the next use."""
 
+    fits: Callable[[Entry], bool]
     ids: set[ListingKey] = field(default_factory=set)
     changed: set[ListingKey] = field(default_factory=set)
 
@@ -103,29 +111,29 @@ class KeptSelections:
         kept = self._kept.get(selection)
         if kept is None:
             kept = await self._make(selection)
-        return self._catch_up(selection, kept)
+        return self._catch_up(kept)
 
     def list_ids_now(self, selection: Selection) -> Set[ListingKey]:
         """As `list_ids`, at once."""
         kept = self._kept.get(selection)
         if kept is None:
-            kept = _Kept(changed=set(self._index.list_ids()))
+            kept = _Kept(selection.make_test(), changed=set(self._index.list_ids()))
             self._keep(selection, kept)
-        return self._catch_up(selection, kept)
+        return self._catch_up(kept)
 
-    def _catch_up(self, selection: Selection, kept: _Kept) -> Set[ListingKey]:
+    def _catch_up(self, kept: _Kept) -> Set[ListingKey]:
         while kept.changed:
-            self._look_at(selection, kept, kept.changed.pop())
+            self._look_at(kept, kept.changed.pop())
         return kept.ids
 
     async def _make(self, selection: Selection) -> _Kept:
-        kept = _Kept()
+        kept = _Kept(selection.make_test())
         self._made.append(kept)
         try:
             ids = self._index.list_ids()
             for start in range(0, len(ids), self._page_entries):
                 for listing_id in ids[start : start + self._page_entries]:
-                    self._look_at(selection, kept, listing_id)
+                    self._look_at(kept, listing_id)
                 await asyncio.sleep(0)
         finally:
             self._made.remove(kept)
@@ -137,9 +145,9 @@ class KeptSelections:
         while len(self._kept) > 1 and sum(len(one.ids) for one in self._kept.values()) > self._max_entries:
             self._kept.popitem()
 
-    def _look_at(self, selection: Selection, kept: _Kept, listing_id: ListingKey) -> None:
+    def _look_at(self, kept: _Kept, listing_id: ListingKey) -> None:
         entry = self._index.find(listing_id)
-        if entry is not None and selection.fits(entry):
+        if entry is not None and kept.fits(entry):
             kept.ids.add(listing_id)
         else:
             kept.ids.discard(listing_id)

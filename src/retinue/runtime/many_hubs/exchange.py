@@ -97,7 +97,12 @@ class MeshExchange:
                     cleaned_at = time.monotonic()
                     await self._news.clean()
             except StateError as error:
-                self._lose(error)
+                self._lose(error.message)
+                await asyncio.sleep(RETRY_S)
+                continue
+            except Exception as error:  # noqa: BLE001 - one failed exchange must not end the others
+                _log.exception("exchange with other hubs failed")
+                self._lose(str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
             try:
@@ -122,16 +127,16 @@ class MeshExchange:
             _log.info("hears of the mesh", members=len(members))
         self._sharing.set_members(self._own, members)
         for news in heard:
-            topic = self._topics.get(news.topic)
+            listener = self._topics.get(news.topic)
             try:
-                if topic is not None:
-                    await topic.hear(news.body)
+                if listener is not None:
+                    await listener.hear(news.body)
             except (RetinueError, ValueError, KeyError, TypeError) as error:
                 _log.warning("news not understood", topic=news.topic, error=str(error))
 
-    def _lose(self, error: StateError) -> None:
+    def _lose(self, problem: str) -> None:
         if self._is_connected:
             self._is_connected = False
-            _log.warning("no news of other hubs", error=error.message)
+            _log.warning("no news of other hubs", error=problem)
         if time.monotonic() - self._answered_at > DEAD_S:
             self._sharing.set_members(self._own, ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -122,7 +121,7 @@ def name_place() -> str:
     """A name of the network in which the loopback addresses of this process are."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/net')}"
+        return f"{boot} {Path('/proc/self/ns/net').readlink()}"
     except OSError:
         return platform.node()
 
