@@ -47,11 +47,6 @@ class TeamProgram:
     folder: Path
 
 
-def names_of(team: Team) -> set[str]:
-    """The names of the agents and imports of a team, by which the mesh calls them."""
-    return {locked.name for locked in team.lock.agents.values()} | {*team.definition.imports}
-
-
 def child_name(team: Team, target: str) -> str:
     """The name of a child: its team, the beginning of the digest, and its target."""
     return f"{team.name}@{team.digest[7:19]}/{target}"

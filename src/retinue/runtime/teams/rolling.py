@@ -23,7 +23,7 @@ from retinue.mesh.directory.rollouts import CHOSEN, Rollouts, mark_of
 from retinue.mesh.entry import Entry
 from retinue.mesh.observing.events import CallEndedEvent, Event
 from retinue.runtime.teams.comparison import DigestFigures, find_worse
-from retinue.runtime.teams.programs import child_name, names_of, read_installed
+from retinue.runtime.teams.programs import child_name, read_installed
 from retinue.runtime.teams.rollout import Stage, StoredRollout, read_rollout
 from retinue.runtime.teams.store import TeamRow, TeamStore
 from retinue.team.package import Team
@@ -238,7 +238,7 @@ class RolloutStages:
         """Leave the team with the digest that it has now, and with the names of that one."""
 
         def change(row: TeamRow) -> TeamRow:
-            names = sorted(names_of(read_installed(self.store, self.name, row.active or "")))
+            names = sorted(read_installed(self.store, self.name, row.active or "").names)
             return self.store.keep_only(replace(row, names=names, rollout={}))
 
         self._change(stored, change)
