@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from retinue.core.errors import BusyError, StateError, TeamRefusedError
+from retinue.core.errors import BusyError, RolloutFailedError, StateError
 from retinue.runtime.teams.comparison import render_figures
 from retinue.runtime.teams.rollout import StoredRollout, read_rollout
 from retinue.runtime.teams.store import TeamRow, TeamStore
@@ -69,7 +69,7 @@ async def follow_rollout(
 ) -> TeamRow:
     """Print each stage until the digest serves all new chains.
 
-    Raises TeamRefusedError with the reason where it failed, StateError where the hub is away for long.
+    Raises RolloutFailedError with the reason where it failed, StateError where the hub is away for long.
     """
     shown = ""
     away_since: float | None = None
@@ -80,8 +80,8 @@ async def follow_rollout(
             return row
         if rollout is None or rollout.new != digest or rollout.stage == "back":
             if row.failed.get("digest") == digest:
-                raise TeamRefusedError("check_failed", name, row.failed["reason"])
-            raise TeamRefusedError("check_failed", name, "another command has ended its rollout")
+                raise RolloutFailedError(name, row.failed["reason"])
+            raise RolloutFailedError(name, "another command has ended its rollout")
         if rollout.stage != "asked" and (line := _render_stage(rollout)) != shown:
             shown = line
             echo(line)
