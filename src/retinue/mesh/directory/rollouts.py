@@ -115,11 +115,26 @@ class Rollouts:
         chosen = {rollout.team: self.digest_of(rollout, call) for rollout in self._rollouts}
         for team, mark in chosen.items():
             self._chosen[team, trace.id] = mark
-        if not trace.trusted or all(known.get(team) == mark for team, mark in chosen.items()):
-            return trace
-        extension = trace.extension or TraceExtension()
-        others = {**extension.others, CHOSEN: {**known, **chosen}}
-        return trace.with_extension(TraceExtension(extension.allowance, others))
+        return _with_chosen(trace, known, chosen)
+
+    def mark_run(self, trace: TraceContext) -> TraceContext:
+        """The trace of a run that starts, which keeps the digests of its chain.
+
+        A run of a schedule has no chain before it. It keeps the digests that lists show, as its workflow.
+        """
+        return _with_chosen(trace, _read_chosen(trace), self.read_choice(trace))
+
+    def read_choice(self, trace: TraceContext) -> dict[str, str]:
+        """The digest of each team that the chain of a trace has chosen, else the one that lists show."""
+        chosen: dict[str, str] = {}
+        for rollout in self._rollouts:
+            mark = self._find_choice(rollout, trace) or rollout.front
+            chosen[rollout.team] = rollout.old if rollout.has_failed else mark
+        return chosen
+
+    def _find_choice(self, rollout: Rollout, trace: TraceContext) -> str | None:
+        mark = _read_chosen(trace).get(rollout.team) or self._chosen.get((rollout.team, trace.id))
+        return mark if mark in (rollout.old, rollout.new) else None
 
     def digest_of(self, rollout: Rollout, call: Call) -> str:
         """The mark of the digest that the chain of a call has chosen, or chooses now.
@@ -127,8 +142,8 @@ class Rollouts:
         A run without a choice was started before the rollout and keeps the old digest.
         """
         trace = call.trace
-        mark = _read_chosen(trace).get(rollout.team) or self._chosen.get((rollout.team, trace.id))
-        if mark not in (rollout.old, rollout.new):
+        mark = self._find_choice(rollout, trace)
+        if mark is None:
             mark = rollout.old if call.principal.kind == "run" else rollout.choose(trace.id)
         return rollout.old if rollout.has_failed else mark
 
@@ -188,6 +203,15 @@ class Rollouts:
         is_shown = any(rollout.front == mark for rollout in self._rollouts)
         if entry.enabled is not is_shown:
             self._enable(entry, is_shown)
+
+
+def _with_chosen(trace: TraceContext, known: Mapping[str, str], chosen: Mapping[str, str]) -> TraceContext:
+    """A trace of this mesh with these digests; nobody would believe those of another one."""
+    if not trace.trusted or all(known.get(team) == mark for team, mark in chosen.items()):
+        return trace
+    extension = trace.extension or TraceExtension()
+    others = {**extension.others, CHOSEN: {**known, **chosen}}
+    return trace.with_extension(TraceExtension(extension.allowance, others))
 
 
 def _read_chosen(trace: TraceContext) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ the team, so the settings of this machine stay those of the hub.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ import orjson
 import structlog
 
 from retinue.core.errors import RetinueError, StateDamagedError
-from retinue.mesh.directory.rollouts import team_tag
+from retinue.mesh.directory.rollouts import mark_of, team_tag
 from retinue.processes.environment import fill_variables, select_inherited
 from retinue.runtime.teams.environments import Environments, find_npm_program, find_python_program
 from retinue.runtime.teams.rollout import list_digests
@@ -55,7 +55,7 @@ def child_name(team: Team, target: str) -> str:
 def list_children(state: State, hub_url: str, environ: Mapping[str, str]) -> Sequence[TeamProgram]:
     """The children of all active teams. A team that cannot be read is reported, and the others run."""
     specs: list[TeamProgram] = []
-    for store, row, team in _list_teams(state, is_whole=True):
+    for store, row, team in _list_teams(state, list_digests):
         try:
             specs += team_children(store, team, state, hub_url, environ)
         except RetinueError as error:
@@ -164,10 +164,19 @@ def import_command(environments: Environments, table: TeamImport, lock: bytes) -
     return str(python), str(find_python_program(python, table.package_name, table.bin))
 
 
-def list_workflows(state: State) -> dict[str, tuple[str, Path]]:
-    """Team and file of each workflow of the active teams, by name; of two with one name the first."""
+def list_workflows(state: State, chosen: Mapping[str, str]) -> dict[str, tuple[str, Path]]:
+    """Team and file of each workflow of the active teams, by name; of two with one name the first.
+
+    ``chosen`` gives the mark of the digest of a team; of others it is the one that lists show.
+    """
+
+    def pick(row: TeamRow) -> Sequence[str]:
+        digests = list_digests(row)
+        marked = [digest for digest in digests if mark_of(digest) == chosen.get(row.name)]
+        return marked or digests[:1]
+
     files: dict[str, tuple[str, Path]] = {}
-    for store, row, team in _list_teams(state):
+    for store, row, team in _list_teams(state, pick):
         for name, path in team.workflows.items():
             files.setdefault(name, (row.name, store.folder_of(row.name, team.digest) / FILES / path))
     return files
@@ -192,14 +201,20 @@ def has_teams(state: State) -> bool:
     return (state.root / TEAMS / "teams.json").exists()
 
 
-def _list_teams(state: State, *, is_whole: bool = False) -> Iterator[tuple[TeamStore, TeamRow, Team]]:
-    """The digest of each active team that lists show; with ``is_whole`` all digests whose programs run."""
+def _list_shown(row: TeamRow) -> Sequence[str]:
+    return list_digests(row)[:1]
+
+
+def _list_teams(
+    state: State, pick: Callable[[TeamRow], Sequence[str]] = _list_shown
+) -> Iterator[tuple[TeamStore, TeamRow, Team]]:
+    """The digests of each active team that ``pick`` gives: by default the one that lists show."""
     if not has_teams(state):
         return
     store = TeamStore(state)
     for row in store.list_active():
         try:
-            for digest in list_digests(row)[: None if is_whole else 1]:
+            for digest in pick(row):
                 yield store, row, read_installed(store, row.name, digest)
         except RetinueError as error:
             _log.warning("team not read", team=row.name, error=error.message)

@@ -24,8 +24,10 @@ from retinue.runtime.parts.children import find_teams_change
 from retinue.runtime.serving import end_task
 
 if TYPE_CHECKING:  # only states with rollouts load these
+    from retinue.hub.workflows import ChainChoice, RunStarter
     from retinue.mesh.directory.rollouts import Rollouts
     from retinue.runtime.teams.rolling import MeshOfRollout, RolloutStages
+    from retinue.workflows.library import Library
 
 LOOK_S = 0.25
 AGAIN_S = 5.0
@@ -71,6 +73,8 @@ class FollowedRollouts:
         calls = [rollout.for_calls(team) for team, rollout in sorted(stored.items())]
         self.rollouts.configure(calls, list(self._directory.list_held()))
         self._process.dispatcher.rollouts = self.rollouts
+        if (starter := self._find_starter()) is not None and starter.chains is None:
+            starter.chains = _choose_for_runs(starter, self.rollouts)
 
     def _show_active(self) -> None:
         """Enable the agents of the digests that serve, which were hidden while they were checked."""
@@ -86,11 +90,32 @@ class FollowedRollouts:
         for entry in hidden:
             self._directory.set_enabled(entry, True)
 
+    def _find_starter(self) -> RunStarter | None:
+        from retinue.hub.workflows import RunStarter
+
+        return self._process.find(RunStarter)
+
     def _end(self) -> None:
+        if self.rollouts is not None and (starter := self._find_starter()) is not None:
+            starter.chains = None
         self._process.dispatcher.rollouts = self.rollouts = None
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
+
+
+def _choose_for_runs(starter: RunStarter, rollouts: Rollouts) -> ChainChoice:
+    """What lets runs keep the digests of their chain, with the workflows of them."""
+    from retinue.hub.workflows import ChainChoice
+    from retinue.runtime.shelves import TeamShelf
+
+    def library_of(trace: TraceContext) -> Library:
+        chosen = rollouts.read_choice(trace)
+        return starter.library.with_shelves(
+            lambda shelf: shelf.at(chosen) if isinstance(shelf, TeamShelf) else shelf
+        )
+
+    return ChainChoice(rollouts.mark_run, library_of)
 
 
 class RolloutsPart(Part):
@@ -179,7 +204,7 @@ def _mesh_of(process: Process, followed: FollowedRollouts, rollouts: Rollouts) -
         name: str, given: Mapping[str, Any], principal: Principal, trace: TraceContext
     ) -> None:
         starter = process.get(RunStarter)
-        loaded = await starter.load(name)
+        loaded = await starter.load(name, trace)
         started = await starter.start(loaded, loaded.definition, dict(given), principal, trace)
         record = await starter.runs.finish(started.record.id)
         if record.status != "done":
