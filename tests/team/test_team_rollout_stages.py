@@ -127,7 +127,7 @@ class Hub:
 
 @pytest.fixture
 async def hub(teams: TeamCommands, state: State, write_team: WriteTeam) -> Hub:
-    store, packed = TeamStore(state), []
+    store, packed = TeamStore(state), list[Team]()
     for version in ("1.0.0", "1.1.0"):
         folder = write_team(version, more=CHECK)
         digest = (await teams.pack(folder, registry=None, output=None)).team.digest
@@ -136,7 +136,7 @@ async def hub(teams: TeamCommands, state: State, write_team: WriteTeam) -> Hub:
             config = await pulled.source.pull_blob(pulled.repository, pulled.manifest.config)
             store.install("words", digest, {CONFIG: config})
         packed.append(pulled.team)
-    return Hub(store, state, *packed)
+    return Hub(store, state, packed[0], packed[1])
 
 
 CALLER = Principal("client", "token", frozenset({"exposed", "mesh"}))

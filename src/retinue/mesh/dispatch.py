@@ -439,6 +439,9 @@ class Dispatcher:
                         stats.breaker.abandoned()
                         state.is_repeated = True
                         return approved.answer
+            if self.rollouts is not None:
+                admitted.trace = self.rollouts.follow(admitted.trace, listing)
+                call = _with_trace(call, admitted)
             tried_at = time.perf_counter()
             stats.call_started()
             try:

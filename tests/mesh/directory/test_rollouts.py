@@ -156,10 +156,14 @@ async def test_a_run_of_before_the_rollout_keeps_the_old_digest(mesh: Mesh) -> N
 
 async def test_a_new_digest_that_dies_costs_no_call_and_a_failed_one_loses_its_chains(mesh: Mesh) -> None:
     mesh.roll(100)
+    assert await mesh.call("5") == NEW_MARK
     mesh.agents.dead = {NEW_MARK}
     assert await mesh.call("5") == OLD_MARK
+    sent = mesh.agents.traces[-1]
+    assert sent.extension is not None
+    assert sent.extension.others[CHOSEN] == {"words": OLD_MARK}, "the chain goes on with one digest"
     mesh.agents.dead = set()
-    assert await mesh.call("5") == NEW_MARK
+    assert await mesh.call("6") == NEW_MARK
     mesh.roll(0, has_failed=True)
     assert await mesh.call("5") == OLD_MARK
 

@@ -179,7 +179,7 @@ class TeamRefusedError(RegistryError):
 
 
 class RolloutFailedError(TeamRefusedError):
-    """A new digest of a team failed its check, or was worse than the one before, which has all calls again."""
+    """A new digest of a team failed its check or was worse than the one before, which has all calls now."""
 
     type = "rollout_failed"
 

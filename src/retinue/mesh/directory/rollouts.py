@@ -117,6 +117,15 @@ class Rollouts:
             self._chosen[team, trace.id] = mark
         return _with_chosen(trace, known, chosen)
 
+    def follow(self, trace: TraceContext, candidate: Candidate) -> TraceContext:
+        """The trace of a call to an agent; a chain that it takes over goes on with its digest."""
+        mark = read_mark(candidate.id.tag)
+        for rollout in self._rollouts:
+            if mark in (rollout.old, rollout.new) and self._find_choice(rollout, trace) not in (None, mark):
+                self._chosen[rollout.team, trace.id] = mark
+                return _with_chosen(trace, _read_chosen(trace), {rollout.team: mark})
+        return trace
+
     def mark_run(self, trace: TraceContext) -> TraceContext:
         """The trace of a run that starts, which keeps the digests of its chain.
 
