@@ -129,7 +129,7 @@ class SupervisorPart(Part):
             own = child_specs(settings, process.state, url, self._bare, environ)
             specs = [*own, *model_children(models, settings, process.state, url, environ)]
             specs += children_of_teams(process.state, url, environ)
-            stop_within_s = settings.timeouts.drain_s + END_S
+            stop_within_s = settings.timeouts.leave_s + settings.timeouts.drain_s + END_S
             return [replace(spec, stop_within_s=stop_within_s) for spec in specs]
 
         current = process.tables
