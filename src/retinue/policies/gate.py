@@ -133,8 +133,11 @@ class Gate:
             is_allowed = decision.verdict == "allow"
             return PermittedCall(None if is_allowed else self._render(decision, watched=True))
         if decision.verdict == "deny":
+            # tells the audit that policies denied the call, and neither a guard nor a person
+            admitted.policy = self._render(decision, watched=False)
             raise deny(decision, listing.name, name)
-        permitted = self._oblige(decision, call, listing, name)
+        admitted.policy = None
+        permitted = self._oblige(decision, call, listing, item, name)
         marked = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
         admitted.trace = self._note(marked, call)
         return permitted
@@ -197,7 +200,9 @@ class Gate:
             rows.append({**row, "approvers": list(policy.approvers)} if policy.approvers else row)
         return rows
 
-    def _oblige(self, decision: Decision, call: Call, listing: Listing, name: str) -> PermittedCall:
+    def _oblige(
+        self, decision: Decision, call: Call, listing: Listing, item: Item, name: str
+    ) -> PermittedCall:
         """What the obligations of a permitted call ask for."""
         note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
         answers = decision.select("approved")
@@ -215,7 +220,7 @@ class Gate:
             approve = partial(self._count, limits, call, f"{listing.name}/{name}", note, approve)
         masking = tuple(policy for policy in decision.select("redact") if policy.redaction is not None)
         asks = decision.verdict == "approve"
-        return PermittedCall(note, approve, partial(_mask, masking) if masking else None, asks)
+        return PermittedCall(note, approve, partial(_mask, masking, item) if masking else None, asks)
 
     async def _count(
         self,
@@ -379,14 +384,15 @@ async def _ask_others(
     return await ask_client(channel, store, approval, call, False)
 
 
-def _mask(policies: tuple[Policy, ...], guards: Guards | None) -> Guards:
+def _mask(policies: tuple[Policy, ...], item: Item, guards: Guards | None) -> Guards:
     """The guards of a process with those that mask what the policies say."""
     # imported here, because most calls are not masked
     from retinue.guards.call_guards import CallGuards, GuardRule
     from retinue.guards.guard import MaskGuard
 
+    schemas = (item.input_schema, item.output_schema) if isinstance(item, Skill) else (None, None)
     rules = [
-        GuardRule(policy.id, MaskGuard(policy.redaction.arguments, policy.redaction.results))
+        GuardRule(policy.id, MaskGuard(policy.redaction.arguments, policy.redaction.results, *schemas))
         for policy in policies
         if policy.redaction is not None
     ]
