@@ -46,7 +46,12 @@ def test_a_masked_text_is_masked_where_it_is_repeated() -> None:
 
 
 def test_names_within_a_masked_field_are_masked_unless_the_schema_declares_them() -> None:
-    value = {"staff": {"Ann Lee": {"age": 40}, "Bob Day": None}, "note": "met Bob Day", "Ann Lee": 1, "age": 2}
+    value = {
+        "staff": {"Ann Lee": {"age": 40}, "Bob Day": None},
+        "note": "met Bob Day",
+        "Ann Lee": 1,
+        "age": 2,
+    }
     masked = {"[redacted]": {"age": 0}, "[redacted] 2": None}
     rest = {"note": "met [redacted]", "[redacted]": 1, "age": 2}
     assert mask(value, "/staff", names={"staff", "age", "note"}) == {"staff": masked, **rest}

@@ -177,9 +177,8 @@ class FieldMasks:
         return self._replace_in_text(value) if isinstance(value, str) else value
 
     def _replace_in_text(self, text: str) -> str:
-        if text not in self._texts and len(self._texts) <= _FEW:
-            if not any(known in text for known in self._texts):
-                return text
+        if len(self._texts) <= _FEW and not any(known in text for known in self._texts):
+            return text
         pieces, end = [], 0
         for start, stop in self._find_places(text):
             pieces += [text[end:start], MASKED_TEXT]
