@@ -134,6 +134,10 @@ SkillNotes = Callable[[Candidate, Skill], str]
 """What a list tells about a call of a skill of an agent, "" for nothing; equal ones tell alike."""
 
 
+CheckStart = Callable[[Principal, str, bool], None]
+"""Raises an error for a principal that may not start a workflow: its name, and whether it is inline."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentView:
     """The agents that a principal sees; equal views show the same agents.
@@ -162,6 +166,7 @@ class Access:
         }
         self._filter_of: Callable[[Principal], ListFilter | None] | None = None
         self._notes_of: Callable[[Principal], SkillNotes | None] | None = None
+        self._check_start: CheckStart | None = None
 
     def replace(self, other: Access) -> None:
         """Take over the lists of another one; for the next calls."""
@@ -174,6 +179,18 @@ class Access:
     def note_lists(self, notes_of: Callable[[Principal], SkillNotes | None] | None) -> None:
         """Tell in lists what the notes of a principal say; None = nothing."""
         self._notes_of = notes_of
+
+    def check_starts(self, check: CheckStart | None) -> None:
+        """Ask before a run of a workflow is started; None = every start passes."""
+        self._check_start = check
+
+    def check_start(self, principal: Principal, workflow: str, *, is_inline: bool) -> None:
+        """Raise PolicyDeniedError where policies forbid that a principal starts a workflow.
+
+        The definition of one that ``is_inline`` comes with the call.
+        """
+        if self._check_start is not None:
+            self._check_start(principal, workflow, is_inline)
 
     @property
     def has_policies(self) -> bool:

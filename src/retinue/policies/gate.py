@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from retinue.approvals.records import SCOPE, Approval, ApprovalStore
 from retinue.core.allowance import Allowance
-from retinue.core.call import Call, Principal, TraceContext, TraceExtension
+from retinue.core.call import LOCAL, Call, Principal, TraceContext, TraceExtension
 from retinue.core.errors import BusyError, PolicyDeniedError
 from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
 from retinue.core.record import Resource as ReadableResource
@@ -33,14 +33,18 @@ from retinue.policies.counts import CallCounts, MemoryCounts, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.decision_figures import DecisionFigures
 from retinue.policies.entities import (
+    ADD_IMPORT,
     AGENT,
     ANSWER,
     APPROVAL,
     ARTIFACT,
     CALL,
     GET_PROMPT,
+    IMPORT,
     PUBLISH,
     READ,
+    START,
+    WORKFLOW,
     Caller,
     Resource,
     entity_value,
@@ -163,6 +167,21 @@ class Gate:
         approval = EntityId(APPROVAL, f"{owner.id.replace('/', '%2F')}/{name}")
         resource = Resource(approval, owner, (owner,), (("name", name),))
         self._check_owner_action(principal, ANSWER, resource, f"answer about {agent}/{skill}")
+
+    def check_import(self, name: str, kind: str, place: str) -> None:
+        """Raise PolicyDeniedError where a policy forbids that the owner imports a server, an API or an agent.
+
+        ``kind`` is ``mcp``, ``openapi`` or ``a2a``, and ``place`` its URL, file or command.
+        """
+        attributes = (("name", normalize(name)), ("kind", kind), ("place", normalize(place)))
+        resource = Resource(EntityId(IMPORT, normalize(name)), EntityId(AGENT, ""), (), attributes)
+        self._check_owner_action(LOCAL, ADD_IMPORT, resource, f"import of {name}")
+
+    def check_start(self, principal: Principal, workflow: str, is_inline: bool) -> None:
+        """Raise PolicyDeniedError where a policy forbids that a principal starts a run of a workflow."""
+        attributes = (("name", normalize(workflow)), ("inline", is_inline))
+        resource = Resource(EntityId(WORKFLOW, normalize(workflow)), EntityId(AGENT, ""), (), attributes)
+        self._check_owner_action(principal, START, resource, f"start of {workflow}")
 
     def may_answer(self, principal: Principal, agent: str, skill: str) -> bool:
         """Whether `check_answer` lets a principal answer."""

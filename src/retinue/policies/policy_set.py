@@ -46,8 +46,8 @@ _ANNOTATIONS = frozenset(
 _TYPES = frozenset(
     f"{NAMESPACE}::{kind}"
     for kind in (
-        *("Action", "Agent", "Approval", "Artifact", "Caller", "Group"),
-        *("Prompt", "Resource", "Skill", "Source", "Tag"),
+        *("Action", "Agent", "Approval", "Artifact", "Caller", "Group", "Import"),
+        *("Prompt", "Resource", "Skill", "Source", "Tag", "Workflow"),
     )
 )
 _ACTIONS = frozenset({"use", "call", "read", "prompt", "list"}) | OWNER_ACTIONS

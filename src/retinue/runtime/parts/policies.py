@@ -106,6 +106,8 @@ class LoadedPolicies:
         self._counts: MemoryCounts | None = None
         self._figures: DecisionFigures | None = None
         self._groups: CallerGroups | None = None
+        self.revision = 0
+        """How often policies were put in force."""
         self._announced: str | None = None
         self._begun = 0
         self._next_table: PolicyTable | None = None
@@ -131,6 +133,7 @@ class LoadedPolicies:
 
     def _use(self, reading: _Reading) -> None:
         """Put a set in force."""
+        self.revision += 1
         self.files, self._table, self._in_force = reading.files, reading.table, reading.seen
         policies, table = reading.policies, reading.applied
         if policies is None:
@@ -209,6 +212,7 @@ class LoadedPolicies:
         self._process.dispatcher.check_read = None if self._gate is None else self._gate.check_read
         self._process.dispatcher.access.filter_lists(None if self._gate is None else self._gate.filter_lists)
         self._process.dispatcher.access.note_lists(None if self._gate is None else self._gate.note_lists)
+        self._process.dispatcher.access.check_starts(None if self._gate is None else self._gate.check_start)
         if (joined := self._process.find(JoinedMesh)) is not None:
             joined.check_policies(check)
 
@@ -307,6 +311,19 @@ def check_publish(process: Process, principal: Principal, repository: str) -> No
     loaded = process.find(LoadedPolicies)
     if loaded is not None and loaded.gate is not None:
         loaded.gate.check_publish(principal, repository)
+
+
+def check_import(process: Process, name: str, kind: str, place: str) -> None:
+    """Raise PolicyDeniedError where the policies of a process forbid an import."""
+    loaded = process.find(LoadedPolicies)
+    if loaded is not None and loaded.gate is not None:
+        loaded.gate.check_import(name, kind, place)
+
+
+def read_revision(process: Process) -> int:
+    """How often the policies of a process were put in force."""
+    loaded = process.find(LoadedPolicies)
+    return 0 if loaded is None else loaded.revision
 
 
 class PoliciesPart(Part):
