@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -66,7 +66,10 @@ class ModeSwitch(NamedTuple):
 
 
 class PolicyBook:
-    """The policies of a hub for its callers; ``find_gate`` gives None while there are none."""
+    """The policies of a hub for its callers.
+
+    ``find_gate`` gives None while there are none, and ``read_texts`` the texts of the files in force.
+    """
 
     def __init__(
         self,
@@ -76,6 +79,7 @@ class PolicyBook:
         access: Access,
         past: PastMesh,
         modes: ModeSwitch,
+        read_texts: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._find_gate = find_gate
         self._lookup = lookup
@@ -83,6 +87,8 @@ class PolicyBook:
         self._access = access
         self._past = past
         self.modes = modes
+        self._read_texts = read_texts
+        self._replaying = asyncio.Lock()
 
     async def explain(self, call: Call, reader: Principal) -> Json:
         """What the policies decide about a call, and which of them concern its skill.
@@ -137,12 +143,31 @@ class PolicyBook:
         }
 
     async def replay(
-        self, files: Mapping[str, str], groups: Mapping[str, list[str]], default: Default, since: datetime
+        self,
+        files: Mapping[str, str],
+        groups: Mapping[str, Sequence[str]] | None,
+        default: Default,
+        since: datetime,
+        *,
+        with_current: bool = False,
     ) -> Json:
         """What these policies would have decided about the recorded calls since then.
 
-        Raises InvalidSettingError for policies that are not valid.
+        ``groups`` None = those in force. ``with_current`` = together with the policies in force. Replays run
+        one after the other, because each keeps a processor busy. Raises InvalidSettingError for policies that
+        are not valid.
         """
+        gate = self._find_gate()
+        if groups is None:
+            groups = {} if gate is None else gate.engine.policies.groups
+        if with_current:
+            files = {**await asyncio.to_thread(self._read_texts), **files}
+        async with self._replaying:
+            return await self._replay(files, groups, default, since)
+
+    async def _replay(
+        self, files: Mapping[str, str], groups: Mapping[str, Sequence[str]], default: Default, since: datetime
+    ) -> Json:
         from retinue.policies.history.replay import Replay, ReplayReport
         from retinue.policies.policy_set import load_policies
 
@@ -294,11 +319,12 @@ def add_policy_skills(agent: Agent, book: PolicyBook) -> None:
         groups: dict[str, list[str]] | None = None,
         default: Literal["allow", "deny"] = "allow",
         since_s: Annotated[float, Field(description="Seconds back from now", gt=0, le=MAX_SINCE_S)] = DAY_S,
+        with_current: Annotated[bool, Field(description="Together with the policies in force")] = False,
     ) -> Json:
         """Tells what these policies would have decided about recorded calls, as far as the audit tells."""
         _check_owner(ctx.principal)
         since = datetime.now(UTC) - timedelta(seconds=since_s)
-        return await book.replay(files, groups or {}, default, since)
+        return await book.replay(files, groups, default, since, with_current=with_current)
 
     @agent.skill(read_only=True, listed=False)
     async def suggest_policies(

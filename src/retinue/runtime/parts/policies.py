@@ -380,5 +380,13 @@ def _add_skills(process: Process, loaded: LoadedPolicies, agent: Agent) -> None:
         read_past = AuditLog(process.state.database).iterate_past
         past = PastMesh(read_past, TokenGroups(keys).find, TokenFile(keys).find_scopes)
         modes = ModeSwitch(loaded.read_mode, loaded.set_mode)
-        book = PolicyBook(lambda: loaded.gate, dispatcher.lookup, directory, dispatcher.access, past, modes)
+        book = PolicyBook(
+            lambda: loaded.gate,
+            dispatcher.lookup,
+            directory,
+            dispatcher.access,
+            past,
+            modes,
+            lambda: loaded.files.read_texts(),
+        )
         add_policy_skills(agent, book)
