@@ -58,7 +58,7 @@ def test_names_within_a_masked_field_are_masked_unless_the_schema_declares_them(
     unknown = mask(value, "/staff")
     assert list(unknown["staff"].values()) == [{"[redacted]": 0}, None]
     assert {**unknown, "staff": 0} == {"staff": 0, **rest}  # a word such as "age" may be anything
-    schema = {"properties": {"staff": {"items": [{"properties": {"age": {}}}]}}}
+    schema: dict[str, Any] = {"properties": {"staff": {"items": [{"properties": {"age": {}}}]}}}
     assert list_field_names(schema) == frozenset({"staff", "age"})
 
 

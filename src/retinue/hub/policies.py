@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -21,7 +20,6 @@ from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import Lookup
 from retinue.mesh.observing.call_facts import USUAL_SCOPES
 from retinue.mesh.permissions import Access
-from retinue.web.security import LOCAL_TOKEN
 
 if TYPE_CHECKING:  # the engine of policies is imported where policies exist
     from retinue.policies.gate import Gate
@@ -37,6 +35,7 @@ ReadPast = Callable[[datetime], Iterator[tuple[Mapping[str, Any], Mapping[str, A
 DAY_S = 86_400.0
 _TOKEN = "token:"  # noqa: S105 - the beginning of an id
 _USUAL_SCOPES = frozenset(USUAL_SCOPES)
+_MESH_SCOPES = _USUAL_SCOPES | {"runs_code"}
 MAX_SINCE_S = 366 * DAY_S
 
 _PAGE = 200
@@ -123,10 +122,8 @@ class PolicyBook:
             return Principal(caller, "token", scopes), False
         if caller == ANONYMOUS.id:
             return ANONYMOUS, False
-        if caller == LOCAL_TOKEN.id:
-            return LOCAL_TOKEN, False
-        if ":" not in caller:  # an agent, which has the token of its mesh
-            return replace(LOCAL_TOKEN, id=caller), True
+        if ":" not in caller:  # an agent has the token of its mesh, as the owner's programs have
+            return Principal(caller, "mesh", _MESH_SCOPES), caller != "local"
         return Principal(caller, "token", _USUAL_SCOPES), True
 
     def list_all(self) -> Json:

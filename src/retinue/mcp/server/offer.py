@@ -205,7 +205,7 @@ class RecordOffer:
         key = self.visibility_key_of(principal)
         if key.view is not None and key not in self._catalogs:
             record = self._record
-            items = (*record.skills, *record.resources, *record.prompts)
+            items: tuple[Item, ...] = (*record.skills, *record.resources, *record.prompts)
             await decide_lists(key.view, ((self._listing, item) for item in items))
 
     def tools(self, principal: Principal, session: str | None = None) -> ToolCatalog:
