@@ -7,6 +7,7 @@ form of its list while agents join. Only the cards of listed agents are read.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -41,7 +42,15 @@ from retinue.mcp.upstream.imports.server import ImportedServer
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, AgentView, is_agent_listed, is_listed, is_seen, note_skill
+from retinue.mesh.permissions import (
+    Access,
+    AgentView,
+    decide_listings,
+    is_agent_listed,
+    is_listed,
+    is_seen,
+    note_skill,
+)
 from retinue.mesh.reading import Change, ChangeObserver, Changes
 
 ListingMode = Literal["all", "search", "auto"]
@@ -58,6 +67,7 @@ TOO_MANY = 1_000
 Shape = Callable[[Sequence[Skill], frozenset[str], AgentView | None], Sequence[Skill]]
 """Gives the hub's own skills as they are listed to a caller."""
 
+_OPENED_AT_ONCE = 50
 _MAX_SESSIONS = 10_000
 _MAX_KEYS = 64
 
@@ -75,6 +85,7 @@ class _Survey:
 class _View:
     """The offer for callers with one visibility key; each part is made on demand."""
 
+    is_decided: bool = False
     is_many: bool | None = None
     survey: _Survey | None = None
     resources: tuple[Resource, ...] | None = None
@@ -142,6 +153,26 @@ class HubOffer:
 
     def visibility_key_of(self, principal: Principal) -> VisibilityKey:
         return VisibilityKey(principal.scopes, self._access.view_of(principal))
+
+    async def prepare(self, principal: Principal) -> None:
+        key = self.visibility_key_of(principal)
+        if key.view is None or (key.view.lists is None and key.view.notes is None):
+            return
+        view = self._view(key)
+        if view.is_decided:
+            return
+        await decide_listings(key.view, [self._own])
+        entries = self._survey(key).entries if self._listing != "search" else []
+        for start in range(0, len(entries), _OPENED_AT_ONCE):
+            await decide_listings(
+                key.view, self._directory.open_all(entries[start : start + _OPENED_AT_ONCE])
+            )
+            await asyncio.sleep(0)
+        if self._imported is not None:
+            servers = [server for _, server in self._imported.list_seen(key.view, key.scopes)]
+            listings = map(self._imported.find_listing, servers)
+            await decide_listings(key.view, [one for one in listings if one is not None])
+        view.is_decided = True
 
     def tools(self, principal: Principal, session: str | None = None) -> ToolCatalog:
         key = self.visibility_key_of(principal)
