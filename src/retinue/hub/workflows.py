@@ -163,9 +163,11 @@ class RunStarter:
         """Start a run of ``definition``, which is that of ``loaded`` or made of it.
 
         ``watches`` = keep what its steps report, from the first one on. Raises DefinitionError for what would
-        surely fail; a run that was started before is not checked again.
+        surely fail; a run that was started before is not checked again. Raises PolicyDeniedError.
         """
         reject_limited(principal)
+        is_inline = loaded.document.source == INLINE
+        self.access.check_start(principal, loaded.definition.name, is_inline=is_inline)
         if self.chains is not None:
             trace = self.chains.enter(trace)
         bundled = await bundle(self._library_of(trace), loaded)
