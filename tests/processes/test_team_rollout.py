@@ -25,7 +25,8 @@ async def test_a_good_digest_takes_over_and_one_whose_program_ends_loses_its_cal
 ) -> None:
     hub = upgrades.start_hub()
     first, second = upgrades.pack("1.0.0"), upgrades.pack("1.1.0")
-    third = upgrades.pack("1.2.0", lives=15)
+    death = upgrades.folder / "death"
+    third = upgrades.pack("1.2.0", death=str(death))
     assert await asyncio.to_thread(upgrades.begin_up(first).wait) == 0
     async with upgrades.loaded():
         up = upgrades.begin_up(second, "--steps", "50,100", "--hold", "1")
@@ -34,6 +35,9 @@ async def test_a_good_digest_takes_over_and_one_whose_program_ends_loses_its_cal
         assert upgrades.answers[-1] == ["1.1.0", "1.1.0"]
 
         up = upgrades.begin_up(third, "--steps", "25,100", "--hold", "20")
+        await asyncio.to_thread(upgrades.wait_for_stage, "serve", 0)
+        await asyncio.to_thread(wait_until, lambda: upgrades.count("1.2.0") > 0, "a call of the new digest")
+        await asyncio.to_thread(death.touch)
         assert await asyncio.to_thread(up.wait) == 1
         assert "a program of it ended at 25 %" in up.output
         await asyncio.to_thread(wait_until, lambda: not upgrades.read_row()["rollout"], "the end of it")

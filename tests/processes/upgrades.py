@@ -36,15 +36,13 @@ import os
 from retinue import Agent, Context
 
 agent = Agent("first-agent", version="{version}")
-left = {lives}
+death = {death!r}
 
 
 @agent.skill(read_only=True)
 async def ask_both(ctx: Context) -> list[str]:
     "Who answers, and who answers its call."
-    global left
-    left -= 1
-    if not left:
+    if death and os.path.exists(death):
         os._exit(1)
     await asyncio.sleep({pause_s})
     other = await ctx.call("tell", agent="second-agent")
@@ -93,11 +91,11 @@ class Upgrades:
         hub.wait_for("hub at")
         return hub
 
-    def pack(self, version: str, *, checked: str = "", pause_s: float = 0.0, lives: int = -1) -> str:
-        """Pack a version; ``lives`` = the call at which a process of its first agent ends."""
+    def pack(self, version: str, *, checked: str = "", pause_s: float = 0.0, death: str = "") -> str:
+        """Pack a version; its first agent ends when it is called while the file ``death`` is there."""
         files = {
             "team.toml": DEFINITION.format(version=version, checked=checked or version),
-            "agents/first/agent.py": FIRST.format(version=version, pause_s=pause_s, lives=lives),
+            "agents/first/agent.py": FIRST.format(version=version, pause_s=pause_s, death=death),
             "agents/second/agent.py": SECOND.format(version=version),
             "workflows/both.yaml": WORKFLOW.format(version=version, pause="300ms"),
         }
