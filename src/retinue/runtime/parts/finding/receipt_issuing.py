@@ -102,7 +102,7 @@ class ReceiptIssuer:
         if entry.source == self.own:
             return None if claims else replace(issued, reason=_OWN)
         try:
-            signer = await asyncio.to_thread(self._make_signer)
+            signer = await asyncio.to_thread(self.make_signer)
             if signer.key.kid in await find_signers(registry, entry.key, entry.digest or ""):
                 return None if claims else replace(issued, reason=_SIGNED)
             if claims and not await asyncio.to_thread(self.claim, place_of(entry)):
