@@ -41,8 +41,6 @@ def make_agent(name: str, *, fails: bool) -> Agent:
     return agent
 
 
-
-
 @pytest.mark.parametrize("place", ["door", "plain"], indirect=True)
 async def test_a_hub_attaches_what_it_measured_and_another_one_that_trusts_it_ranks_by_it(
     place: Place, tmp_path: Path
