@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 
 from retinue import Agent
 from retinue.cards.receipts import RECEIPT_TYPE
-from retinue.oci.attached_receipts import ISSUER, attach_receipt, read_receipts
+from retinue.oci.attached_receipts import ISSUER
 from retinue.oci.client.http_registry import HttpRegistry
 from retinue.oci.codec.reference import Reference
-from retinue.oci.registry import open_registry, publish_card
+from retinue.oci.registry import open_registry
 from retinue.runtime.commands.client import open_client
 from retinue.storage.card_keys import CardKeys
 from retinue.storage.state import State
 from retinue.web.http_client import HttpClient
 from tests.registry.places import Place
-from tests.system import System, open_system
+from tests.system import open_system
 
 
 def make_agent(name: str, *, fails: bool) -> Agent:
