@@ -7,7 +7,7 @@ from typing import Any
 from retinue.authoring.agent import Agent
 from retinue.web.issued_tokens import TokenFile
 from tests.doors.test_policies import Bank, open_bank
-from tests.mcp.clients import sessionless
+from tests.mcp.clients import connect, sessionless
 from tests.system import Reply, System, Wire
 
 POLICIES = """
@@ -70,6 +70,10 @@ async def list_everywhere(bank: Bank, token: str) -> dict[str, Reply]:
     asked, asked_headers = sessionless("tools/list", {})
     url = f"{bank.bank.url}/mcp"
     replies["tools/list of the agent"] = await wire.post(url, asked, **asked_headers, **headers)
+    for path in ("/mcp", "/agents/bank/mcp"):
+        async with connect(f"{hub}{path}", "legacy", authorization=token) as client:
+            listing = await client.list_tools()
+        replies[f"tools/list of {path}, 2025-11-25"] = Reply(200, {}, str(listing).encode())
     search = {"query": {"text": "pays money back"}, "federation": "none"}
     replies["ARD search"] = await wire.post(f"{hub}/search", search, **headers)
     return replies
