@@ -31,6 +31,7 @@ async def open_own_mesh(settings: Settings, state: State) -> AsyncIterator[Proce
         process = mesh.as_process("command", start)
         process.add(LazyRuns, runs)
         runs.hold_artifacts(mesh.artifacts)
+        runs.share_reports(mesh.hub.starter.progress)
         parts = [
             PoliciesPart(),
             HistoryPart(),
