@@ -208,9 +208,13 @@ def test_a_config_that_pack_does_not_write_is_refused(change: object, problem: s
         ("[auth]\nanonymous = true", "team.toml: auth", "belongs to the machine"),
         ("version = 3", "team.toml: version", "describes team.toml"),
         ('version = "1"', "team.toml: version", "correct the file"),
+        ('version = "1.4.0-01"', "team.toml: version", "correct the file"),
+        ('version = "1.4.0+2"', "team.toml: version", "correct the file"),
+        ('[workflows]\nfiles = [""]', "team.toml: workflows.files.0", "workflows/*.yaml"),
         ('[imports.f]\nnpm = "server@latest"', "team.toml: imports.f", "correct the file"),
         ('[[agents]]\ntarget = "agent.py"', "team.toml: agents.1", "correct the file"),
         ('[[agents]]\ntarget = "a/agent.py"\nenv = { K = "${NONE}" }', "team.toml", "[secrets]"),
+        ('[imports.f]\nurl = "http://f"\n[access.f]\nreceive = []', "team.toml", "policy"),
         ('[llm.m]\nmodel = "gpt-latest"', "team.toml", "correct the file"),
     ],
 )

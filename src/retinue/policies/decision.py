@@ -30,6 +30,7 @@ import orjson
 from retinue.mesh.permissions import matches
 from retinue.policies.entities import (
     ACTIONS,
+    AGENT,
     CALL,
     GROUP,
     LIST,
@@ -99,6 +100,7 @@ class CallFacts:
 
     ``origin`` is the id of the principal that began the chain of calls, "" where the chain does not tell,
     None where no policy reads it. ``origin_groups`` are the groups of its tokens, None if they are unknown.
+    ``is_direct`` = no agent calls for the caller; the yes for similar calls counts for such calls only.
     """
 
     caller: Caller
@@ -108,6 +110,7 @@ class CallFacts:
     context: Mapping[str, Any] = field(default_factory=dict)
     origin: str | None = None
     origin_groups: tuple[str, ...] | None = ()
+    is_direct: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +230,9 @@ class _Cut:
         Who gave a yes must be an approver of the policy that asks.
         """
         asking = [policy for policy in obliged if policy.effect == "approve"]
-        if not asking or not self.approved or not isinstance(facts.arguments, Mapping):
+        if not asking or not self.approved or not facts.is_direct:
+            return obliged
+        if not isinstance(facts.arguments, Mapping):
             return obliged
         answers = [
             policy
@@ -313,7 +318,7 @@ class Engine:
     """Decides by one set of policies; handles of the engine are kept for each skill and caller."""
 
     policies: PolicySet
-    _cuts: dict[tuple[Resource, EntityId], _SkillPolicies] = field(default_factory=dict)
+    _cuts: dict[tuple[Resource, EntityId, EntityId | None], _SkillPolicies] = field(default_factory=dict)
     _shared: dict[tuple[str, ...], _SkillPolicies] = field(default_factory=dict)
     _parts: dict[tuple[object, ...], _Cut] = field(default_factory=dict)
     _callers: dict[tuple[Caller, Caller | None], cedarpy.Entities] = field(default_factory=dict)
@@ -322,10 +327,13 @@ class Engine:
     """Whether some policy reads what chains of calls have taken in, so that it is recorded."""
     masks: bool = field(init=False)
     """Whether some policy masks values of calls."""
+    bound_agents: frozenset[str] = field(init=False)
+    """The agents of teams whose policies bind their calls."""
 
     def __post_init__(self) -> None:
         policies = self.policies.policies
         self.reads_sources = any(not policy.facts.isdisjoint(("sources", "foreign")) for policy in policies)
+        self.bound_agents = frozenset(name for policy in policies for name in policy.agents or ())
         self.masks = any(policy.effect == "redact" and not policy.is_watched for policy in policies)
 
     @property
@@ -337,7 +345,7 @@ class Engine:
 
     def decide(self, facts: CallFacts) -> Decision:
         """The decision about one call."""
-        cut = self._cut(facts.resource, facts.action)
+        cut = self._cut(facts.resource, facts.action, facts.caller.id)
         if cut.is_empty:
             return ALLOWED
         entities = self._render(facts)
@@ -362,26 +370,28 @@ class Engine:
             cut = self._parts[key] = _Cut.make(policies, permits=permits)
         return cut.decide(facts, self._render(facts))
 
-    def reads_of(self, resource: Resource, action: EntityId) -> frozenset[str]:
-        """The facts of the context, besides arguments, that policies about this skill read."""
-        return self._cut(resource, action).facts
+    def reads_of(self, resource: Resource, action: EntityId, caller: EntityId) -> frozenset[str]:
+        """The facts of the context, besides arguments, that policies about this skill and caller read."""
+        return self._cut(resource, action, caller).facts
 
-    def select(self, resource: Resource, action: EntityId) -> list[Policy]:
-        """The policies that may apply to a skill and an action."""
+    def select(self, resource: Resource, action: EntityId, caller: EntityId | None = None) -> list[Policy]:
+        """The policies that may apply to a skill and an action; those of a team also for its ``caller``."""
         containers = resource.list_containers(self.policies.groups)
         return [
             policy
             for policy in self.policies.policies
-            if policy.concerns_action(action.id) and policy.concerns(resource.id, containers)
+            if policy.concerns_action(action.id) and policy.concerns(resource.id, containers, caller)
         ]
 
-    def _cut(self, resource: Resource, action: EntityId) -> _SkillPolicies:
-        cut = self._cuts.get((resource, action))
+    def _cut(self, resource: Resource, action: EntityId, caller: EntityId) -> _SkillPolicies:
+        # only agents of teams have policies of their own
+        bound = caller if caller.type == AGENT and caller.id in self.bound_agents else None
+        cut = self._cuts.get((resource, action, bound))
         if cut is None:
             if len(self._cuts) >= _KEPT:
                 self._cuts.clear()
-            selected = self.select(resource, action)
-            cut = self._cuts[resource, action] = self._share(selected)
+            selected = self.select(resource, action, bound)
+            cut = self._cuts[resource, action, bound] = self._share(selected)
         return cut
 
     def _share(self, selected: Sequence[Policy]) -> _SkillPolicies:

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
+import semver
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from retinue.core.errors import InvalidSettingError
@@ -41,7 +42,6 @@ OF_THE_MACHINE = frozenset(
 """Tables of ``retinue.toml`` that belong to the machine, so that a team never changes them."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[._-][a-z0-9]+)*")
-_VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -58,6 +58,12 @@ def _check_path(path: str) -> str:
     return path
 
 
+def _check_glob(glob: str) -> str:
+    if not glob.strip("/") or glob.startswith("/") or {"..", "."} & {*glob.split("/")} or "**" in glob:
+        raise ValueError("a glob names files below the folder of team.toml; write such as workflows/*.yaml")
+    return glob
+
+
 def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name) or len(name) > 64:
         raise ValueError("a name has lower-case letters and digits, separated by - . or _, such as editorial")
@@ -65,8 +71,9 @@ def _check_name(name: str) -> str:
 
 
 def _check_version(version: str) -> str:
-    if not _VERSION.fullmatch(version):
-        raise ValueError("a version has three numbers, such as 1.4.0")
+    # "+" is part of no tag of a registry
+    if not semver.Version.is_valid(version) or "+" in version or len(version) > 100:
+        raise ValueError("a version is that of semver.org without +, such as 1.4.0 or 1.4.0-rc.1")
     return version
 
 
@@ -173,9 +180,9 @@ class TeamImport(_Table):
 
 
 class TeamFiles(_Table):
-    """``[workflows]`` and ``[policy]``: globs below the folder of ``team.toml``."""
+    """``[workflows]``: globs below the folder of ``team.toml``."""
 
-    files: tuple[str, ...] = ()
+    files: tuple[Annotated[str, AfterValidator(_check_glob)], ...] = ()
 
 
 class CheckCall(_Table):
@@ -196,6 +203,24 @@ class TeamCheck(_Table):
     timeout_s: float = Field(60.0, gt=0, le=3600)
 
 
+class RolloutTable(_Table):
+    """``[rollout]``: how a new digest takes over from the one that runs.
+
+    ``steps`` are the shares of the new chains of calls in per cent, each of which is held for ``hold_s``.
+    Runs of the digest before have ``drain_s`` to end.
+    """
+
+    steps: tuple[Annotated[int, Field(ge=1, le=100)], ...] = (5, 25, 100)
+    hold_s: float = Field(30.0, ge=0, le=86_400)
+    drain_s: float = Field(3600.0, ge=0, le=30 * 86_400)
+
+    @model_validator(mode="after")
+    def _rises_to_all(self) -> Self:
+        if not self.steps or self.steps[-1] != 100 or list(self.steps) != sorted({*self.steps}):
+            raise ValueError("steps rise to 100, such as [5, 25, 100]")
+        return self
+
+
 class TeamDefinition(_Table):
     """All of ``team.toml``."""
 
@@ -211,6 +236,7 @@ class TeamDefinition(_Table):
     access: Mapping[str, AccessTable] = {}
     secrets: Mapping[Secret, str] = {}
     check: TeamCheck = TeamCheck()
+    rollout: RolloutTable = RolloutTable()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -224,6 +250,11 @@ class TeamDefinition(_Table):
                 raise ValueError(f"llm.{name}: command and folder belong to the machine, not to a team")
             if table.model is None or table.model.endswith("latest"):
                 raise ValueError(f"llm.{name}: name the exact model, because a provider has no hash of it")
+        if imported := sorted({*self.access} & {*self.imports}):
+            raise ValueError(
+                f"access.{imported[0]} is an import, and access lists bind agents; "
+                f"write send in the tables of its callers, or a policy in policies/"
+            )
         for user, texts in self._list_texts():
             if any("$" in _PLACEHOLDER.sub("", text) for text in texts):
                 raise ValueError(
@@ -306,7 +337,12 @@ def _suggest(key: str, location: tuple[int | str, ...]) -> str:
     if len(location) == 1 and key in OF_THE_MACHINE:
         return f"{key} belongs to the machine: set it in retinue.toml"
     known = list(TeamDefinition.model_fields)
-    for table, name in ((TeamAgent, "agents"), (TeamImport, "imports"), (TeamCheck, "check")):
+    for table, name in (
+        (TeamAgent, "agents"),
+        (TeamImport, "imports"),
+        (TeamCheck, "check"),
+        (RolloutTable, "rollout"),
+    ):
         if location[0] == name and len(location) > 1:
             known = list(table.model_fields)
     near = suggest(key, known, limit=1)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import semver
 
+from retinue.cards.signatures import TrustedKeys
 from retinue.client.hub_skills import read_agents
 from retinue.core.errors import InvalidSettingError, RetinueError, TeamRefusedError
 from retinue.oci.codec.artifacts import Package
@@ -24,25 +25,39 @@ from retinue.runtime.commands.teams.acceptance import (
     check_programs,
     check_requires,
     check_version,
-    names_of,
 )
 from retinue.runtime.commands.teams.entrance import pass_check, wait_until_ready
 from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
+from retinue.runtime.commands.teams.installed import check_files, make_environments, verify_signature
 from retinue.runtime.commands.teams.places import PulledTeam, TeamPlace, parse_team_reference, pull_team
+from retinue.runtime.commands.teams.policies import (
+    check_installed_policies,
+    check_team_policies,
+    compare_policies,
+)
 from retinue.runtime.commands.teams.secret_values import read_credentials, read_secrets_file
 from retinue.runtime.commands.teams.source import read_source
+from retinue.runtime.commands.teams.upgrading import (
+    RolloutOptions,
+    ask_for_rollout,
+    find_open_rollout,
+    follow_rollout,
+    refuse_other_rollout,
+)
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
+from retinue.runtime.imports.files import read_kept_imports
 from retinue.runtime.joined_mesh import notify_hub
-from retinue.runtime.teams.environments import Environments, sweep
 from retinue.runtime.teams.programs import (
     CONFIG,
     FILES,
+    MANIFEST,
     SETTINGS,
+    SIGNATURES,
     import_table,
     read_installed,
     render_settings,
 )
-from retinue.runtime.teams.store import TeamRow, TeamStore
+from retinue.runtime.teams.store import TeamRow, TeamStore, read_clock
 from retinue.settings import Settings
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import HUB_VARIABLE, State
@@ -50,7 +65,7 @@ from retinue.team.consent import Consent, describe_consent
 from retinue.team.definition import DATA
 from retinue.team.difference import Change, TeamContent, compare_teams, exit_status
 from retinue.team.layout_file import render_layout
-from retinue.team.package import Team, open_team, pack_team, team_repository
+from retinue.team.package import Team, list_names, open_team, pack_team, team_repository
 from retinue.team.signature import pack_signatures, sign_team, signature_tag
 from retinue.web.http_client import HttpClient
 
@@ -112,6 +127,7 @@ class UpOptions:
     is_agreed: bool = False
     downgrade: bool = False
     secrets_file: Path | None = None
+    rollout: RolloutOptions = field(default_factory=RolloutOptions)
 
 
 @asynccontextmanager
@@ -138,6 +154,7 @@ class TeamCommands:
         source = read_source(folder)
         lock = source.read_lock()
         source.check_secrets(os.environ)
+        check_team_policies(source.definition.name, list_names(source.definition, lock), source.files)
         package = pack_team(source.definition, lock, source.files)
         config = package.blobs[package.manifest.config.digest]
         team = open_team(package.manifest, config, digest=package.digest, where=source.definition.name)
@@ -193,7 +210,7 @@ class TeamCommands:
     async def compare(self, old: str, new: str) -> Comparison:
         """The differences of two teams by ability. Their files are checked, and nothing is run."""
         before, after = [await _read_content(await self.pull(text)) for text in (old, new)]
-        return Comparison(before.team, after.team, compare_teams(before, after))
+        return Comparison(before.team, after.team, _compare(before, after))
 
     async def up(self, text: str, options: UpOptions, ask: Ask, echo: Echo) -> StartedTeam:
         """Verify, show, install, start and check a team; one that fails leaves what ran before.
@@ -210,14 +227,25 @@ class TeamCommands:
             )
         pulled = await pull_team(reference, self._settings, self._state, self._http)
         team = pulled.team
-        with self._store.changing(team.name):
-            row = self._store.read_rows().get(team.name, TeamRow(team.name)).settled()
-            signer = self._check(pulled, row, options)
-            values = self._find_secrets(team, options.secrets_file)
-            self._check_names(team)
-            if row.active == team.digest:
-                await self._install(pulled, team, echo)
-                return StartedTeam(team, 0, 0, was_running=True)
+        with self._store.changing(team.name) as row:
+            refuse_other_rollout(row, team.digest)
+            is_asked = find_open_rollout(row) is not None
+            if not is_asked and (started := await self._start(pulled, row, text, options, ask, echo)):
+                return started
+        return await self._follow(row, team, echo)
+
+    async def _start(
+        self, pulled: PulledTeam, row: TeamRow, reference: str, options: UpOptions, ask: Ask, echo: Echo
+    ) -> StartedTeam | None:
+        """Start a digest, or ask for its rollout beside the one that runs: then None."""
+        team = pulled.team
+        signer = self._check(pulled, row, options)
+        values = self._find_secrets(team, options.secrets_file)
+        self._check_import_names(team)
+        if row.active == team.digest:
+            await self._install(pulled, team, echo)
+            return StartedTeam(team, 0, 0, was_running=True)
+        with self._store.starting(row, team.names):
             await self._check_mesh(team, row)
             is_agreed = options.is_agreed or team.digest in row.signers
             if not is_agreed and not ask(
@@ -225,17 +253,18 @@ class TeamCommands:
             ):
                 raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
             await self._install(pulled, team, echo)
-            await self._check_imports(team, values)
+            if row.active is not None:
+                await self._ask_for_rollout(row, team, values, signer, options.rollout, reference)
+                return None
             started = replace(
                 row,
                 active=team.digest,
                 version=team.version,
-                since=_now(),
-                reference=text,
+                since=read_clock(),
+                reference=reference,
                 signer=signer,
                 highest=max(row.highest or team.version, team.version, key=semver.Version.parse),
                 before=row.active or row.before,
-                is_checked=False,
                 failed={},
                 versions={**row.versions, team.digest: team.version},
                 signers={**row.signers, team.digest: signer},
@@ -243,44 +272,60 @@ class TeamCommands:
             return await self._switch(row, started, team, values, echo)
 
     async def back(self, name: str, echo: Echo) -> StartedTeam:
-        """Start the digest that ran before, whose files are here. Raises TeamRefusedError."""
-        with self._store.changing(name):
-            row = self._store.read_rows().get(name, TeamRow(name)).settled()
+        """Start the digest that ran before, whose files are here, with the checks of ``up``.
+
+        Raises TeamRefusedError, InvalidSettingError for missing secrets and programs, BusyError.
+        """
+        with self._store.changing(name) as row:
             digest = row.before
             if digest is None or not self._store.has(name, digest):
                 remedy = "name a digest: retinue up REF@sha256:…"
                 raise TeamRefusedError("not_a_team", name, "no digest ran before this one", remedy=remedy)
             team = read_installed(self._store, name, digest)
+            signer = verify_signature(self._store, team, self._trusted_keys()).owner
+            check_files(self._store, team)
+            check_requires(team)
             check_data(team, self._read_active(row))
-            started = replace(
-                row,
-                active=digest,
-                version=team.version,
-                since=_now(),
-                signer=row.signers.get(digest, ""),
-                before=row.active,
-                is_checked=False,
-                failed={},
-            )
+            check_programs(team)
             values = self._find_secrets(team, None)
-            return await self._switch(row, started, team, values, echo)
+            self._check_import_names(team)
+            refuse_other_rollout(row, digest)
+            if find_open_rollout(row) is not None:
+                return await self._follow(row, team, echo)
+            with self._store.starting(row, team.names):
+                await self._check_mesh(team, row)
+                make_environments(self._store, team, os.environ)
+                if row.active is None:
+                    started = replace(
+                        row,
+                        active=digest,
+                        version=team.version,
+                        since=read_clock(),
+                        signer=signer,
+                        before=None,
+                        failed={},
+                    )
+                    return await self._switch(row, started, team, values, echo)
+                at_once = RolloutOptions(steps=(100,), hold_s=0.0)
+                await self._ask_for_rollout(row, team, values, signer, at_once, row.reference)
+        return await self._follow(row, team, echo)
 
     def down(self, name: str) -> TeamRow:
-        """Stop the programs of a team; its files and data stay. Raises InvalidSettingError."""
-        with self._store.changing(name):
-            row = self._store.read_rows().get(name)
-            if row is None or row.active is None:
-                known = ", ".join(row.name for row in self._store.list_active()) or "none"
-                raise InvalidSettingError(
-                    "NAME", f"no team {name} runs; running: {known}", remedy="retinue team"
-                )
-            stopped = replace(row, active=None, before=row.active)
-            self._store.write_row(stopped)
-            return row
+        """Stop the programs of a team; its files and data stay. Raises InvalidSettingError, BusyError."""
+        former = self._store.read_rows().get(name)
+        with self._store.changing(name) as row:
+            if row.active is not None:
+                self._store.write_row(replace(row, active=None, before=row.active, names=(), rollout={}))
+                return row
+            if former is not None and former.active is not None:
+                return former  # a killed command had started it for the first time, and it was put back
+            known = ", ".join(row.name for row in self._store.list_active()) or "none"
+            raise InvalidSettingError("NAME", f"no team {name} runs; running: {known}", remedy="retinue team")
 
     def list_rows(self) -> list[TeamRow]:
-        """All teams that were ever started here, by name."""
-        return [row for _, row in sorted(self._store.read_rows().items())]
+        """All teams that were ever started here, by name; those of killed commands are put back first."""
+        self._store.mend()
+        return self._store.list_settled()
 
     def read(self, row: TeamRow) -> Team | None:
         """The team of a row; None for one that is down."""
@@ -296,11 +341,13 @@ class TeamCommands:
         )
         return configured_registry(place, self._settings, self._http, self._state)
 
+    def _trusted_keys(self) -> TrustedKeys:
+        return card_keys(self._settings.signatures, self._state).trusted()
+
     def _check(self, pulled: PulledTeam, row: TeamRow, options: UpOptions) -> str:
         """The owner of the key that signed the team, which may run here. Raises TeamRefusedError."""
         team = pulled.team
-        keys = card_keys(self._settings.signatures, self._state)
-        signer = pulled.verify(keys.trusted()).owner
+        signer = pulled.verify(self._trusted_keys()).owner
         if not options.downgrade:
             check_version(team, row)
         check_requires(team)
@@ -314,7 +361,7 @@ class TeamCommands:
             return []
         folder = self._store.folder_of(active.name, active.digest) / FILES
         files = {file.path: (folder / file.path).read_bytes() for file in active.files}
-        changes = compare_teams(TeamContent(active, files), await _read_content(pulled))
+        changes = _compare(TeamContent(active, files), await _read_content(pulled))
         return [line for change in changes for line in change.render()]
 
     def _read_active(self, row: TeamRow) -> Team | None:
@@ -340,22 +387,21 @@ class TeamCommands:
             raise InvalidSettingError(team.name, f"secrets are missing: {', '.join(missing)}", remedy=remedy)
         return values
 
-    def _check_names(self, team: Team) -> None:
-        """Raise TeamRefusedError for a name of an agent or import that another team or the hub has."""
-        own = names_of(team)
-        for row in self._store.list_active():
-            other = None if row.name == team.name else self._read_active(row)
-            if other is not None and (clash := sorted(own & names_of(other))):
-                problem = f"the team {row.name} has {clash[0]}, too"
-                raise TeamRefusedError("name_taken", team.name, problem, remedy=f"retinue down {row.name}")
-        if clash := sorted({*team.definition.imports} & {*self._settings.imports.servers}):
-            problem = f"retinue.toml has the import {clash[0]}, too"
-            raise TeamRefusedError("name_taken", team.name, problem, remedy="rename one of them")
+    def _check_import_names(self, team: Team) -> None:
+        """Raise TeamRefusedError for a name that an import of the settings or of this state has."""
+        own = team.names
+        for place, tables in (
+            ("retinue.toml", self._settings.imports.servers),
+            ("this state", read_kept_imports(self._state)),
+        ):
+            if clash := sorted(own & tables.keys()):
+                problem = f"{place} has the import {clash[0]}, too"
+                raise TeamRefusedError("name_taken", team.name, problem, remedy="rename one of them")
 
     async def _check_mesh(self, team: Team, row: TeamRow) -> None:
         """Raise TeamRefusedError for a name of an agent that answers in the mesh and is not of this team."""
         active = self._read_active(row)
-        own = names_of(team) - (set() if active is None else names_of(active))
+        own = team.names - (frozenset() if active is None else active.names)
         if not own or self._state.read_hub() is None:
             return
         async with open_client(self._settings, self._state) as client:
@@ -373,29 +419,12 @@ class TeamCommands:
             files = await pulled.pull_files()
             config = await pulled.source.pull_blob(pulled.repository, pulled.manifest.config)
             content = {f"{FILES}/{file.path}": file.content for file in files}
+            proof = {MANIFEST: pulled.manifest_bytes, SIGNATURES: orjson.dumps(list(pulled.signatures))}
             self._store.install(
-                team.name, team.digest, {CONFIG: config, SETTINGS: render_settings(team), **content}
+                team.name, team.digest, {CONFIG: config, SETTINGS: render_settings(team), **proof, **content}
             )
             echo(f"files unpacked: {len(files)}")
-        sweep(self._store.environments)
-        environments = Environments(self._store.environments, os.environ)
-        place = self._store.folder_of(team.name, team.digest) / FILES
-        for locked in team.lock.agents.values():
-            if locked.lock is not None:
-                environments.make_python((place / locked.lock).read_bytes(), is_agent=True)
-        for name, table in team.definition.imports.items():
-            lock = team.lock.imports[name].lock
-            if table.npm is not None and lock is not None:
-                from retinue.runtime.commands.teams.locking import check_package_lock
-
-                npm_lock = (place / lock).read_bytes()
-                check_package_lock(
-                    npm_lock, table.package_name, table.npm.rpartition("@")[2], f"imports.{name}"
-                )
-                manifest = (place / lock).parent / "package.json"
-                environments.make_npm(manifest.read_bytes(), npm_lock)
-            elif table.pypi is not None and lock is not None:
-                environments.make_python((place / lock).read_bytes(), is_agent=False)
+        make_environments(self._store, team, os.environ)
 
     async def _check_imports(self, team: Team, values: Mapping[str, str]) -> None:
         """Start the program of each import once, and compare its tools with the locked ones."""
@@ -408,26 +437,52 @@ class TeamCommands:
                 tools = await read_tools(name, command, made.env, os.environ, folder, within_s=table.start_s)
                 check_tools(team.name, name, team.lock.imports[name].tools, tools)
 
+    async def _ask_for_rollout(
+        self,
+        row: TeamRow,
+        team: Team,
+        values: Mapping[str, str],
+        signer: str,
+        options: RolloutOptions,
+        reference: str,
+    ) -> None:
+        """Let the hub start another digest beside the one that runs, and move the chains of calls over."""
+        await self._check_imports(team, values)
+        self._store.write_secrets(team.name, {**self._store.read_secrets(team.name), **values})
+        await ensure_hub(self._state, self._http, logs=self._settings.logs)
+        known = replace(
+            row,
+            names=sorted(team.names | {*row.names}),
+            versions={**row.versions, team.digest: team.version},
+            signers={**row.signers, team.digest: signer},
+        )
+        ask_for_rollout(self._store, known, team, team.definition.rollout, options, reference)
+
+    async def _follow(self, row: TeamRow, team: Team, echo: Echo) -> StartedTeam:
+        await follow_rollout(self._store, self._state, team.name, team.digest, echo)
+        check = team.definition.check
+        checks = len(check.calls) + (check.workflow is not None)
+        programs = len(team.definition.agents) + len(team.definition.imports)
+        return StartedTeam(team, programs, checks, before=row.active)
+
     async def _switch(
         self, row: TeamRow, started: TeamRow, team: Team, values: Mapping[str, str], echo: Echo
     ) -> StartedTeam:
-        """Let the hub run another digest; where that fails, let it run that of ``row`` again."""
-        former = self._store.read_secrets(team.name)
+        """Check the imports of a digest, let the hub run it, and check it.
+
+        Where that raises, ``starting`` of the store puts back what ran before.
+        """
+        check_installed_policies(self._store, team)
+        await self._check_imports(team, values)
         self._store.write_secrets(team.name, values)
-        self._store.write_row(started)
-        try:
-            url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
-            async with open_client(self._settings, self._state, hub_url=url) as client:
-                programs = await wait_until_ready(self._store, team, client)
-                echo(f"programs that answer: {programs}")
-                checks = await pass_check(team, client, echo)
-        except BaseException as error:
-            self._store.write_secrets(team.name, former)
-            reason = error.message if isinstance(error, RetinueError) else type(error).__name__
-            failed = {"digest": team.digest, "version": team.version, "reason": reason, "at": _now()}
-            self._store.write_row(replace(row, failed=failed))
-            raise
-        self._store.write_row(self._store.keep_only(replace(started, is_checked=True)))
+        unsettled = self._store.read_rows()[team.name]
+        self._store.write_row(replace(started, names=unsettled.names, undo=unsettled.undo))
+        url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
+        async with open_client(self._settings, self._state, hub_url=url) as client:
+            programs = await wait_until_ready(self._store, team, client)
+            echo(f"programs that answer: {programs}")
+            checks = await pass_check(team, client, echo)
+        self._store.settle(started, team.names)
         return StartedTeam(team, programs, checks, before=row.active)
 
 
@@ -437,10 +492,10 @@ def _refuse_existing(path: Path) -> None:
         raise InvalidSettingError("output", f"{path} exists", remedy=remedy)
 
 
+def _compare(old: TeamContent, new: TeamContent) -> list[Change]:
+    return [*compare_teams(old, new), *compare_policies(old, new)]
+
+
 async def _read_content(pulled: PulledTeam) -> TeamContent:
     """A team with its checked files, in memory."""
     return TeamContent(pulled.team, {file.path: file.content for file in await pulled.pull_files()})
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
