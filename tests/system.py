@@ -14,11 +14,11 @@ from typing import Any
 
 import aiohttp
 import orjson
+import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-import retinue.authoring.agent
 from retinue.authoring.agent import Agent
-from retinue.authoring.signatures import Signature
+from retinue.authoring.signatures import Signature, read_signature
 from retinue.cards.pallet_card import encode_card, parse_card, render_card
 from retinue.hub.mesh_map import MeshParts
 from retinue.mesh.observing.events import EventBus, Observer
@@ -86,7 +86,7 @@ def _read_once(read: Callable[..., Signature]) -> Callable[..., Signature]:
     """
     signatures: dict[Any, Signature] = {}
 
-    def read_signature(function: Callable[..., Any], where: str, **options: Any) -> Signature:
+    def read_kept(function: Callable[..., Any], where: str, **options: Any) -> Signature:
         plain = inspect.unwrap(function)
         is_own = inspect.isfunction(plain) and plain.__module__.startswith("retinue.")
         if not is_own or not all(isinstance(text, str) for text in plain.__annotations__.values()):
@@ -102,10 +102,10 @@ def _read_once(read: Callable[..., Signature]) -> Callable[..., Signature]:
             output_schema=copy.deepcopy(signature.output_schema),
         )
 
-    return read_signature
+    return read_kept
 
 
-retinue.authoring.agent.read_signature = _read_once(retinue.authoring.agent.read_signature)
+pytest.MonkeyPatch().setattr("retinue.authoring.agent.read_signature", _read_once(read_signature))
 
 
 async def _run_nothing(context: RunContext, request: RunRequest) -> None:
