@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -94,9 +94,9 @@ class Hub:
         ) -> None:
             raise AssertionError(name)
 
-        async def holds_runs(team: str, mark: str, before: float) -> bool:
+        async def list_runs(team: str, mark: str, before: float) -> Sequence[str]:
             self.runs -= 1
-            return self.runs >= 0
+            return ["run-1"] if self.runs >= 0 else []
 
         mesh = MeshOfRollout(
             rollouts=self.rollouts,
@@ -105,7 +105,7 @@ class Hub:
             count_calls=lambda entry: 0,
             find_exam=lambda entry: self.exam,
             run_workflow=run_workflow,
-            holds_runs=holds_runs,
+            list_runs=list_runs,
             begin_chain=new_trace,
             apply=self.apply,
         )

@@ -40,6 +40,8 @@ class StoredRollout:
     signer: str = ""
     reference: str = ""
     figures: Mapping[str, Any] = field(default_factory=dict)
+    held_by: Sequence[str] = ()
+    """The runs for which the old digest still runs, the first few."""
 
     @property
     def weight(self) -> int:
@@ -86,7 +88,7 @@ def read_rollout(row: TeamRow) -> StoredRollout | None:
         return None
     try:
         stored = StoredRollout(**row.rollout)
-        return replace(stored, steps=tuple(stored.steps))
+        return replace(stored, steps=tuple(stored.steps), held_by=tuple(stored.held_by))
     except TypeError as error:
         raise StateDamagedError(
             f"the rollout of {row.name}", str(error), remedy=f"retinue down {row.name}"
