@@ -26,6 +26,7 @@ from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.children import LogsPart, ModelsPart, SupervisorPart
 from retinue.runtime.parts.finding.exam import ExamPart
 from retinue.runtime.parts.finding.history import HistoryPart
+from retinue.runtime.parts.finding.receipts import ReceiptsPart
 from retinue.runtime.parts.hub_moments import FirstReadingPart, FolderWatchPart, HubFilePart, HubLinesPart
 from retinue.runtime.parts.hub_protocols import DashboardPart, DiscoveryPart, HubMcpPart, RegistryPart
 from retinue.runtime.parts.imports import ImportsPart
@@ -108,6 +109,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         AuditPart(),
         HistoryPart(),
         ExamPart(),
+        ReceiptsPart(),
         MeshMapPart(),
         MessagesPart(),
         HubMcpPart(),
