@@ -1,7 +1,7 @@
 """Takes a team through the stages of its rollout: start, check, weights, and the end of one digest.
 
-Each stage is written before it is entered. After a restart of the hub the stage begins anew, with the time
-that it is held and with its figures.
+Each stage is written before it is entered. After a restart of the hub its programs are checked again, and the
+weight is held anew, with new figures.
 """
 
 from __future__ import annotations
@@ -197,7 +197,6 @@ class RolloutStages:
     async def _serve(self, stored: StoredRollout) -> None:
         """Hold one weight, and compare the digests meanwhile."""
         team = read_installed(self.store, self.name, stored.new)
-        await self._wait_for_programs(stored, team)  # the hub may have been started again
         ends = self._count_ends(team)
         until = time.monotonic() + stored.hold_s
         while True:
@@ -276,7 +275,7 @@ class RolloutStages:
 
         self._change(stored, change)
 
-    def _enter(self, stored: StoredRollout, stage: Stage, *, step: int = 0) -> None:
+    def _enter(self, stored: StoredRollout, stage: Stage, *, step: int | None = None) -> None:
         entered = replace(stored.enter(stage, self.now(), step=step), figures=self._render_figures(stored))
         _log.info("rollout", team=self.name, digest=stored.new, stage=stage, weight=entered.weight)
         self._change(stored, partial(_with_rollout, entered))

@@ -7,6 +7,7 @@ its stages. A hub without a rollout looks at one file.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -133,6 +134,10 @@ class RolloutsPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         followed = FollowedRollouts(process)
+        if self._leads and find_teams_change(process.state) is not None:
+            from retinue.runtime.teams.rollout import begin_again
+
+            begin_again(process.state, time.time())
         followed.look()  # before the first program starts
         tasks: dict[str, asyncio.Task[None]] = {}
         is_ready = asyncio.Event()
