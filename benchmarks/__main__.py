@@ -7,6 +7,7 @@ import sys
 from benchmarks import (
     a2a,
     client,
+    cold_start,
     dashboard,
     discovery,
     dispatch,
@@ -34,6 +35,7 @@ from benchmarks import (
 BENCHMARKS = {
     "a2a": a2a.measure,
     "client": client.measure,
+    "cold_start": cold_start.measure,
     "dashboard": dashboard.measure,
     "discovery": discovery.measure,
     "dispatch": dispatch.measure,
