@@ -31,6 +31,7 @@ from benchmarks import (
     think,
     workflows,
 )
+from benchmarks.simulation import run as simulation
 
 BENCHMARKS = {
     "a2a": a2a.measure,
@@ -56,6 +57,7 @@ BENCHMARKS = {
     "ranking": ranking.measure,
     "search": search.measure,
     "startup": startup.measure,
+    "simulation": simulation.measure,
     "think": think.measure,
     "workflows": workflows.measure,
 }

@@ -36,7 +36,7 @@ AGENTS = 10_000
 
 def measure() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
-        figures = []
+        figures: list[Figure] = []
         if shutil.which("docker-registry") is not None:
             with docker_registry(Path(folder)) as url:
                 uvloop.run(fill_over_http(url, AGENTS))
