@@ -9,9 +9,8 @@ import pytest
 
 from retinue.core.errors import InvalidSettingError
 from retinue.runtime.hub_processes.board import Board
-from retinue.runtime.hub_processes.front import own_trace_ids, owner_of
 from retinue.runtime.hub_processes.parent import count_processes
-from retinue.runtime.hub_processes.place import HubPlace, take_place
+from retinue.runtime.hub_processes.place import HubPlace, own_names, owner_of, take_place
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def test_a_process_gives_way_to_one_that_serves_and_has_fewer_connections(boards
 
 def test_a_process_counts_the_chains_that_it_begins(tmp_path: Path) -> None:
     for index in range(3):
-        make = own_trace_ids(HubPlace(index, 3, tmp_path, "hub-1", 0, 0))
+        make = own_names(HubPlace(index, 3, tmp_path, "hub-1", 0, 0))
         assert {owner_of(make().encode(), 3) for _ in range(20)} == {index}
 
 

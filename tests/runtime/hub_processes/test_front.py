@@ -16,8 +16,8 @@ from retinue.mesh.directory.listings import MemoryListings
 from retinue.mesh.dispatch import Dispatcher, PermittedCall
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.forwarding import Forwarder
-from retinue.runtime.hub_processes.front import Front, Reach, owner_of
-from retinue.runtime.hub_processes.place import HubPlace
+from retinue.runtime.hub_processes.front import Front, Reach
+from retinue.runtime.hub_processes.place import HubPlace, owner_of
 from tests.mesh.scripted import make_listing, make_skill
 
 HERE = "here"

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 import orjson
@@ -23,7 +24,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.core.call import Principal
 from retinue.core.uri_template import is_template
@@ -34,6 +35,7 @@ from retinue.mcp.server.interactions import Interactions, SuspendedCall
 from retinue.mcp.server.long_results import LongResults
 from retinue.mcp.server.offer import McpOptions, Offer
 from retinue.mcp.server.resources import ReadHandlers
+from retinue.mcp.server.sdk_internals import Hold, SdkSessions, Sessions, find_open_session
 from retinue.mcp.server.suspended_calls import SuspendedCalls
 from retinue.mcp.server.tools import ToolHandlers, fill_in
 from retinue.mesh.dispatch import Calls
@@ -41,6 +43,9 @@ from retinue.mesh.permissions import as_mcp_client, principal_key
 from retinue.mesh.reading import Reader
 from retinue.web.disconnect import watch
 from retinue.web.security import identity_of
+
+if TYPE_CHECKING:
+    from retinue.mcp.server.shared_sessions import LedSessions, SharedSessions
 
 UNDECLARED = {
     "prompts/list": "prompts",
@@ -85,7 +90,8 @@ _SESSIONLESS = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSION
 class McpEndpoint:
     """The endpoint as an ASGI app, behind a SecurityMiddleware.
 
-    ``ensure_fresh`` is awaited before each request, so that the offer is current.
+    ``ensure_fresh`` is awaited before each request, so that the offer is current. ``leader`` answers the
+    requests of sessions that the fast path leaves, where the sessions are those of another process.
     """
 
     def __init__(
@@ -94,11 +100,13 @@ class McpEndpoint:
         is_running: Callable[[], bool],
         fast_path: FastPath,
         ensure_fresh: Callable[[], Awaitable[None]] | None = None,
+        leader: ASGIApp | None = None,
     ) -> None:
         self._manager = manager
         self._fast_path = fast_path
         self._is_running = is_running
         self._ensure_fresh = ensure_fresh
+        self._leader = leader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_running():
@@ -112,6 +120,9 @@ class McpEndpoint:
         if unanswered is None:
             return
         receive = unanswered
+        if self._leader is not None and visitor.headers.get(_VERSION) not in _SESSIONLESS:
+            await self._leader(scope, receive, send)
+            return
         # no events are kept, and the SDK leaves a request to resume a stream unanswered, so it starts again
         scope["headers"] = [_trimmed(*header) for header in scope["headers"] if header[0] != _RESUMED]
         # the SDK compares this with the opener of the session, and answers another caller with 404
@@ -139,6 +150,7 @@ class McpServer:
     """The MCP server of one offer. Enter ``running()`` once to serve.
 
     Servers that share ``long_results`` give each other's links; without it the server keeps its own.
+    ``shared`` tells other processes of a hub of the sessions; in such a process they are ``led``.
     """
 
     def __init__(
@@ -148,12 +160,16 @@ class McpServer:
         reads: Reader,
         options: McpOptions | None = None,
         long_results: LongResults | None = None,
+        *,
+        shared: SharedSessions | None = None,
+        led: LedSessions | None = None,
     ) -> None:
         options = options or McpOptions()
         self._offer = offer
-        self._connections = Connections(offer.visibility_key_of, reads.source.follow)
+        self._leader = None if led is None else led.leader
+        self._connections = Connections(offer.visibility_key_of, reads.source.follow, shared)
         self._notifier = ChangeNotifier(offer, self._connections)
-        self._suspended: SuspendedCalls[SuspendedCall] = SuspendedCalls()
+        self._suspended: SuspendedCalls[SuspendedCall] = SuspendedCalls(make_state=options.make_state)
         self._listening = ListenHandler(self._notifier)
         interactions = Interactions(self._connections, self._suspended, options.heartbeat_s)
         long_results = long_results or LongResults(options.result_chars)
@@ -186,15 +202,14 @@ class McpServer:
             session_idle_timeout=options.session_idle_s,
             max_request_body_size=options.max_body_bytes,
         )
-        self._fast_path = FastPath(
-            offer,
-            self._tools,
-            self._connections,
-            self._notifier,
-            self._manager,
-            self._server.server_info_stamp,
-            options,
+        sessions: Sessions = (
+            SdkSessions(self._manager, self._connections, self._notifier, options.session_idle_s)
+            if led is None
+            else led.sessions
         )
+        self._fast_path = FastPath(offer, self._tools, sessions, self._server.server_info_stamp, options)
+        if shared is not None:
+            shared.touch = partial(_touch, self._manager, options.session_idle_s)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -221,7 +236,7 @@ class McpServer:
 
     def endpoint(self, ensure_fresh: Callable[[], Awaitable[None]] | None = None) -> McpEndpoint:
         """The Streamable HTTP endpoint, for use behind SecurityMiddleware."""
-        return McpEndpoint(self._manager, self._is_running, self._fast_path, ensure_fresh)
+        return McpEndpoint(self._manager, self._is_running, self._fast_path, ensure_fresh, self._leader)
 
     async def serve_streams(self, reading: Any, writing: Any) -> None:
         """Serve one client over a pair of the SDK's streams, such as stdio's, until it closes them."""
@@ -293,6 +308,13 @@ class McpServer:
         if ctx.method in ("initialize", "server/discover") and isinstance(result, dict):
             result["capabilities"] = capabilities_of(self._offer, principal)
         return result
+
+
+def _touch(manager: StreamableHTTPSessionManager, idle_s: float, session_id: str) -> None:
+    """Restart the idle clock of a session in which another process has answered a call."""
+    if (session := find_open_session(manager, session_id)) is not None:
+        with Hold(session, idle_s):
+            pass
 
 
 def _is_unicode(params: Any) -> bool:

@@ -5,12 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from importlib.metadata import version
+from secrets import token_urlsafe
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst
 from retinue.core.record import HUB_NAME, Candidate, Health
+from retinue.mcp.server.shared_sessions import (
+    CANCELLED,
+    ENDED,
+    OPENED,
+    SESSIONS,
+    FollowedSessions,
+    LedSessions,
+)
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.overrides import make_overrides
 from retinue.mesh.observing.access_rows import AccessRows
@@ -20,17 +31,20 @@ from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.parts.shown_agents import MeshAgents
 from retinue.rpc.server import health_route
+from retinue.runtime.endpoints.agent_mcp import McpEndpoints
+from retinue.runtime.endpoints.mcp import SharedMcp, open_hub_mcp
 from retinue.runtime.factories import named_registries, registry_sources
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.follower import DirectoryFollower, Leader, list_followed
 from retinue.runtime.hub_processes.forwarding import Forwarder
-from retinue.runtime.hub_processes.front import Reach, own_trace_ids
+from retinue.runtime.hub_processes.front import Reach
 from retinue.runtime.hub_processes.leader import render_figures, send_json
-from retinue.runtime.hub_processes.place import LEADER, HubPlace
+from retinue.runtime.hub_processes.place import LEADER, HubPlace, own_names
 from retinue.runtime.launch import Start
 from retinue.runtime.mesh import Chains, make_dispatcher
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.parts.audit import AuditLog, recording
+from retinue.runtime.parts.mcp import MCP_RANK
 from retinue.runtime.peers import make_peers
 from retinue.runtime.serving import end_task
 from retinue.storage.listing_store import SqliteListings
@@ -59,7 +73,7 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
         stack.push_async_callback(directory.aclose)
         peers = make_peers(settings, state, http, named)
         lookup = LocalFirst(directory, peers.remote)
-        chains = Chains(place.hub_id, own_trace_ids(place), board.take)
+        chains = Chains(place.hub_id, own_names(place), board.take)
         dispatcher = make_dispatcher(settings, directory, lookup, peers, chains)
 
         def note_health(candidate: Candidate, health: Health, reason: str) -> None:
@@ -68,11 +82,24 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
 
         dispatcher.health_sink = note_health
         stack.callback(dispatcher.admission.events.flush)
-        agent = Agent(HUB_NAME)
+        # a client sees name, version and title of the hub, whichever process answers
+        agent = Agent(HUB_NAME, version=version("retinue"), title="Retinue")
         shown = MeshAgents(agent, dispatcher.access, start.url, directory)
         process = start.make_process("hub", agent, dispatcher, shown, peers, lookup)
         follower = DirectoryFollower(
             directory, store, dispatcher.agent_stats, lambda: forwarder.session(LEADER)
+        )
+        sessions = FollowedSessions()
+        follower.on_news |= {
+            SESSIONS: sessions.replace,
+            OPENED: sessions.open,
+            ENDED: sessions.end,
+            CANCELLED: lambda request: sessions.cancel(*request),
+        }
+        shared = SharedMcp(
+            make_state=own_names(place, token_urlsafe),
+            led=LedSessions(sessions, partial(forwarder.forward, LEADER)),
+            send_result=leader.send_result,
         )
         reach = Reach(
             directory,
@@ -81,10 +108,35 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
             follower.is_current.is_set,
             lambda: follower.own_skills,
             exams_required=settings.exam.policy == "require",
+            sessions=sessions,
         )
-        for product in (directory, forwarder, leader, follower, reach):
+        for product in (
+            directory,
+            forwarder,
+            leader,
+            follower,
+            reach,
+            sessions,
+            shared,
+            peers.mcp_client,
+        ):
             process.products[type(product)] = product
         yield process
+
+
+class LedMcpPart(Part):
+    """MCP: calls of agents, at the endpoint of the hub and at those of agents."""
+
+    name = "mcp"
+    kinds = frozenset({"hub"})
+    gives = McpEndpoints
+    rank = MCP_RANK
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        async with open_hub_mcp(process, None) as endpoints:
+            yield Opened(product=endpoints, routes=endpoints.routes, drain=endpoints.end)
 
 
 class HealthPart(Part):
@@ -116,6 +168,9 @@ class FollowPart(Part):
             tasks = [
                 asyncio.create_task(follower.run(), name="hub directory"),
                 asyncio.create_task(leader.send_notes(), name="hub rows"),
+                asyncio.create_task(
+                    leader.touch_sessions(process.get(FollowedSessions)), name="sessions in use"
+                ),
             ]
             try:
                 yield

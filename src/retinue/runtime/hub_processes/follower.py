@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,12 +20,22 @@ import structlog
 from retinue.core.errors import RegistryUnreachableError, StateError
 from retinue.core.record import Candidate, Health, Listing, ListingKey
 from retinue.core.trust import Trust
+from retinue.mcp.server.shared_sessions import FollowedSessions
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.sources import Give, Reading, Source, SourceProblem
 from retinue.mesh.entry import Entry
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.runtime.hub_processes.forwarding import request_inside
-from retinue.runtime.hub_processes.leader import CHANGES_PATH, HEALTH_PATH, REREAD_PATH, ROWS_PATH
+from retinue.runtime.hub_processes.leader import (
+    CHANGES_PATH,
+    HEALTH_PATH,
+    OWN_SKILLS,
+    REREAD_PATH,
+    RESULT_PATH,
+    ROWS_PATH,
+    SKILLS,
+    TOUCH_PATH,
+)
 from retinue.storage.audit_store import render_row
 from retinue.storage.listing_store import SqliteListings
 
@@ -36,6 +47,8 @@ ROWS_AFTER_S = 0.2
 ROWS_AT_ONCE = 500
 ROWS_KEPT = 10_000
 """Rows that wait for a leader that has ended; beyond that the oldest are dropped."""
+
+TOUCH_EVERY_S = 10.0
 
 _PAGE = 500
 _LOADED_AT_ONCE = 1_000
@@ -117,6 +130,21 @@ class Leader:
         tags: list[str] = await self._exchange(REREAD_PATH, value)
         return tags
 
+    async def send_result(self, result: Sequence[Any]) -> None:
+        """Give the leader a long result, which a client may read there."""
+        try:
+            await self._exchange(RESULT_PATH, result)
+        except (OSError, TimeoutError) as error:
+            _log.warning("a long result is lost", problem=str(error))
+
+    async def touch_sessions(self, sessions: FollowedSessions) -> None:
+        """Keep the sessions from becoming idle in which this process answers calls, until cancelled."""
+        while True:
+            await asyncio.sleep(TOUCH_EVERY_S)
+            if used := sessions.take_used():
+                with suppress(OSError, TimeoutError):
+                    await self._exchange(TOUCH_PATH, used)
+
     async def send_notes(self) -> None:
         """Send rows and verdicts until cancelled; those that were not taken are sent again."""
         while True:
@@ -166,6 +194,8 @@ class DirectoryFollower:
         """Set once the directory was as the leader has it; it stays so while a new leader starts."""
         self.own_skills: frozenset[str] = frozenset()
         """The skills of the hub itself, which the leader runs."""
+        self.on_news: dict[str, Callable[[Any], None]] = {OWN_SKILLS: self._take_own_skills}
+        """What takes each kind of news other than that of listings."""
 
     async def run(self) -> None:
         """Follow the leader, and the next one when it ends."""
@@ -180,12 +210,18 @@ class DirectoryFollower:
         async with self._session().get(f"http://hub{CHANGES_PATH}") as changes:
             async for line in changes.content:
                 news = orjson.loads(line)
-                if (skills := news.get("skills")) is not None:
-                    self.own_skills = frozenset(skills)
+                for name, value in news.items():
+                    if (take := self.on_news.get(name)) is not None:
+                        take(value)
+                if (skills := news.get(SKILLS)) is not None:
+                    self._take_own_skills(skills)
                     await self.read_all()
                     self.is_current.set()
-                else:
-                    await self._apply([ListingKey(*key) for key in news["changed"]])
+                elif (changed := news.get("changed")) is not None:
+                    await self._apply([ListingKey(*key) for key in changed])
+
+    def _take_own_skills(self, skills: Sequence[str]) -> None:
+        self.own_skills = frozenset(skills)
 
     async def read_all(self) -> None:
         """Make the directory as the state has it, because changes may have been missed."""

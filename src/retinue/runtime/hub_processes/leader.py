@@ -1,13 +1,15 @@
 """What the leading process of a hub does for the others: it tells changes, and takes their rows and verdicts.
 
-The exchanges are HTTP over the socket of the leader, below `PREFIX`, which no client can reach.
+The exchanges are HTTP over the socket of the leader, below `PREFIX`, which no client can reach. Parts of the
+leader add their own: news for all processes, and answers to what a process sends.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from secrets import token_urlsafe
 from typing import Any
 
 import orjson
@@ -15,16 +17,20 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retinue.core.record import ListingKey
+from retinue.mcp.server.long_results import LongResults
+from retinue.mcp.server.shared_sessions import SESSIONS, SharedSessions
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.health.agent_stats import report_health
 from retinue.mesh.observing.call_figures import CallFigures, CallSummary
 from retinue.mesh.observing.metrics import Figures, Histogram
+from retinue.mesh.reading import Change
 from retinue.parts.part import Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
+from retinue.runtime.endpoints.mcp import SharedMcp
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.forwarding import Forwarder, is_forwarded, request_inside
-from retinue.runtime.hub_processes.place import HubPlace
+from retinue.runtime.hub_processes.place import HubPlace, own_names
 from retinue.runtime.parts.audit import AuditLog
 from retinue.web.disconnect import read_body
 
@@ -33,6 +39,8 @@ CHANGES_PATH = PREFIX + "changes"
 ROWS_PATH = PREFIX + "rows"
 HEALTH_PATH = PREFIX + "health"
 REREAD_PATH = PREFIX + "reread"
+RESULT_PATH = PREFIX + "result"
+TOUCH_PATH = PREFIX + "touch"
 FIGURES_PATH = PREFIX + "figures"
 
 _FIGURES_WITHIN_S = 2.0
@@ -43,18 +51,68 @@ _PROCESS_UP = "retinue_hub_process_up"
 _log = structlog.get_logger("retinue.processes")
 
 
+Answer = Callable[[Any], Awaitable[Any]]
+"""Answers what another process sends: JSON for JSON."""
+
+SKILLS = "skills"
+"""In the first line only, after which a process reads the whole directory."""
+
+OWN_SKILLS = "own skills"
+
+
+class _Untold:
+    """What one process has not been told yet: the listings that have changed, and other news."""
+
+    def __init__(self) -> None:
+        self.keys: set[ListingKey] = set()
+        self.news: list[Mapping[str, Any]] = []
+        self.wake = asyncio.Event()
+
+    def take(self) -> list[Mapping[str, Any]]:
+        """The lines that tell it."""
+        keys, news = self.keys, self.news
+        self.keys, self.news = set(), []
+        self.wake.clear()
+        return [*([{"changed": [list(key) for key in sorted(keys)]}] if keys else ()), *news]
+
+
 class LeaderExchange:
-    """The exchanges of the leader with the other processes, as an ASGI app."""
+    """The exchanges of the leader with the other processes, as an ASGI app.
+
+    ``answers`` are what other parts answer, by path. ``state_now`` gives what a process must know when it
+    begins to follow, by name; `tell` tells what is new.
+    """
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._directory = process.get(Directory)
-        self._followers: set[asyncio.Queue[ListingKey]] = set()
+        self._followers: set[_Untold] = set()
         self._directory.subscribe(self._note)
+        self.state_now: dict[str, Callable[[], Any]] = {SKILLS: self._list_skills}
+        self.answers: dict[str, Answer] = {
+            HEALTH_PATH: self._take_health,
+            REREAD_PATH: self._reread,
+        }
+        self._loop = asyncio.get_running_loop()
+        process.agent.changes.subscribe(self._own_changed)
+
+    def tell(self, name: str, news: Any) -> None:
+        """Tell all processes a piece of news under a name, in the order of the calls."""
+        for untold in self._followers:
+            untold.news.append({name: news})
+            untold.wake.set()
 
     def _note(self, change: ListingChange) -> None:
-        for queue in self._followers:
-            queue.put_nowait(change.entry.id)
+        for untold in self._followers:
+            untold.keys.add(change.entry.id)
+            untold.wake.set()
+
+    def _own_changed(self, change: Change) -> None:
+        if change.kind == "tools" and self._followers:
+            self._loop.call_soon_threadsafe(lambda: self.tell(OWN_SKILLS, self._list_skills()))
+
+    def _list_skills(self) -> list[str]:
+        return sorted(skill.id for skill in self._process.agent.record().skills)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -67,37 +125,31 @@ class LeaderExchange:
         answer = _ALL
         if path == ROWS_PATH:
             self._take_rows(*body.split(b"\n"))
-        elif path == HEALTH_PATH:
-            self._take_health(orjson.loads(body))
-        elif path == REREAD_PATH:
-            answer = orjson.dumps(await self._reread(orjson.loads(body)))
+        else:
+            answer = orjson.dumps(await self.answers[path](orjson.loads(body)))
         await send_json(send, answer)
 
     async def _tell_changes(self, receive: Receive, send: Send) -> None:
         """Tell a process which listings have changed, from now on; the first line is the state now."""
-        queue: asyncio.Queue[ListingKey] = asyncio.Queue()
-        self._followers.add(queue)
+        untold = _Untold()
+        self._followers.add(untold)
         gone = asyncio.create_task(_wait_for_end(receive))
+        gone.add_done_callback(lambda _: untold.wake.set())
         try:
             await send({"type": "http.response.start", "status": 200, "headers": []})
-            skills = sorted(skill.id for skill in self._process.agent.record().skills)
-            await _send_line(send, {"skills": skills})
-            while not gone.done():
-                waiting = asyncio.create_task(queue.get())
-                await asyncio.wait({gone, waiting}, return_when=asyncio.FIRST_COMPLETED)
-                if not waiting.done():
-                    waiting.cancel()
+            await _send_line(send, {name: read() for name, read in self.state_now.items()})
+            while True:
+                await untold.wake.wait()
+                if gone.done():
                     return
-                keys = {waiting.result()}
-                while not queue.empty():
-                    keys.add(queue.get_nowait())
-                await _send_line(send, {"changed": [list(key) for key in sorted(keys)]})
+                for line in untold.take():
+                    await _send_line(send, line)
         finally:
             gone.cancel()
-            self._followers.discard(queue)
+            self._followers.discard(untold)
 
     def end(self) -> None:
-        """End the streams of changes, so that the server can stop."""
+        """Tell nothing more, because the process ends."""
         self._followers.clear()
 
     def _take_rows(self, sums: bytes, *rows: bytes) -> None:
@@ -108,17 +160,18 @@ class LeaderExchange:
                 log.append_rendered(row)
         self._process.get(CallFigures).seed(CallSummary(*summary) for summary in orjson.loads(sums))
 
-    def _take_health(self, verdict: Mapping[str, Any]) -> None:
+    async def _take_health(self, verdict: Mapping[str, Any]) -> bool:
         """Take what the calls of another process have shown of an agent, as if they were probes."""
         entry = self._directory.find_entry(ListingKey(*verdict["key"]))
         if entry is None:
-            return
+            return False
         stats = self._process.dispatcher.agent_stats.of(entry)
         if verdict["health"] == "healthy":
             stats.probe_answered()
         else:
             stats.probe_failed(verdict["reason"], certain=verdict["health"] == "unreachable")
         report_health(stats, entry, self._process.dispatcher.health_sink or self._directory.record_health)
+        return True
 
     async def _reread(self, place: Mapping[str, str]) -> list[str]:
         """Read a key again from its source; the tags that are listed then."""
@@ -142,6 +195,7 @@ class LeaderPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         exchange = LeaderExchange(process)
+        _share_mcp(process, exchange, self._place)
         forwarder = Forwarder(self._place)
         others = range(1, self._place.count)
         readings = OtherFigures(self._board)
@@ -165,6 +219,24 @@ class LeaderPart(Part):
             yield Opened(product=exchange, figures=figures, problems=problems, drain=exchange.end)
         finally:
             await forwarder.aclose()
+
+
+def _share_mcp(process: Process, exchange: LeaderExchange, place: HubPlace) -> None:
+    """Let the other processes answer calls in the MCP sessions of the leader."""
+    sessions = SharedSessions(exchange.tell)
+    process.add(SharedMcp, SharedMcp(make_state=own_names(place, token_urlsafe), sessions=sessions))
+    exchange.state_now[SESSIONS] = sessions.list_open
+
+    async def touch(used: Sequence[str]) -> bool:
+        for session_id in used:
+            sessions.touch(session_id)
+        return True
+
+    async def keep_result(result: Sequence[Any]) -> bool:
+        process.get(LongResults).take(*result)
+        return True
+
+    exchange.answers |= {TOUCH_PATH: touch, RESULT_PATH: keep_result}
 
 
 class OtherFigures:

@@ -21,13 +21,14 @@ from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.call_core import (
     FollowPart,
     HealthPart,
+    LedMcpPart,
     figures_app,
     open_call_process,
 )
 from retinue.runtime.hub_processes.forwarding import Forwarder, restored
-from retinue.runtime.hub_processes.front import Front, Reach, own_trace_ids
+from retinue.runtime.hub_processes.front import Front, Reach
 from retinue.runtime.hub_processes.leader import LeaderExchange, LeaderPart, inner_app
-from retinue.runtime.hub_processes.place import HubPlace
+from retinue.runtime.hub_processes.place import HubPlace, own_names
 from retinue.runtime.launch import Core, Launch, ProcessIdentity, SettingsSource
 from retinue.runtime.mesh import Chains
 from retinue.runtime.parts.calls import CallsPart
@@ -60,7 +61,7 @@ async def run_hub_process(
     address = replace(options.address, listen=place.take_listener)
     parts: list[Part]
     if place.is_leader:
-        chains = Chains(place.hub_id, own_trace_ids(place), board.take)
+        chains = Chains(place.hub_id, own_names(place), board.take)
         core = Core(
             hold_state=partial(state.lead, LEADS_WITHIN_S),
             open=lambda start: open_hub(start, chains),
@@ -74,7 +75,7 @@ async def run_hub_process(
             open=lambda start: open_call_process(start, place, board),
             access_of=hub_access,
         )
-        parts = [PoliciesPart(), ExecutePart(), HealthPart(), FollowPart(), CallsPart()]
+        parts = [PoliciesPart(), LedMcpPart(), ExecutePart(), HealthPart(), FollowPart(), CallsPart()]
     return await run_process(
         Launch(
             identity=ProcessIdentity("hub", HUB_NAME, HUB_NAME),
