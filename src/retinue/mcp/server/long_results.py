@@ -112,14 +112,11 @@ class LongResults:
         uri = f"{SCHEME}{secrets.token_urlsafe(16)}"
         texts = [(block, text) for block in result["content"] if (text := text_of(block)) is not None]
         mime = _mime_of(outcome)
-        parts = tuple(
-            Part.resource(uri, text, block.get("resource", {}).get("mimeType", mime)) for block, text in texts
-        )
-        if self._send is not None:
-            rows = [(part.text, part.mime) for part in parts]
-            self.unsent.append((uri, principal_key(owner), size_chars, rows))
+        rows = [(text, block.get("resource", {}).get("mimeType", mime)) for block, text in texts]
+        if self._send is None:
+            self.take(uri, principal_key(owner), size_chars, rows)
         else:
-            self._kept[uri] = _Kept(principal_key(owner), parts, size_chars)
+            self.unsent.append((uri, principal_key(owner), size_chars, rows))
         return uri
 
     async def send(self) -> None:
@@ -130,7 +127,7 @@ class LongResults:
             await self._send(result)
 
     def take(self, uri: str, owner: str, size_chars: int, rows: Sequence[Sequence[str]]) -> None:
-        """Keep a result that another process has shortened."""
+        """Keep a result; ``rows`` are its texts with their media types."""
         parts = tuple(Part.resource(uri, text, mime) for text, mime in rows)
         self._kept[uri] = _Kept(owner, parts, size_chars)
 

@@ -48,9 +48,9 @@ class SharedSessions:
         self._open: dict[str, SessionFacts] = {}
         self.touch: Callable[[str], None] = lambda session_id: None
 
-    def list_open(self) -> Sequence[SessionFacts]:
-        """The sessions that were told."""
-        return list(self._open.values())
+    def list_open(self) -> Sequence[Sequence[Any]]:
+        """The sessions that were told, as rows of JSON."""
+        return [list(facts) for facts in self._open.values()]
 
     def note(self, live: Live) -> None:
         """Tell of a session with its first message after ``initialize``; later ones change nothing."""
@@ -61,7 +61,7 @@ class SharedSessions:
         if connection.initialize_accepted:
             is_askable = any(getattr(able, kind) is not None for kind in ASKABLE)
             facts = self._open[session_id] = SessionFacts(session_id, live.owner, is_askable)
-            self._tell(OPENED, [facts])
+            self._tell(OPENED, [list(facts)])
 
     def end(self, session_id: str) -> None:
         """A session has ended; calls that other processes answer in it end with it."""
