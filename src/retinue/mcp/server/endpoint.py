@@ -24,7 +24,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from retinue.core.call import Principal
 from retinue.core.uri_template import is_template
@@ -42,7 +42,7 @@ from retinue.mesh.dispatch import Calls
 from retinue.mesh.permissions import as_mcp_client, principal_key
 from retinue.mesh.reading import Reader
 from retinue.web.disconnect import watch
-from retinue.web.security import identity_of
+from retinue.web.security import Headers, identity_of
 
 if TYPE_CHECKING:
     from retinue.mcp.server.shared_sessions import LedSessions, SharedSessions
@@ -82,6 +82,7 @@ def capabilities_of(offer: Offer, principal: Principal) -> dict[str, Any]:
 
 
 _VERSION = b"mcp-protocol-version"
+_NAME = b"mcp-name"
 _RESUMED = b"last-event-id"
 
 _SESSIONLESS = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSIONS)
@@ -90,8 +91,8 @@ _SESSIONLESS = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSION
 class McpEndpoint:
     """The endpoint as an ASGI app, behind a SecurityMiddleware.
 
-    ``ensure_fresh`` is awaited before each request, so that the offer is current. ``leader`` answers the
-    requests of sessions that the fast path leaves, where the sessions are those of another process.
+    ``ensure_fresh`` is awaited before each request, so that the offer is current. ``led`` are the sessions
+    of another process, which answers what the fast path leaves of them and calls of tools that are not here.
     """
 
     def __init__(
@@ -99,14 +100,16 @@ class McpEndpoint:
         manager: StreamableHTTPSessionManager,
         is_running: Callable[[], bool],
         fast_path: FastPath,
+        offer: Offer,
         ensure_fresh: Callable[[], Awaitable[None]] | None = None,
-        leader: ASGIApp | None = None,
+        led: LedSessions | None = None,
     ) -> None:
         self._manager = manager
         self._fast_path = fast_path
         self._is_running = is_running
         self._ensure_fresh = ensure_fresh
-        self._leader = leader
+        self._led = led
+        self._offer = offer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_running():
@@ -120,8 +123,8 @@ class McpEndpoint:
         if unanswered is None:
             return
         receive = unanswered
-        if self._leader is not None and visitor.headers.get(_VERSION) not in _SESSIONLESS:
-            await self._leader(scope, receive, send)
+        if self._led is not None and not self._is_here(visitor.headers, principal):
+            await self._led.leader(scope, receive, send)
             return
         # no events are kept, and the SDK leaves a request to resume a stream unanswered, so it starts again
         scope["headers"] = [_trimmed(*header) for header in scope["headers"] if header[0] != _RESUMED]
@@ -136,6 +139,12 @@ class McpEndpoint:
             await self._manager.handle_request(scope, receive, fill_in(scope, send))
         finally:
             current_principal.reset(marked)
+
+    def _is_here(self, headers: Headers, principal: Principal) -> bool:
+        """Whether a request without a session calls a tool that this process has."""
+        name = headers.get(_NAME, b"").decode("latin-1")
+        is_sessionless = headers.get(_VERSION) in _SESSIONLESS
+        return is_sessionless and self._offer.tools(principal).find(name) is not None
 
 
 def _trimmed(name: bytes, value: bytes) -> tuple[bytes, bytes]:
@@ -166,7 +175,7 @@ class McpServer:
     ) -> None:
         options = options or McpOptions()
         self._offer = offer
-        self._leader = None if led is None else led.leader
+        self._led = led
         self._connections = Connections(offer.visibility_key_of, reads.source.follow, shared)
         self._notifier = ChangeNotifier(offer, self._connections)
         self._suspended: SuspendedCalls[SuspendedCall] = SuspendedCalls(make_state=options.make_state)
@@ -236,7 +245,9 @@ class McpServer:
 
     def endpoint(self, ensure_fresh: Callable[[], Awaitable[None]] | None = None) -> McpEndpoint:
         """The Streamable HTTP endpoint, for use behind SecurityMiddleware."""
-        return McpEndpoint(self._manager, self._is_running, self._fast_path, ensure_fresh, self._leader)
+        return McpEndpoint(
+            self._manager, self._is_running, self._fast_path, self._offer, ensure_fresh, self._led
+        )
 
     async def serve_streams(self, reading: Any, writing: Any) -> None:
         """Serve one client over a pair of the SDK's streams, such as stdio's, until it closes them."""
