@@ -113,6 +113,7 @@ async def test_an_answer_is_final(store: ApprovalStore) -> None:
         lambda request: replace(request, skill="delete_file"),
         lambda request: replace(request, arguments={"path": "a", "more": None}),
         lambda request: replace(request, terms="policies"),
+        lambda request: replace(request, through="clerk"),
     ],
 )
 def test_each_fact_of_a_call_changes_its_digest(change: Callable[[ApprovalRequest], ApprovalRequest]) -> None:
@@ -130,7 +131,8 @@ def test_arguments_without_a_canonical_form_cannot_be_approved() -> None:
 
 
 def test_the_stored_form_keeps_everything() -> None:
-    approval = replace(Approval.ask(REQUEST, 1.0, 2.0), state="denied", by="owner", comment="no")
+    request = replace(REQUEST, through="clerk")
+    approval = replace(Approval.ask(request, 1.0, 2.0), state="denied", by="owner", comment="no")
     assert Approval.from_json(approval.to_json()) == approval
 
 

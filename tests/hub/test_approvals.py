@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from retinue.approvals.records import Approval, ApprovalRequest, ApprovalStore, MemoryApprovals
 from retinue.core.call import Principal
-from retinue.core.errors import InsufficientScopeError, UnknownApprovalError
+from retinue.core.errors import (
+    InsufficientScopeError,
+    InvalidRequestError,
+    StateError,
+    UnknownApprovalError,
+)
 from retinue.hub.approvals.book import ApprovalBook
 from retinue.web.security import LOCAL_TOKEN, OWNER_TOKEN
 
@@ -93,3 +100,68 @@ async def test_a_policy_says_who_answers_and_the_owner_always_may(
     stored = await store.find(own.id)
     assert stored is not None
     assert Approval.from_json(stored.to_json()) == stored
+
+
+class Rules:
+    """The policies that say yes to similar calls; ``act`` is done before one is stored."""
+
+    def __init__(self, store: MemoryApprovals, act: Callable[[str], Awaitable[object]] | None = None) -> None:
+        self.stored: dict[str, str] = {}
+        self._act = act
+
+        async def open_store() -> ApprovalStore:
+            return store
+
+        self.book = ApprovalBook(open_store, save_rule=self._save, remove_rule=self._remove)
+
+    async def _save(self, approval_id: str, text: str) -> None:
+        if self._act is not None:
+            await self._act(approval_id)
+        self.stored[approval_id] = text
+
+    async def _remove(self, approval_id: str) -> None:
+        del self.stored[approval_id]
+
+    async def approve(self, approval_id: str) -> dict[str, Any]:
+        asked: dict[str, Any] = {"free": (), "until": "", "depth": 0}
+        draft = await self.book.approve_similar(BOSS, approval_id, rule="", **asked)
+        asked["until"] = draft["until"]
+        return await self.book.approve_similar(BOSS, approval_id, rule=draft["rule"], **asked)
+
+
+OF_POLICY = replace(REQUEST, terms="policies sha256:x, listing y")
+
+
+async def test_a_yes_for_similar_calls_is_said_when_its_policy_is_stored(store: MemoryApprovals) -> None:
+    rules = Rules(store)
+    own = await store.ask(OF_POLICY, expires_s=60)
+    assert (await rules.approve(own.id))["state"] == "approved"
+    assert list(rules.stored) == [own.id]
+
+
+async def test_a_policy_that_is_not_stored_says_no_yes(store: MemoryApprovals) -> None:
+    async def fail(approval_id: str) -> None:
+        raise StateError("no space left")
+
+    own = await store.ask(OF_POLICY, expires_s=60)
+    with pytest.raises(StateError):
+        await Rules(store, fail).approve(own.id)
+    assert [each.state for each in await store.list_all()] == ["open"]
+
+
+async def test_a_question_that_somebody_else_answers_meanwhile_leaves_no_policy(
+    store: MemoryApprovals,
+) -> None:
+    rules = Rules(store, lambda approval_id: store.answer(approval_id, "no", "token:other"))
+    own = await store.ask(OF_POLICY, expires_s=60)
+    with pytest.raises(InvalidRequestError, match="denied already"):
+        await rules.approve(own.id)
+    assert rules.stored == {}
+
+
+async def test_similar_calls_of_a_guards_question_are_refused_with_the_reason(store: MemoryApprovals) -> None:
+    rules = Rules(store)
+    own = await store.ask(replace(OF_POLICY, terms="policies of guards, listing y"), expires_s=60)
+    with pytest.raises(InvalidRequestError, match="a guard asks, and a policy does not answer guards"):
+        await rules.approve(own.id)
+    assert "by_policy" not in await rules.book.show(BOSS, own.id)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from retinue.approvals.records import Approval, ApprovalRequest, MemoryApprovals, Verdict
-from retinue.core.call import Answer, Call, Outcome
-from retinue.core.errors import PolicyDeniedError, RetinueError
-from retinue.core.record import Listing, Skill
+from retinue.core.call import Answer, Call, Outcome, TraceContext
+from retinue.core.errors import BusyError, PolicyDeniedError, RetinueError
+from retinue.core.record import LOCAL_SOURCE, Listing, Skill
+from retinue.core.usage import SOURCES
 from retinue.mesh.channel import Channel
 from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.health.agent_stats import AgentStatsTable
 from retinue.policies.decision import Engine
 from retinue.policies.gate import Gate
@@ -19,11 +25,13 @@ from retinue.policies.policy_set import load_policies
 from tests.mesh.scripted import (
     FakeClock,
     ScriptedInvoker,
+    ScriptedLookup,
     make_call,
     make_dispatcher,
     make_listing,
     unreachable,
 )
+from tests.policies.test_gate import BOB
 
 ASK = '@id("ask") @reason("a person plans") @effect("approve") forbid(principal, action, resource);'
 
@@ -63,7 +71,7 @@ class SlowApprovals(MemoryApprovals):
 class Mesh:
     """An agent whose calls need a yes."""
 
-    def __init__(self) -> None:
+    def __init__(self, policies: str = ASK) -> None:
         self.clock = FakeClock()
         self.store = SlowApprovals(self.clock)
         self.guard = NoGuests()
@@ -73,8 +81,8 @@ class Mesh:
             make_listing("a"), agent_stats=AgentStatsTable(clock=self.clock)
         )
         self.breaker = self.dispatcher.agent_stats.of(make_listing("a")).breaker
-        gate = Gate(Engine(load_policies({"p.cedar": ASK})), open_approvals=self._open)
-        self.dispatcher.check_policies = gate.check
+        self.gate = Gate(Engine(load_policies({"p.cedar": policies})), open_approvals=self._open)
+        self.dispatcher.check_policies = self.gate.check
         self.dispatcher.guards = self.guard
 
     async def _open(self) -> MemoryApprovals:
@@ -162,3 +170,123 @@ async def test_a_no_reaches_the_caller_with_its_comment_until_the_question_would
     mesh.clock.pass_time(15 * 60)
     assert type_of(await mesh.ask()) == "approval_needed"
     assert mesh.invoker.invoked == []
+
+
+async def test_a_yes_counts_for_the_agent_that_calls_for_the_caller() -> None:
+    mesh = Mesh()
+    clerk, other = (make_call(principal=replace(BOB, through=name)) for name in ("clerk", "other"))
+    assert type_of(await mesh.ask(clerk)) == "approval_needed"
+    await mesh.answer("yes")
+    for call in (other, make_call(principal=BOB)):
+        assert type_of(await mesh.ask(call)) == "approval_needed"
+    assert mesh.invoker.invoked == []
+    assert (await mesh.ask(clerk)).status == "done"
+
+
+LIMIT = '@id("few") @effect("limit") @limit("%d per hour") forbid(principal, action, resource);'
+SOME = """@id("ask") @effect("approve") forbid(principal, action == Retinue::Action::"call", resource)
+    when { context.args has requirements && context.args.requirements == "wait" };"""
+WAITING = {"requirements": "wait"}
+
+
+class WaitingMesh(Mesh):
+    """A mesh whose caller waits for the answer of a person, as a task of A2A does."""
+
+    def __init__(self, policies: str) -> None:
+        super().__init__(policies)
+        self.waiting, self.answered = asyncio.Event(), asyncio.Event()
+        self.gate.ask_client = self._wait
+
+    async def _wait(
+        self, channel: Channel, store: Any, approval: Approval, call: Call, names_caller: bool
+    ) -> Approval:
+        self.waiting.set()
+        await self.answered.wait()
+        return await self.store.find(approval.id) or approval
+
+    async def ask_while(self, act: Callable[[], Any]) -> Outcome:
+        """The outcome of a call that waits while something else is done, and then gets its yes."""
+        waiting = asyncio.create_task(self.ask(make_call(arguments=WAITING)))
+        await self.waiting.wait()
+        done = act()
+        if asyncio.iscoroutine(done):
+            await done
+        await self.answer("yes")
+        self.answered.set()
+        return await waiting
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_a_call_that_waits_takes_no_place_of_a_limit_and_a_full_one_leaves_its_yes(limit: int) -> None:
+    mesh = WaitingMesh(SOME + LIMIT % limit)
+
+    async def call_another() -> None:
+        assert (await mesh.ask()).status == "done"
+
+    outcome = await mesh.ask_while(call_another)
+    assert len(mesh.invoker.invoked) == limit
+    if limit == 1:
+        assert isinstance(outcome.error, BusyError)
+    assert await mesh.states() == ["approved" if limit == 1 else "used"]
+    assert isinstance((await mesh.ask()).error, BusyError)
+
+
+async def test_policies_that_change_while_a_call_waits_decide_about_it() -> None:
+    mesh = WaitingMesh(SOME)
+
+    def close() -> None:
+        closed = SOME + '@id("closed") forbid(principal, action, resource);'
+        mesh.gate.engine = Engine(load_policies({"p.cedar": closed}))
+
+    outcome = await mesh.ask_while(close)
+    assert isinstance(outcome.error, PolicyDeniedError)
+    assert "the policies have changed meanwhile" in outcome.error.message
+    assert (mesh.invoker.invoked, await mesh.states()) == ([], ["approved"])
+
+
+async def test_a_yes_that_comes_after_the_hours_of_a_policy_does_not_count() -> None:
+    night = '@id("night") forbid(principal, action == Retinue::Action::"call", resource)'
+    mesh = WaitingMesh(SOME + night + " when { context.hour >= 22 };")
+    at = datetime(2026, 11, 27, 21, 59, tzinfo=UTC)
+    mesh.gate.clock = lambda: at + timedelta(minutes=2 * mesh.waiting.is_set())
+    outcome = await mesh.ask_while(lambda: None)
+    assert isinstance(outcome.error, PolicyDeniedError)
+    assert outcome.error.policies == ("night",)
+    assert (mesh.invoker.invoked, await mesh.states()) == ([], ["approved"])
+
+
+READS_WEB = """@id("web") forbid(principal, action == Retinue::Action::"call", resource)
+    when { context.sources.contains(Retinue::Agent::"web") };"""
+
+
+@pytest.mark.parametrize(
+    ("source", "usage", "sources"),
+    [
+        ("home", {SOURCES: {"own": ["disk"]}}, {"own": ["disk", "a"]}),
+        ("home", None, {"foreign": ["a"]}),
+        (LOCAL_SOURCE, None, {"own": ["a"]}),
+    ],
+)
+async def test_the_kept_outcome_of_a_repetition_names_the_sources_of_the_first_call(
+    source: str, usage: Any, sources: Any
+) -> None:
+    mesh = Mesh(ASK + READS_WEB)
+
+    class Signed:
+        """An agent whose reply tells what it has read."""
+
+        async def invoke(
+            self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
+        ) -> Answer:
+            return Answer({"plan": "1."}, usage=usage)
+
+    mesh.dispatcher.lookup = ScriptedLookup([replace(make_listing("a"), source=source)])
+    mesh.dispatcher.invoker_of = lambda listing: Signed()
+    call = make_call(idempotency_key="k", trace=TraceContext(""))
+    assert type_of(await mesh.ask(call)) == "approval_needed"
+    await mesh.answer("yes")
+    outcomes = [await mesh.ask(call), await mesh.ask(call)]
+    assert [len(outcome.attempts) for outcome in outcomes] == [1, 0]
+    for outcome in outcomes:
+        assert outcome.usage is not None
+        assert outcome.usage[SOURCES] == sources

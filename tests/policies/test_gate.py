@@ -204,3 +204,19 @@ def test_the_time_and_the_budgets_of_a_call_are_facts_of_its_context() -> None:
         (skill,) = WIPE.record.skills
         verdict = gate.explain(make_call("wipe", {}, trace=trace), WIPE, skill)["verdict"]
         assert verdict == ("deny" if denied else "allow"), condition
+
+
+def test_lists_have_what_the_caller_and_the_agent_that_calls_for_it_may_see() -> None:
+    gate = make_gate(
+        '@id("bot") forbid(principal == Retinue::Agent::"bot", action == Retinue::Action::"list", resource);'
+        f'@id("ask") @effect("approve") forbid({CALL}) when {{ principal == Retinue::Agent::"clerk" &&'
+        ' context.origin == Retinue::Caller::"token:bob" };'
+    )
+    (skill,) = WIPE.record.skills
+    for through, is_listed, is_marked in (("", True, False), ("bot", False, False), ("clerk", True, True)):
+        principal = replace(BOB, through=through)
+        lists, notes = gate.filter_lists(principal), gate.note_lists(principal)
+        assert lists is not None
+        assert notes is not None
+        assert (lists(WIPE, skill), bool(notes(WIPE, skill))) == (is_listed, is_marked), through
+        assert lists == gate.filter_lists(principal)

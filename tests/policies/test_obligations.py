@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retinue.approvals.records import MemoryApprovals
-from retinue.core.call import Call, Hop, Principal, TraceContext, TraceExtension
+from retinue.core.call import Answer, Call, Hop, Principal, TraceContext, TraceExtension
 from retinue.core.errors import ApprovalNeededError, BusyError, InvalidSettingError, PolicyDeniedError
+from retinue.core.record import Listing, Skill
+from retinue.guards.call_guards import CallGuards, GuardRule
+from retinue.guards.guard import GuardedCall, Verdict
+from retinue.mesh.channel import Channel, NullChannel
+from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.policies.counts import CallCounts, Count, MemoryCounts
 from retinue.policies.decision import Engine
 from retinue.policies.gate import ORIGIN, Gate
 from retinue.policies.policy_set import load_policies
+from retinue.runtime.loading.guard_rules import ask_person
 from retinue.workflows.durable.database import RunDatabase
 from retinue.workflows.durable.tables.call_counts import CallCountTable
 from retinue.workflows.durable.tables.own_tables import OwnTables
-from tests.mesh.scripted import FakeClock, make_call, make_dispatcher, make_listing, make_skill
+from tests.mesh.scripted import FakeClock, make_call, make_dispatcher, make_listing, make_skill, unreachable
 
 ANY = 'forbid(principal, action == Retinue::Action::"call", resource)'
 DENY = f'@id("deny") {ANY};'
@@ -166,6 +174,82 @@ async def test_arguments_are_masked_before_the_skill_gets_them() -> None:
     assert received == [{"requirements": "pay with [card]"}]
 
 
+class AskingGuard:
+    """A guard that asks a person about secrets, and denies forbidden words at one agent."""
+
+    def before(self, call: GuardedCall) -> Verdict | None:
+        word = call.arguments["requirements"]
+        if word == "forbidden" and call.agent == "far":
+            return Verdict("deny", "no such word leaves")
+        return Verdict("ask", "a secret") if word == "secret" else None
+
+    def after(self, call: GuardedCall, value: Any) -> Verdict | None:
+        return None
+
+
+async def test_a_limit_that_is_reached_leaves_the_yes_that_a_guard_has_asked_for() -> None:
+    mesh = Mesh(LIMIT.replace("2 per", "1 per"))
+    ask = partial(ask_person, mesh._open)
+    mesh.dispatcher.guards = CallGuards([GuardRule("guards.words", AskingGuard())], ask)
+    secret = {"requirements": "secret"}
+    error = (await mesh.call(arguments=secret)).error
+    assert isinstance(error, ApprovalNeededError)
+    await mesh.store.answer(error.approval, "yes", "ann")
+    assert (await mesh.call()).error is None
+    assert isinstance((await mesh.call(arguments=secret)).error, BusyError)
+    assert [approval.state for approval in await mesh.store.list_all()] == ["approved"]
+    mesh.clock.at += 3600
+    # the yes of the person is still there, but the question has expired by now
+    assert isinstance((await mesh.call(arguments=secret)).error, ApprovalNeededError)
+
+
+class Agents:
+    """Agents that keep the call and the channel that they get; the first one cannot be reached."""
+
+    def __init__(self) -> None:
+        self.received: list[tuple[str, Any, Channel]] = []
+
+    async def invoke(
+        self, listing: Listing, skill: Skill, call: Call, admitted: AdmittedCall, channel: Channel
+    ) -> Answer:
+        self.received.append((listing.name, call.arguments, channel))
+        if listing.name == "far":
+            raise unreachable("far")
+        return Answer(PLAN)
+
+
+CARD = {"requirements": "pay with 4111 1111 1111 1111"}
+
+
+async def test_the_next_candidate_gets_what_its_own_policies_and_guards_leave() -> None:
+    far, near = make_listing("far"), make_listing("near", make_skill(checked=False))
+    masks = MASK.replace("@results", '@arguments("card") @results').replace(
+        "resource)", 'resource in Retinue::Agent::"far")'
+    )
+    agents, clock = Agents(), FakeClock()
+    gate = make_gate(masks + LIMIT.replace("2 per", "1 per"), clock)
+    dispatcher, _, _ = make_dispatcher(far, near, check_policies=gate.check)
+    dispatcher.invoker_of = lambda listing: agents
+    channel = NullChannel()
+    deadline = asyncio.get_running_loop().time() + 60
+    outcome = await dispatcher.dispatch(make_call(arguments=CARD, deadline=deadline), channel)
+    # it is one call for the limit, too
+    assert outcome.error is None
+    assert agents.received[0][:2] == ("far", {"requirements": "pay with [card]"})
+    assert agents.received[1] == ("near", CARD, channel)
+    assert outcome.value == PLAN
+    assert isinstance((await dispatcher.dispatch(make_call(arguments=CARD))).error, BusyError)
+
+
+async def test_what_a_guard_denies_at_one_agent_may_be_done_at_another() -> None:
+    agents = Agents()
+    dispatcher, _, _ = make_dispatcher(make_listing("far"), make_listing("near", make_skill(checked=False)))
+    dispatcher.invoker_of = lambda listing: agents
+    dispatcher.guards = CallGuards([GuardRule("guards.words", AskingGuard())])
+    assert (await dispatcher.dispatch(make_call(arguments={"requirements": "forbidden"}))).error is None
+    assert [name for name, *_ in agents.received] == ["near"]
+
+
 @pytest.mark.parametrize(
     ("annotations", "problem"),
     [
@@ -207,12 +291,13 @@ async def test_a_call_is_counted_under_all_its_keys_or_under_none(
     store, clock = counts
     few, many = Count("few", 1, 60.0), Count("many", 3, 3600.0)
     assert await store.take([few, many]) is None
-    for _ in range(3):
-        refusal = await store.take([few, many])
+    for look in (store.take, store.find_refusal, store.take):
+        refusal = await look([few, many])
         assert refusal is not None
         assert refusal.count == few
         assert refusal.wait_s == pytest.approx(60.0)
     clock.at += 60.0
+    assert await store.find_refusal([few, many]) is None
     assert await store.take([few, many]) is None
     await store.give_back([few, many])
     assert await store.take([few, many]) is None

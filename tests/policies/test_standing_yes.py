@@ -77,8 +77,55 @@ def test_a_free_argument_may_differ_and_an_unknown_one_is_refused() -> None:
         with pytest.raises(InvalidParametersError, match="set it free"):
             draft({"a": value})
         assert decide(draft({"a": value, "b": 1}, free=("a",)), {"a": 7, "b": 1}) == "allow"
-    with pytest.raises(InvalidParametersError, match="cannot name the argument"):
-        draft({'a" || true': 1})
+
+
+ODD_NAMES = ["a-b", "to whom", "in", "if", "__cedar", 'a" || true', "a]", "[x", "é", "\u200b", "a.b", "1", ""]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_name_that_is_no_identifier_is_written_as_a_text(name: str) -> None:
+    arguments = {name: 1, "b": "x", "c": None}
+    rule = draft(arguments)
+    assert decide(rule, arguments) == "allow"
+    for other in ({**arguments, name: 2}, {"b": "x"}, {**arguments, f"{name}x": 1}, {**arguments, "c": 1}):
+        assert decide(rule, other) == "approve"
+    assert decide(draft({name: None, "b": 1}), {"b": 1}) == "allow"
+    assert decide(draft(arguments, free=(name,)), {**arguments, name: [2]}) == "allow"
+
+
+def test_a_name_that_no_policy_reads_may_be_free_only_and_a_long_text_must_be() -> None:
+    for name, value, problem in (
+        ("__entity", 1, "such a name cannot be read"),
+        ("a", "x" * 70_000, "set long arguments free"),
+    ):
+        with pytest.raises(InvalidParametersError, match=problem):
+            draft({name: value})
+        assert decide(draft({name: value, "b": 1}, free=(name,)), {name: 7, "b": 1}) == "allow"
+
+
+def test_a_yes_for_similar_calls_covers_no_call_that_an_agent_makes_for_the_caller() -> None:
+    asking = load_policies({"p.cedar": ASK % "", "yes-a1.cedar": draft()})
+    resource = Resource.make("bank", "1.0.0", "memory", "own", make_skill("refund"))
+    context = {"now": {"__extn": {"fn": "datetime", "arg": "2026-11-27T11:59:59Z"}}}
+    facts = CallFacts(Caller.of(BOB), resource, arguments=ARGUMENTS, context=context)
+    assert Engine(asking).decide(facts).verdict == "allow"
+    assert Engine(asking).decide(replace(facts, is_direct=False)).verdict == "approve"
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"terms": "policies of guards, listing x"}, "a guard asks"),
+        ({"terms": ""}, "a step of a run asks"),
+        ({"skill": "resource notes://monday"}, "it is about a read"),
+        ({"skill": "prompt summarise"}, "it is about a read"),
+        ({"through": "clerk"}, "the agent clerk calls for the caller"),
+    ],
+)
+def test_a_question_that_no_policy_answers_gets_no_rule(fields: dict[str, Any], problem: str) -> None:
+    request = ApprovalRequest(BOB.id, "bank", "1.0.0", "refund", {}, terms="policies x, listing y")
+    with pytest.raises(InvalidParametersError, match=problem):
+        draft_rule(Approval.ask(replace(request, **fields), 0.0, 60.0, "a1"), (), UNTIL, "owner")
 
 
 def test_a_yes_counts_for_the_policies_whose_approver_gave_it() -> None:
@@ -110,6 +157,7 @@ def test_a_yes_lifts_no_denial_and_permits_nothing_by_default() -> None:
         '@id("a") @effect("approved") @by("x") permit(principal, action, resource);',
         '@id("a") @effect("approved") @by("x") @args("") @mode("watch") permit(principal, action, resource);',
         '@id("a") @by("x") permit(principal, action, resource);',
+        '@id("a") @effect("approved") @by("x") @args("[1]") permit(principal, action, resource);',
     ],
 )
 def test_an_incomplete_yes_is_refused(text: str) -> None:

@@ -18,6 +18,7 @@ from retinue.team.lock import TeamLock, render_lock
 DEFINITION = """
 name = "words"
 version = "{version}"
+requires = ">=0.0.1"
 [[agents]]
 target = "agents/word/agent.py"
 """

@@ -12,10 +12,16 @@ from retinue.core.errors import InvalidSettingError, TeamRefusedError
 from retinue.runtime.commands.teams import locking
 from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
 from retinue.runtime.commands.teams.import_tools import check_tools
-from retinue.runtime.commands.teams.locking import check_package_lock, lock_team
-from retinue.runtime.teams.environments import Environments, find_npm_program, render_requirements
+from retinue.runtime.commands.teams.locking import check_package_lock, describe_agent, lock_team
+from retinue.runtime.teams.environments import (
+    Environments,
+    find_npm_program,
+    find_python_program,
+    render_requirements,
+)
 from retinue.runtime.teams.store import TeamStore
 from retinue.storage.state import State
+from retinue.team.definition import TeamAgent
 from retinue.team.lock import LockedSkill
 from retinue.team.packages import list_packages
 from tests.team.conftest import WriteTeam
@@ -123,3 +129,25 @@ wheels = [{ url = "https://x/h.whl", hashes = { sha256 = "02d0" } }]
     assert render_requirements(lock) == "humanize==4.17.0 ; python_version < '4' --hash=sha256:02d0\n"
     with pytest.raises(InvalidSettingError):
         render_requirements(b"[[packages]]\nname = 'only-a-source'\n")
+
+
+def test_an_agent_that_is_not_loaded_in_time_is_an_error_of_its_target(tmp_path: Path) -> None:
+    (tmp_path / "word").mkdir()
+    (tmp_path / "word" / "agent.py").write_text("import time\ntime.sleep(60)\n")
+    agent, environments = TeamAgent(target="word/agent.py"), Environments(tmp_path / "made", {})
+    with pytest.raises(InvalidSettingError, match=r"agents: word/agent\.py: .*not loaded within 0\.1 s"):
+        describe_agent(tmp_path, agent, environments, os.environ, within_s=0.1)
+
+
+def test_a_program_of_a_package_is_one_that_it_has_installed(tmp_path: Path) -> None:
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    info = site / "mcp_pets-1.0.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mcp-pets\nVersion: 1.0.0\n")
+    (info / "RECORD").write_text("../../../bin/pets,,\nmcp_pets/bin/other,,\n")
+    python = tmp_path / "bin" / "python"
+    assert find_python_program(python, "MCP.pets", "pets") == tmp_path / "bin" / "pets"
+    assert find_python_program(python, "mcp-pets", None) == tmp_path / "bin" / "pets"
+    for name, package in (("python", "mcp-pets"), ("sh", "mcp-pets"), ("other", "mcp-pets"), ("pets", "x")):
+        with pytest.raises(InvalidSettingError, match=f"{package} has no program {name}"):
+            find_python_program(python, package, name)

@@ -37,6 +37,9 @@ ApprovalState = Literal["open", "approved", "denied", "expired", "used"]
 Verdict = Literal["yes", "no"]
 NoticeKind = Literal["asked", "reminder", "answered", "expired"]
 
+OF_GUARDS = "of guards"
+"""Stands for the digest of policies in the terms of a question of guards."""
+
 MAX_TRIES = 6
 """Deliveries of a notice."""
 
@@ -51,7 +54,8 @@ REMINDED_AT = 0.75
 class ApprovalRequest:
     """One call that a person is asked about.
 
-    ``caller`` is the id of the principal that calls, ``scopes`` are its scopes. ``agent``, ``version`` and
+    ``caller`` is the id of the principal that calls, ``scopes`` are its scopes. ``through`` is the agent that
+    calls for it, "" where it calls itself. ``agent``, ``version`` and
     ``skill`` name what would be called, with ``arguments``. ``reason`` says why a person is asked. ``run``
     and ``step`` are those of a run that waits for the answer, "" outside of runs. ``terms`` are further
     facts that the answer depends on, such as the digest of a set of policies. ``approvers`` are lists of
@@ -69,11 +73,25 @@ class ApprovalRequest:
     step: str = ""
     terms: str = ""
     approvers: tuple[tuple[str, ...], ...] = ()
+    through: str = ""
 
     @property
     def awaits_signal(self) -> bool:
         """Whether the step of the run waits for a signal; a call that policies ask about reads the store."""
         return bool(self.run) and not self.terms
+
+    @property
+    def why_no_rule(self) -> str:
+        """Why no policy can answer further questions like this one, "" where one can."""
+        if not self.terms:
+            return "a step of a run asks, not a policy"
+        if self.terms.startswith(f"policies {OF_GUARDS},"):
+            return "a guard asks, and a policy does not answer guards"
+        if self.skill.startswith(("resource ", "prompt ")):
+            return "it is about a read, and a policy for similar calls is about calls of skills"
+        if self.through:
+            return f"the agent {self.through} calls for the caller, and such calls are approved one by one"
+        return ""
 
     def digest(self) -> str:
         """The digest of the call: equal calls of one caller have equal digests.
@@ -91,6 +109,8 @@ class ApprovalRequest:
             "skill": self.skill,
             "arguments": dict(self.arguments),
             "terms": self.terms,
+            # without an agent between, the digest is that of releases that did not know of it
+            **({"through": self.through} if self.through else {}),
         }
         try:
             return "sha256:" + sha256(rfc8785.dumps(facts)).hexdigest()
@@ -211,6 +231,7 @@ class Approval:
                 "step": request.step,
                 "terms": request.terms,
                 **({"approvers": [list(globs) for globs in request.approvers]} if request.approvers else {}),
+                **({"through": request.through} if request.through else {}),
             },
         }
 
@@ -223,6 +244,7 @@ class Approval:
             **{name: facts[name] for name in names},
             scopes=frozenset(facts["scopes"]),
             approvers=tuple(tuple(globs) for globs in facts.get("approvers", ())),
+            through=facts.get("through", ""),
         )
         own = ("id", "digest", "asked_at", "expires_at", "state", "by", "comment", "answered_at", "used_by")
         more = {"outcome": stored.get("outcome"), "notices": stored.get("notices", {})}

@@ -14,7 +14,7 @@ from retinue.core.call import Answer, Call
 from retinue.core.errors import RetinueError
 from retinue.core.record import Listing, Prompt, Resource, Skill
 from retinue.mesh.channel import Channel
-from retinue.mesh.dispatch import Dispatcher, Guards, PermittedCall, join_approvals
+from retinue.mesh.dispatch import Approve, Dispatcher, Guards, PermittedCall, use_permission
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.reading import Completion, PromptText, Read, ReadRequest
 
@@ -45,15 +45,15 @@ async def read_checked(
         call = replace(call, trace=admitted.trace)
         if permitted.add_guards is not None:
             guards = permitted.add_guards(guards)
-    skill, approve = _as_skill(item), permitted.approve
+    skill, asked_channel = _as_skill(item), channel
+    ask: Approve | None = None
     if guards is not None:
         call, ask = await guards.before(call, listing, skill)
-        if ask is not None:
-            approve = join_approvals(ask, permitted, admitted, listing.name, skill.id)
         request = _with_arguments(request, call.arguments)
         channel = guards.watch(channel, call, listing, skill)
-    if approve is not None:
-        admitted.policy = (await approve(channel)).note
+    approved = await use_permission(permitted, ask, asked_channel, admitted, listing.name, skill.id)
+    if approved is not None:
+        admitted.policy = approved.note
     try:
         value = await read(request, call, channel)
     except RetinueError as error:

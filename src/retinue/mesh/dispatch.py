@@ -1,8 +1,8 @@
 """The dispatch path: every call, from every endpoint, is one ``dispatch(call, channel)``.
 
 limits → trace guard → look-up within the caller's view → choice → input check → policies → guards →
-breaker → approval → invocation → output check → guards → record (specification 9.1). Endpoints decode and
-encode; only the dispatcher runs skills.
+breaker → limits and approvals of policies → invocation → output check → guards → record (specification 9.1).
+Endpoints decode and encode; only the dispatcher runs skills.
 """
 
 from __future__ import annotations
@@ -124,26 +124,40 @@ class ApprovedCall(NamedTuple):
     keep: Callable[[Answer], Awaitable[None]] | None = None
 
 
-Approve = Callable[[Channel], Awaitable[ApprovedCall]]
+class CallLimits(Protocol):
+    """The limits of policies that count one call; raises BusyError where one of them is reached."""
+
+    async def check(self) -> None:
+        """Refuse the call that `take` would refuse; it is not counted."""
+
+    async def take(self) -> None:
+        """Count the call."""
+
+    async def give_back(self) -> None:
+        """Take back the count of a call that does not run."""
+
+
+Approve = Callable[[Channel, CallLimits | None], Awaitable[ApprovedCall]]
 """Uses the yes of a person for one call, who may be asked through the channel.
 
-Raises ApprovalNeededError and PolicyDeniedError.
+The call is counted in its limits after the answer, and before the yes is used. So a limit that is reached
+leaves the yes unused, and a call that waits for a person is not counted. Raises ApprovalNeededError,
+PolicyDeniedError and BusyError.
 """
 
 
 class PermittedCall(NamedTuple):
     """What policies say of a call that no rule denies.
 
-    ``note`` is for the call's audit row. ``approve`` counts the call in its limits and uses the yes of a
-    person, where the call needs that, who may be asked through the channel; it raises BusyError,
-    ApprovalNeededError and PolicyDeniedError. ``add_guards`` gives the guards of the process with those that
-    the call needs. ``asks`` = a person decides, also for guards that ask about the same call.
+    ``note`` is for the call's audit row. ``approve`` uses the yes of a person, where the call needs one, also
+    for guards that ask about the same call. ``limits`` count the call, None where none concerns it.
+    ``add_guards`` gives the guards of the process with those that the call needs.
     """
 
     note: Mapping[str, Any] | None = None
     approve: Approve | None = None
     add_guards: Callable[[Guards | None], Guards] | None = None
-    asks: bool = False
+    limits: CallLimits | None = None
 
 
 _UNCHECKED = PermittedCall()
@@ -176,28 +190,32 @@ class Guards(Protocol):
     async def clean_error(self, call: Call, listing: Listing, skill: Skill, error: RetinueError) -> None: ...
 
 
-def join_approvals(
-    ask: Approve, permitted: PermittedCall, admitted: AdmittedCall, agent: str, skill: str
-) -> Approve | None:
-    """What uses the yes of a person whom guards ask, with what the policies need.
+async def use_permission(
+    permitted: PermittedCall,
+    ask: Approve | None,
+    channel: Channel,
+    admitted: AdmittedCall,
+    agent: str,
+    skill: str,
+) -> ApprovedCall | None:
+    """Count a call in its limits and use the yes of a person; None where it needs neither.
 
-    A person whom policies ask decides for guards, too. The trace tells the next process of the mesh that a
-    person was asked, so that its guards do not ask again.
+    ``ask`` is the question of guards, None where they ask nobody. A person whom policies ask decides for
+    guards, too. The trace tells the next process of the mesh that a person was asked, so that its guards do
+    not ask again. Raises ApprovalNeededError, PolicyDeniedError and BusyError.
     """
-    if was_asked(admitted.trace, agent, skill):
-        return permitted.approve
-
-    async def approve(channel: Channel) -> ApprovedCall:
-        asked = None if permitted.asks else await ask(channel)
-        if asked is not None and asked.answer is not None:
-            return asked
-        approved = None if permitted.approve is None else await permitted.approve(channel)
+    if ask is not None and was_asked(admitted.trace, agent, skill):
+        ask = None
+    approve, limits = permitted.approve or ask, permitted.limits
+    if approve is None:
+        if limits is None:
+            return None
+        await limits.take()
+        return ApprovedCall(permitted.note or {})
+    approved = await approve(channel, limits)
+    if ask is not None:
         admitted.trace = note_asked(admitted.trace, agent, skill)
-        if asked is None or approved is None:
-            return asked or approved or ApprovedCall({})
-        return approved._replace(note={**approved.note, **asked.note}, keep=asked.keep)
-
-    return approve
+    return approved._replace(note={**(permitted.note or {}), **approved.note})
 
 
 class AskedSkill(NamedTuple):
@@ -219,6 +237,10 @@ class _CallState:
     attempts: list[Attempt] = field(default_factory=list)
     admitted: AdmittedCall | None = None
     policy: Mapping[str, Any] | None = None
+    is_repeated: bool = False
+    """Whether the answer is that of an earlier call, which was kept."""
+    counted: CallLimits | None = None
+    """The limits that have counted the call at the agent that was tried last."""
 
     @property
     def calls_used(self) -> int:
@@ -299,7 +321,7 @@ class Dispatcher:
             self._record(call, _failed(call, state, CallCancelledError(call.skill)), state)
             raise
         if state.admitted is not None and (extension := state.admitted.trace.extension) is not None:
-            outcome = _with_source(outcome, extension, state.listing)
+            outcome = _with_source(outcome, extension, state)
         self._record(call, outcome, state)
         if outcome.usage is not None and state.admitted is not None:
             return replace(outcome, usage=state.admitted.seal(outcome.usage))
@@ -339,7 +361,7 @@ class Dispatcher:
         last_error: RetinueError | None = None
         unreachable: list[Listing] = []
         reread: set[ListingKey] = set()
-        received = admitted.trace
+        received, asked, asked_channel = admitted.trace, call, channel
         while queue or (queue := await self._find_moved(unreachable, reread)):
             listing = await self.lookup.open(queue.popleft())
             skill = listing.record.find_skill(call.skill) if listing is not None else None
@@ -355,27 +377,24 @@ class Dispatcher:
                 if checked is None:
                     self._announce(call)
                 checked = skill
-            permitted = _UNCHECKED
-            if self.check_policies is not None and not self._only_relays(call, listing):
-                # the note that the candidate before was permitted does not permit this one
-                admitted.trace = received
-                call = _with_trace(call, admitted)
-                try:
+            # what policies and guards said of the candidate before, and what they masked, is not for this one
+            admitted.trace = received
+            call, channel, ask = _with_trace(asked, admitted), asked_channel, None
+            permitted, only_relays = _UNCHECKED, self._only_relays(call, listing)
+            guards = None if only_relays else self.guards
+            try:
+                if self.check_policies is not None and not only_relays:
                     permitted = await self.check_policies(call, listing, skill, admitted)
-                except PolicyDeniedError as refusal:
-                    last_error = last_error or refusal  # another agent is another resource
-                    continue
-                call = _with_trace(call, admitted)
-            state.policy = permitted.note
-            guards = None if self.guards is None or self._only_relays(call, listing) else self.guards
-            if permitted.add_guards is not None:
-                guards = permitted.add_guards(guards)
-            approve = permitted.approve
-            if guards is not None:
-                call, ask = await guards.before(call, listing, skill)
-                channel = guards.watch(channel, call, listing, skill)
-                if ask is not None:
-                    approve = join_approvals(ask, permitted, admitted, listing.name, skill.id)
+                    call = _with_trace(call, admitted)
+                state.policy = permitted.note
+                if permitted.add_guards is not None:
+                    guards = permitted.add_guards(guards)
+                if guards is not None:
+                    call, ask = await guards.before(call, listing, skill)
+                    channel = guards.watch(channel, call, listing, skill)
+            except PolicyDeniedError as refusal:
+                last_error = last_error or refusal  # another agent is another resource
+                continue
             stats = self.agent_stats.of(listing)
             try:
                 stats.breaker.enter(listing.record.name)
@@ -383,18 +402,25 @@ class Dispatcher:
                 last_error = last_error or error
                 continue
             keep: Callable[[Answer], Awaitable[None]] | None = None
-            if approve is not None:
+            if permitted is not _UNCHECKED or ask is not None:
                 try:
-                    # last, so that nothing refuses after a used yes
-                    approved = await approve(channel)
-                    state.policy = approved.note
+                    if state.counted is not None:
+                        # the call is one call, also at another agent
+                        await state.counted.give_back()
+                    state.counted = permitted.limits
+                    # last, so that nothing refuses after a used yes; a person sees the true arguments
+                    approved = await use_permission(
+                        permitted, ask, asked_channel, admitted, listing.name, skill.id
+                    )
                 except BaseException:
                     stats.breaker.abandoned()
                     raise
-                if approved.answer is not None:
-                    stats.breaker.abandoned()
-                    return approved.answer
-                keep = approved.keep
+                if approved is not None:
+                    state.policy, keep = approved.note, approved.keep
+                    if approved.answer is not None:
+                        stats.breaker.abandoned()
+                        state.is_repeated = True
+                        return approved.answer
             tried_at = time.perf_counter()
             stats.call_started()
             try:
@@ -435,7 +461,7 @@ class Dispatcher:
             if guards is not None:
                 answer = await guards.after(call, listing, skill, answer)
             if keep is not None:
-                await keep(answer)
+                await keep(_with_further_sources(answer, listing, admitted))
             return answer
         raise last_error or UnknownSkillError(call.skill)
 
@@ -605,14 +631,24 @@ def _succeeded(call: Call, state: _CallState, answer: Answer) -> Outcome:
     )
 
 
-def _with_source(outcome: Outcome, extension: TraceExtension, listing: Candidate | None) -> Outcome:
+def _with_source(outcome: Outcome, extension: TraceExtension, state: _CallState) -> Outcome:
     """The outcome with the agent that has answered, where policies read the sources of the chain."""
     if SOURCES not in extension.others:
         return outcome
     # imported here, because only policies read sources
     from retinue.mesh.guard.sources import note_source
 
-    return note_source(outcome, listing)
+    return note_source(outcome, state.listing, is_repeated=state.is_repeated)
+
+
+def _with_further_sources(answer: Answer, listing: Listing, admitted: AdmittedCall) -> Answer:
+    """The answer to be kept for repetitions, with what its further calls have read, where policies ask."""
+    extension = admitted.trace.extension
+    if extension is None or SOURCES not in extension.others:
+        return answer
+    from retinue.mesh.guard.sources import keep_sources
+
+    return keep_sources(answer, listing, admitted.usage)
 
 
 def _with_warning(warnings: tuple[str, ...], chosen: Candidate) -> tuple[str, ...]:

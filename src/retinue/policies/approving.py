@@ -5,6 +5,9 @@ that the run makes again after a crash uses the same yes, and a call whose argum
 changed asks anew. Calls outside of runs share a question while it is open; each yes runs one of them. A call
 that is repeated under its idempotency key gets the outcome that is kept with its yes.
 
+The limits of policies count a call after its answer and before its yes is used, so that neither a call that
+waits takes a place, nor a limit that is reached takes a yes.
+
 The person behind the call is asked itself where all policies that ask name ``caller`` as an approver and its
 token has the scope ``approves``. A task of A2A waits for an answer from anywhere.
 """
@@ -36,7 +39,7 @@ from retinue.core.errors import (
 )
 from retinue.core.record import Listing
 from retinue.mesh.channel import Channel
-from retinue.mesh.dispatch import ApprovedCall
+from retinue.mesh.dispatch import ApprovedCall, CallLimits
 from retinue.mesh.idempotency import read_answer
 
 if TYPE_CHECKING:  # the engine of policies, which guards do not need
@@ -89,6 +92,7 @@ class CallQuestion:
         request = ApprovalRequest(
             caller=call.principal.id,
             scopes=call.principal.scopes,
+            through=call.principal.through,
             agent=listing.name,
             version=listing.version or "",
             skill=skill,
@@ -116,18 +120,24 @@ class CallQuestion:
         return min(policy.expires_s or default_s for policy in self.policies)
 
     async def use_answer(
-        self, open_approvals: OpenApprovals, ask_client: AskClient | None, channel: Channel
+        self,
+        open_approvals: OpenApprovals,
+        ask_client: AskClient | None,
+        channel: Channel,
+        limits: CallLimits | None,
     ) -> ApprovedCall:
-        """Use the yes of a person for one call.
+        """Use the yes of a person for one call, which its limits count.
 
-        Raises ApprovalNeededError without an answer, and PolicyDeniedError after a no.
+        Raises ApprovalNeededError without an answer, PolicyDeniedError after a no, and BusyError.
         """
         store = await open_approvals()
         if self.run_step:
-            return await self._use_in_run(store)
+            return await self._use_in_run(store, limits)
         key, digest = self.call.idempotency_key or "", self.request.digest()
         if key and (known := await store.find_used(digest, key)) is not None and known.outcome is not None:
             return ApprovedCall({**self._note_yes(known), "repeated": True}, read_answer(known.outcome))
+        if limits is not None:
+            await limits.check()  # nobody is asked about a call that does not run
         approval = await store.ask(self.request, expires_s=self.expires_s)
         if approval.state == "open" and ask_client is not None:
             # a program could say yes for its person, so every policy that asks must name the caller
@@ -135,7 +145,7 @@ class CallQuestion:
             approval = await ask_client(channel, store, approval, self.call, names_caller)
         if approval.state == "approved":
             # a repetition of the call may not use the yes again, because its agent may not know the key
-            if await store.use(approval.id, digest, key, once=True):
+            if await self._use(store, approval, limits, once=True):
                 keep = partial(_keep_outcome, store, approval.id, key) if key else None
                 return ApprovedCall(self._note_yes(approval), keep=keep)
             approval = await store.ask(self.request, expires_s=self.expires_s)  # another call has used it
@@ -144,16 +154,32 @@ class CallQuestion:
             raise self._deny(approval, f"the answer counts until {until}; after that the same call asks anew")
         raise self._ask(approval, "then send the call again")
 
-    async def _use_in_run(self, store: ApprovalStore) -> ApprovedCall:
+    async def _use_in_run(self, store: ApprovalStore, limits: CallLimits | None) -> ApprovedCall:
         key, digest = self.call.idempotency_key or "", self.request.digest()
         name = sha256(f"{key}\0{digest}".encode()).hexdigest()[:12]
+        if limits is not None:
+            await limits.check()
         approval = await store.ask(self.request, expires_s=self.expires_s, approval_id=name)
         if approval.state == "open":
             raise self._ask(approval, "then the run goes on")
         # the call of this key may use it again, because a step is repeated after a crash
-        if await store.use(approval.id, digest, key):
+        if await self._use(store, approval, limits):
             return ApprovedCall(self._note_yes(approval))
         raise self._deny(approval, "start the run again, which asks anew")
+
+    async def _use(
+        self, store: ApprovalStore, approval: Approval, limits: CallLimits | None, *, once: bool = False
+    ) -> bool:
+        """Count the call, then use the yes; a call whose yes is used or expired is not counted."""
+        key, digest, is_used = self.call.idempotency_key or "", self.request.digest(), False
+        if limits is not None:
+            await limits.take()
+        try:
+            is_used = await store.use(approval.id, digest, key, once=once)
+        finally:
+            if limits is not None and not is_used:
+                await limits.give_back()
+        return is_used
 
     def _note_yes(self, approval: Approval) -> dict[str, Any]:
         return {**self.note, "approval": approval.id, "by": approval.by}

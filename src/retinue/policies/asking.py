@@ -28,7 +28,7 @@ class AskingPolicies:
 
     engine: Engine
     policies: tuple[Policy, ...]
-    _asks: dict[tuple[Caller, Resource], bool] = field(default_factory=dict)
+    _asks: dict[tuple[Caller, Caller, Resource], bool] = field(default_factory=dict)
 
     @classmethod
     def of(cls, engine: Engine) -> AskingPolicies:
@@ -43,34 +43,39 @@ class AskingPolicies:
         )
         return cls(engine, policies)
 
-    def asks(self, caller: Caller, agent: Candidate, skill: Skill) -> bool:
-        """Whether a call of this skill asks a person."""
+    def asks(self, caller: Caller, origin: Caller, agent: Candidate, skill: Skill) -> bool:
+        """Whether a call of this skill asks a person; ``origin`` is for whom it is made."""
         resource = Resource.of(agent, skill)
-        key = (caller, resource)
+        key = (caller, origin, resource)
         known = self._asks.get(key)
         if known is None:
             if len(self._asks) >= _KEPT:
                 self._asks.clear()
-            known = self._asks[key] = self._decide(caller, resource)
+            known = self._asks[key] = self._decide(caller, origin, resource)
         return known
 
-    def _decide(self, caller: Caller, resource: Resource) -> bool:
+    def _decide(self, caller: Caller, origin: Caller, resource: Resource) -> bool:
         containers = resource.list_containers(self.engine.policies.groups)
         concerned = [policy for policy in self.policies if policy.concerns(resource.id, containers)]
         if not concerned:
             return False
         reads_origin = any("origin" in policy.facts for policy in concerned)
-        origin = caller.id.id if reads_origin else None
-        facts = CallFacts(caller, resource, CALL, {}, {}, origin, caller.groups)
+        name = origin.id.id if reads_origin else None
+        facts = CallFacts(caller, resource, CALL, {}, {}, name, origin.groups)
         return self.engine.decide_by(concerned, facts, permits=True).verdict == "approve"
 
 
 @dataclass(frozen=True, slots=True)
 class AskingSkills:
-    """What lists tell one caller; equal for one caller and set of policies."""
+    """What lists tell one caller; equal for one caller and set of policies.
 
-    caller: Caller
+    ``callers`` has the agent that calls for it, too; a person is asked where policies about either ask.
+    """
+
+    callers: tuple[Caller, ...]
     policies: AskingPolicies
 
     def __call__(self, agent: Candidate, skill: Skill) -> str:
-        return NOTE if self.policies.asks(self.caller, agent, skill) else ""
+        origin = self.callers[0]
+        asks = any(self.policies.asks(caller, origin, agent, skill) for caller in self.callers)
+        return NOTE if asks else ""

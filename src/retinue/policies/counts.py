@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Protocol
@@ -41,6 +41,9 @@ class CallCounts(Protocol):
     async def take(self, counts: Sequence[Count]) -> Refusal | None:
         """Count one call under each key, or under none of them if one has no place for it."""
 
+    async def find_refusal(self, counts: Sequence[Count]) -> Refusal | None:
+        """The refusal that `take` would give now; counts nothing."""
+
     async def give_back(self, counts: Sequence[Count]) -> None:
         """Take back the call that was counted last under each key."""
 
@@ -64,6 +67,9 @@ class MemoryCounts:
         self._times |= taken
         self._windows |= {count.key: count.window_s for count in counts}
         return refusal
+
+    async def find_refusal(self, counts: Sequence[Count]) -> Refusal | None:
+        return take_all(counts, self._times, self._clock())[0]
 
     async def give_back(self, counts: Sequence[Count]) -> None:
         for count in counts:
@@ -95,6 +101,33 @@ def take_all(
                 refusal = Refusal(count, wait_s)
         taken[count.key] = [*times, now]
     return refusal, {} if refusal else taken
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """The limits of one call: ``counts`` with what is limited to what, for the caller that is refused.
+
+    `check` and `take` raise BusyError where a limit is reached.
+    """
+
+    open_counts: Callable[[], Awaitable[CallCounts]]
+    counts: Mapping[Count, str]
+
+    async def check(self) -> None:
+        """Refuse the call that `take` would refuse now; it is not counted."""
+        self._refuse(await (await self.open_counts()).find_refusal(list(self.counts)))
+
+    async def take(self) -> None:
+        """Count the call under all limits, or under none."""
+        self._refuse(await (await self.open_counts()).take(list(self.counts)))
+
+    async def give_back(self) -> None:
+        """Take back the call that was counted last, because it does not run."""
+        await (await self.open_counts()).give_back(list(self.counts))
+
+    def _refuse(self, refusal: Refusal | None) -> None:
+        if refusal is not None:
+            raise BusyError(self.counts[refusal.count], refusal.wait_s)
 
 
 def make_count(policy: Policy, facts: Mapping[CountedBy, str]) -> Count:

@@ -99,6 +99,7 @@ class CallFacts:
 
     ``origin`` is the id of the principal that began the chain of calls, "" where the chain does not tell,
     None where no policy reads it. ``origin_groups`` are the groups of its tokens, None if they are unknown.
+    ``is_direct`` = no agent calls for the caller; the yes for similar calls counts for such calls only.
     """
 
     caller: Caller
@@ -108,6 +109,7 @@ class CallFacts:
     context: Mapping[str, Any] = field(default_factory=dict)
     origin: str | None = None
     origin_groups: tuple[str, ...] | None = ()
+    is_direct: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,9 @@ class _Cut:
         Who gave a yes must be an approver of the policy that asks.
         """
         asking = [policy for policy in obliged if policy.effect == "approve"]
-        if not asking or not self.approved or not isinstance(facts.arguments, Mapping):
+        if not asking or not self.approved or not facts.is_direct:
+            return obliged
+        if not isinstance(facts.arguments, Mapping):
             return obliged
         answers = [
             policy

@@ -17,19 +17,19 @@ from typing import Any, Literal
 from retinue.approvals.records import SCOPE, Approval, ApprovalStore
 from retinue.core.allowance import Allowance
 from retinue.core.call import Call, Principal, TraceContext, TraceExtension
-from retinue.core.errors import BusyError, PolicyDeniedError
+from retinue.core.errors import PolicyDeniedError
 from retinue.core.record import HUB_NAME, LOCAL_SOURCE, Candidate, Item, Listing, Prompt, Skill
 from retinue.core.record import Resource as ReadableResource
 from retinue.core.usage import NO_SOURCES, UNKNOWN_SOURCE, Sources
 from retinue.mesh.channel import Channel
-from retinue.mesh.dispatch import ApprovedCall, Guards, PermittedCall
+from retinue.mesh.dispatch import Approve, Guards, PermittedCall
 from retinue.mesh.guard.sources import read_trace, with_sources
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.permissions import ListFilter
 from retinue.policies.approving import AskClient, CallQuestion, describe
 from retinue.policies.asking import AskingPolicies, AskingSkills
 from retinue.policies.caller_groups import CallerGroups
-from retinue.policies.counts import CallCounts, MemoryCounts, make_count
+from retinue.policies.counts import CallCounts, CallLimits, MemoryCounts, make_count
 from retinue.policies.decision import CallFacts, Decision, Engine
 from retinue.policies.decision_figures import DecisionFigures
 from retinue.policies.entities import (
@@ -83,6 +83,8 @@ class Gate:
     the counts of calls that all processes share; where it is None, calls are counted in ``counts``.
     ``recorder`` keeps what policies read, None where the owner does not want it.
     ``ask_client`` asks the client of a call that needs a person, None where clients are not asked.
+    ``find_digest`` tells the digest of the policies that are in force in the process now, None where this
+    gate is never replaced.
     """
 
     engine: Engine
@@ -96,6 +98,7 @@ class Gate:
     figures: DecisionFigures = field(default_factory=DecisionFigures)
     groups: CallerGroups = field(default_factory=CallerGroups)
     ask_client: AskClient | None = None
+    find_digest: Callable[[], str] | None = None
     _lists: ListDecisions | None = None
     _asking: AskingPolicies | None = None
 
@@ -134,7 +137,8 @@ class Gate:
             return PermittedCall(None if is_allowed else self._render(decision, watched=True))
         if decision.verdict == "deny":
             raise deny(decision, listing.name, name)
-        permitted = self._oblige(decision, call, listing, name)
+        decide = partial(self._decide, engine, call, resource, action)
+        permitted = self._oblige(decision, call, listing, name, decide)
         marked = mark(admitted.trace, engine.policies.digest, listing.name, name, find_origin(call))
         admitted.trace = self._note(marked, call)
         return permitted
@@ -175,9 +179,7 @@ class Gate:
         """Decide by the forbids that name the action alone; without one it is permitted."""
         engine = self.engine
         policies = [] if self.mode == "off" else engine.select(resource, action)
-        ids = [principal.id, principal.through] if principal.through else [principal.id]
-        callers = [self._name(replace(principal, id=each)) for each in ids]
-        for caller, policy in product(callers, policies):
+        for caller, policy in product(self._name_all(principal), policies):
             decision = engine.decide_by([policy], CallFacts(caller, resource, action), permits=True)
             if decision.verdict != "deny":
                 continue
@@ -197,8 +199,10 @@ class Gate:
             rows.append({**row, "approvers": list(policy.approvers)} if policy.approvers else row)
         return rows
 
-    def _oblige(self, decision: Decision, call: Call, listing: Listing, name: str) -> PermittedCall:
-        """What the obligations of a permitted call ask for."""
+    def _oblige(
+        self, decision: Decision, call: Call, listing: Listing, name: str, decide: Callable[[], Decision]
+    ) -> PermittedCall:
+        """What the obligations of a permitted call ask for; ``decide`` decides about it once more."""
         note = None if decision.would_be is None else self._render(decision.would_be, watched=True)
         answers = decision.select("approved")
         if decision.verdict == "allow" and not answers:
@@ -208,49 +212,35 @@ class Gate:
             note["by"] = answers[0].by
         if decision.verdict == "allow":
             return PermittedCall(note)
-        approve: Callable[[Channel], Awaitable[ApprovedCall]] | None = None
+        limits: CallLimits | None = None
+        if limiting := decision.select("limit"):
+            limits = self._make_limits(limiting, call, f"{listing.name}/{name}")
+            if self.open_counts is None:
+                note["counted_by"] = "this process"
+        approve: Approve | None = None
         if decision.verdict == "approve":
-            approve = self._bind_approval(decision, call, listing, name)
-        if limits := decision.select("limit"):
-            approve = partial(self._count, limits, call, f"{listing.name}/{name}", note, approve)
+            approve = self._bind_approval(decision, call, listing, name, note, decide)
         masking = tuple(policy for policy in decision.select("redact") if policy.redaction is not None)
-        asks = decision.verdict == "approve"
-        return PermittedCall(note, approve, partial(_mask, masking) if masking else None, asks)
+        return PermittedCall(note, approve, partial(_mask, masking) if masking else None, limits)
 
-    async def _count(
-        self,
-        limits: tuple[Policy, ...],
-        call: Call,
-        what: str,
-        note: Mapping[str, Any],
-        approve: Callable[[Channel], Awaitable[ApprovedCall]] | None,
-        channel: Channel,
-    ) -> ApprovedCall:
-        """Count the call in its limits, and then use a yes; raises BusyError where a limit is reached.
-
-        A call that waits for a person is not counted, because it does not run.
-        """
+    def _make_limits(self, policies: tuple[Policy, ...], call: Call, what: str) -> CallLimits:
+        """What counts the call for these policies."""
         facts: dict[CountedBy, str] = {
             "principal": call.principal.id,
             "origin": find_origin(call),
             "skill": what,
         }
-        counts = {make_count(policy, facts): policy for policy in limits}
-        kept = self.counts if self.open_counts is None else await self.open_counts()
-        refusal = await kept.take(list(counts))
-        if refusal is not None:
-            policy = counts[refusal.count]
-            limit = "" if policy.limit is None else policy.limit.text
-            raise BusyError(f"{what} is limited to {limit}: {describe((policy,))}", refusal.wait_s)
-        if self.open_counts is None:
-            note = {**note, "counted_by": "this process"}
-        if approve is None:
-            return ApprovedCall(note)
-        try:
-            return await approve(channel)
-        except BaseException:
-            await kept.give_back(list(counts))
-            raise
+        counts = {
+            make_count(policy, facts): (
+                f"{what} is limited to {'' if policy.limit is None else policy.limit.text}: "
+                f"{describe((policy,))}"
+            )
+            for policy in policies
+        }
+        return CallLimits(self.open_counts or self._open_own_counts, counts)
+
+    async def _open_own_counts(self) -> CallCounts:
+        return self.counts
 
     def redacts(self, agent: str) -> bool:
         """Whether the values of calls of an agent may be masked, so that they must be read."""
@@ -258,26 +248,34 @@ class Gate:
 
     def _decide(self, engine: Engine, call: Call, resource: Resource, action: EntityId = CALL) -> Decision:
         """The decision; a call that an agent makes for its caller must be permitted to both."""
-        principal = call.principal
-        decision = self._decide_for(engine, call, resource, self._name(principal), action)
-        if decision.verdict == "deny" or not principal.through:
+        caller, *agents = self._name_all(call.principal)
+        decision = self._decide_for(engine, call, resource, caller, action)
+        if decision.verdict == "deny" or not agents:
             return decision
-        agent = self._name(replace(principal, id=principal.through))
-        return decision.combine(self._decide_for(engine, call, resource, agent, action))
+        return decision.combine(self._decide_for(engine, call, resource, agents[0], action))
 
     def _decide_for(
         self, engine: Engine, call: Call, resource: Resource, caller: Caller, action: EntityId
     ) -> Decision:
         names = engine.reads_of(resource, action)
+        is_direct = not call.principal.through
         if not names:
-            return engine.decide(CallFacts(caller, resource, action, call.arguments))
+            return engine.decide(CallFacts(caller, resource, action, call.arguments, is_direct=is_direct))
         origin = find_origin(call) if "origin" in names else None
         context = self._find_facts(call, names)
         groups = self.groups.find_named(origin) if origin else ()
-        return engine.decide(CallFacts(caller, resource, action, call.arguments, context, origin, groups))
+        facts = CallFacts(caller, resource, action, call.arguments, context, origin, groups, is_direct)
+        return engine.decide(facts)
 
     def _name(self, principal: Principal) -> Caller:
         return Caller.of(principal, self.groups.find(principal))
+
+    def _name_all(self, principal: Principal) -> tuple[Caller, ...]:
+        """The caller, and the agent that calls for it, both of which must be permitted."""
+        caller = self._name(principal)
+        if not principal.through:
+            return (caller,)
+        return caller, self._name(replace(principal, id=principal.through))
 
     def filter_lists(self, principal: Principal) -> ListFilter | None:
         """What the policies leave out of the lists of a principal; None where they leave out nothing."""
@@ -285,7 +283,7 @@ class Gate:
             return None
         if self._lists is None or self._lists.engine is not self.engine:
             self._lists = ListDecisions(self.engine)
-        return ListedItems(self._name(principal), self._lists)
+        return ListedItems(self._name_all(principal), self._lists)
 
     def note_lists(self, principal: Principal) -> AskingSkills | None:
         """Which skills lists tell to ask a person; None where no policy asks whatever the arguments are."""
@@ -293,7 +291,7 @@ class Gate:
             return None
         if self._asking is None or self._asking.engine is not self.engine:
             self._asking = AskingPolicies.of(self.engine)
-        return AskingSkills(self._name(principal), self._asking) if self._asking.policies else None
+        return AskingSkills(self._name_all(principal), self._asking) if self._asking.policies else None
 
     def explain(self, call: Call, listing: Listing, skill: Skill) -> dict[str, Any]:
         """What the policies decide about a call that is not made, and the policies that concern its skill."""
@@ -349,34 +347,46 @@ class Gate:
         return {**row, "problem": decision.problem} if decision.problem else row
 
     def _bind_approval(
-        self, decision: Decision, call: Call, listing: Listing, name: str
-    ) -> Callable[[Channel], Awaitable[ApprovedCall]]:
+        self,
+        decision: Decision,
+        call: Call,
+        listing: Listing,
+        name: str,
+        note: Mapping[str, Any],
+        decide: Callable[[], Decision],
+    ) -> Approve:
         """What uses the yes of a person for this call; raises PolicyDeniedError where nobody can be asked."""
-        asking = decision.select("approve")
+        asking, digest = decision.select("approve"), self.engine.policies.digest
         if self.open_approvals is None:
             raise PolicyDeniedError(
                 f"{listing.name}/{name} needs the approval of a person, and this process cannot ask",
                 policies=[policy.id for policy in asking],
                 remedy="call it through the hub, which keeps approvals",
             )
-        note = self._render(decision, watched=False)
-        question = CallQuestion.of(call, listing, name, asking, self.engine.policies.digest, note)
-        ask_client = self.ask_client
-        if ask_client is not None and not self.may_answer(call.principal, listing.name, name):
-            ask_client = partial(_ask_others, ask_client)
-        return partial(question.use_answer, self.open_approvals, ask_client)
+        question = CallQuestion.of(call, listing, name, asking, digest, note)
+        may_answer = self.ask_client is not None and self.may_answer(call.principal, listing.name, name)
 
+        async def ask_client(
+            channel: Channel, store: ApprovalStore, approval: Approval, call: Call, names_caller: bool
+        ) -> Approval:
+            """Ask the client, or let it wait, and look whether the policies still permit the call."""
+            assert self.ask_client is not None
+            answered = await self.ask_client(channel, store, approval, call, names_caller and may_answer)
+            if answered.state == "approved":
+                self._check_again(f"{listing.name}/{name}", digest, decide())
+            return answered
 
-async def _ask_others(
-    ask_client: AskClient,
-    channel: Channel,
-    store: ApprovalStore,
-    approval: Approval,
-    call: Call,
-    _names_caller: bool,
-) -> Approval:
-    """Let the client wait, but do not ask it, because a policy forbids that it answers."""
-    return await ask_client(channel, store, approval, call, False)
+        return partial(question.use_answer, self.open_approvals, ask_client if self.ask_client else None)
+
+    def _check_again(self, what: str, digest: str, decision: Decision) -> None:
+        """Raise PolicyDeniedError where policies have changed, or deny by now, after a call has waited."""
+        if digest != (self.engine.policies.digest if self.find_digest is None else self.find_digest()):
+            raise PolicyDeniedError(
+                f"{what} waited for a person, and the policies have changed meanwhile",
+                remedy="send the call again, which asks by the policies of now",
+            )
+        if decision.verdict == "deny":
+            raise refuse(decision, what)
 
 
 def _mask(policies: tuple[Policy, ...], guards: Guards | None) -> Guards:
@@ -395,13 +405,16 @@ def _mask(policies: tuple[Policy, ...], guards: Guards | None) -> Guards:
 
 @dataclass(frozen=True, slots=True)
 class ListedItems:
-    """What policies leave in the lists of one caller; equal for one caller and set of policies."""
+    """What policies leave in the lists of one caller; equal for one caller and set of policies.
 
-    caller: Caller
+    ``callers`` has the agent that calls for it, too, and an item is listed that both may see.
+    """
+
+    callers: tuple[Caller, ...]
     decisions: ListDecisions
 
     def __call__(self, agent: Candidate, item: Item) -> bool:
-        return self.decisions.decide(self.caller, agent, item)
+        return all(self.decisions.decide(caller, agent, item) for caller in self.callers)
 
 
 def name_item(item: ReadableResource | Prompt) -> str:

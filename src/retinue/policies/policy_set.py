@@ -205,7 +205,7 @@ def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:
         expires_s=_read_expiry(where, annotations),
         is_watched=mode == "watch",
         by=annotations.get("by", ""),
-        named_arguments=frozenset(annotations.get("args", "").split()),
+        named_arguments=_read_names(where, annotations.get("args", "")),
         limit=_read_limit(where, annotations) if effect == "limit" else None,
         redaction=_read_redaction(where, annotations) if effect == "redact" else None,
     )
@@ -264,6 +264,19 @@ def _check_approved(where: str, annotations: Mapping[str, str], cedar_effect: st
     if others:
         raise _refuse(where, f'@{min(others)} with @effect("approved")', "remove it")
     return "approved"
+
+
+def _read_names(where: str, text: str) -> frozenset[str]:
+    """The names of ``@args``: with spaces between, or a JSON list of them."""
+    if not text.startswith("["):
+        return frozenset(text.split())
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise _refuse(where, "@args is no list of names", 'write @args("a b") or @args("[\\"a-b\\"]")')
+    return frozenset(names)
 
 
 def _read_limit(where: str, annotations: Mapping[str, str]) -> CallLimit:

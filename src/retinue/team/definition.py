@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
+import semver
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from retinue.core.errors import InvalidSettingError
@@ -41,7 +42,6 @@ OF_THE_MACHINE = frozenset(
 """Tables of ``retinue.toml`` that belong to the machine, so that a team never changes them."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[._-][a-z0-9]+)*")
-_VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -58,6 +58,12 @@ def _check_path(path: str) -> str:
     return path
 
 
+def _check_glob(glob: str) -> str:
+    if not glob.strip("/") or glob.startswith("/") or {"..", "."} & {*glob.split("/")} or "**" in glob:
+        raise ValueError("a glob names files below the folder of team.toml; write such as workflows/*.yaml")
+    return glob
+
+
 def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name) or len(name) > 64:
         raise ValueError("a name has lower-case letters and digits, separated by - . or _, such as editorial")
@@ -65,8 +71,9 @@ def _check_name(name: str) -> str:
 
 
 def _check_version(version: str) -> str:
-    if not _VERSION.fullmatch(version):
-        raise ValueError("a version has three numbers, such as 1.4.0")
+    # "+" is part of no tag of a registry
+    if not semver.Version.is_valid(version) or "+" in version or len(version) > 100:
+        raise ValueError("a version is that of semver.org without +, such as 1.4.0 or 1.4.0-rc.1")
     return version
 
 
@@ -173,9 +180,9 @@ class TeamImport(_Table):
 
 
 class TeamFiles(_Table):
-    """``[workflows]`` and ``[policy]``: globs below the folder of ``team.toml``."""
+    """``[workflows]``: globs below the folder of ``team.toml``."""
 
-    files: tuple[str, ...] = ()
+    files: tuple[Annotated[str, AfterValidator(_check_glob)], ...] = ()
 
 
 class CheckCall(_Table):

@@ -22,6 +22,7 @@ from retinue.core.errors import (
     InvalidParametersError,
     InvalidRequestError,
     Problem,
+    RetinueError,
     UnknownApprovalError,
 )
 from retinue.mesh.permissions import matches
@@ -37,6 +38,7 @@ LONGEST_SIMILAR_S = 30 * 24 * 3600.0
 class ApprovalBook:
     """The approvals of a mesh for callers of the hub; ``exists`` = whether there may be any.
 
+    ``save_rule`` stores the yes for calls like an approval as a policy, ``remove_rule`` removes it.
     ``check_answer`` raises PolicyDeniedError where policies forbid a principal to answer about calls of an
     agent and skill.
     """
@@ -47,12 +49,14 @@ class ApprovalBook:
         *,
         exists: Callable[[], bool] = lambda: True,
         save_rule: Callable[[str, str], Awaitable[None]] | None = None,
+        remove_rule: Callable[[str], Awaitable[None]] | None = None,
         check_answer: Callable[[Principal, str, str], None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._open_store = open_store
         self._exists = exists
         self._save_rule = save_rule
+        self._remove_rule = remove_rule
         self._check_answer = check_answer
         self._clock = clock
 
@@ -101,15 +105,19 @@ class ApprovalBook:
 
         Raises what `answer` raises, and InvalidParametersError for a call that no policy describes.
         """
-        from retinue.policies.standing_yes import draft_rule  # needed by this answer only
-
         _, approval = await self._find_to_answer(principal, approval_id, depth)
-        if self._save_rule is None or not approval.request.terms:
+        problem = (
+            "this process stores no policies" if self._save_rule is None else approval.request.why_no_rule
+        )
+        if problem or self._save_rule is None:
             raise InvalidRequestError(
-                f"approval {approval_id} is not asked by a policy",
-                remedy="answer each call",
+                f"no policy can answer calls like that of approval {approval_id}: {problem}",
+                remedy=f"answer each call: retinue approvals approve {approval_id}",
             )
         now = self._clock()
+        approval.answer("yes", "", "", now)  # raises where it is not open any more
+        from retinue.policies.standing_yes import draft_rule  # needed by this answer only
+
         until = until or _render_time(now + SIMILAR_S)
         _check_until(until, now)
         text = draft_rule(approval, frozenset(free), until, name_of(principal))
@@ -119,8 +127,14 @@ class ApprovalBook:
             raise InvalidRequestError(
                 "the policy is another one than was shown", remedy="read it again: leave out rule"
             )
-        row = await self.answer(principal, approval_id, "yes", "also similar calls", depth=depth)
+        # stored first, so that nobody is told a yes for calls that ask again
         await self._save_rule(approval_id, text)
+        try:
+            row = await self.answer(principal, approval_id, "yes", "also similar calls", depth=depth)
+        except RetinueError:
+            if self._remove_rule is not None:  # somebody else has answered meanwhile
+                await self._remove_rule(approval_id)
+            raise
         return {**row, "rule": text, "until": until}
 
     async def _find_to_answer(
@@ -149,7 +163,8 @@ def _check_until(until: str, now: float) -> None:
         at = datetime.strptime(until, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError:
         at = 0.0
-    if not now < at <= now + LONGEST_SIMILAR_S:
+    # a time such as 2026-1-2T3:4:5Z is none of Cedar
+    if not now < at <= now + LONGEST_SIMILAR_S or _render_time(at) != until:
         problem = "field 'until' is no time within 30 days, such as 2026-11-27T12:00:00Z"
         raise InvalidParametersError([Problem("until", problem)])
 
@@ -204,7 +219,9 @@ def render(approval: Approval, now: float) -> Json:
         "asked_at": _render_time(seen.asked_at),
         "expires_at": _render_time(seen.expires_at),
     }
-    if request.terms:
+    if request.through:
+        shown["through"] = request.through
+    if not request.why_no_rule:
         shown["by_policy"] = True
     if request.run:
         shown |= {"run": request.run, "step": request.step}

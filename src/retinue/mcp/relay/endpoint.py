@@ -47,7 +47,7 @@ from retinue.mcp.relay.sessions import RelayedSessions
 from retinue.mcp.upstream.client import AgentClient
 from retinue.mesh.channel import NullChannel, PausingChannel
 from retinue.mesh.directory.directory import Directory
-from retinue.mesh.dispatch import Dispatcher
+from retinue.mesh.dispatch import Dispatcher, use_permission
 from retinue.mesh.guard.trace_guard import AdmittedCall
 from retinue.mesh.time_limit import TimeLimit
 from retinue.web.codec.merged_traces import merge_traces
@@ -252,8 +252,13 @@ class RelayEndpoint:
         call = replace(call, arguments=read_arguments(message), trace=admitted.trace)
         permitted = await check(call, listing, item, admitted)
         admitted.policy = permitted.note
-        if permitted.approve is not None and message.method != "resources/subscribe":
-            admitted.policy = (await permitted.approve(NullChannel())).note
+        if message.method == "resources/subscribe":
+            return
+        approved = await use_permission(
+            permitted, None, NullChannel(), admitted, listing.name, message.method
+        )
+        if approved is not None:
+            admitted.policy = approved.note
 
     async def _pass_stream(self, method: str, request: RelayRequest, writer: ResponseWriter) -> None:
         """GET: forward unsolicited messages until either side ends the stream. DELETE: end a session."""

@@ -9,10 +9,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from retinue.core.call import Outcome, TraceContext, TraceExtension
+from retinue.core.call import Answer, Outcome, TraceContext, TraceExtension
 from retinue.core.record import LOCAL_SOURCE, Candidate
 from retinue.core.trust import Trust
-from retinue.core.usage import NO_SOURCES, SOURCES, UNKNOWN_SOURCE, Sources, Usage, add_sources, read_sources
+from retinue.core.usage import (
+    NO_SOURCES,
+    SOURCES,
+    UNKNOWN_SOURCE,
+    Sources,
+    Usage,
+    add_sources,
+    read_sources,
+    read_usage,
+)
 
 
 def read_trace(trace: TraceContext) -> Sources | None:
@@ -41,16 +50,30 @@ def carry(trace: TraceContext, usage: Usage | None) -> TraceContext:
     return trace if sources is None or not sources or not trace.trusted else with_sources(trace, sources)
 
 
-def note_source(outcome: Outcome, listing: Candidate | None) -> Outcome:
-    """The outcome of a call in a tracked chain, with the agent that has answered."""
+def note_source(outcome: Outcome, listing: Candidate | None, *, is_repeated: bool = False) -> Outcome:
+    """The outcome of a call in a tracked chain, with the agent that has answered.
+
+    ``is_repeated`` = the answer is that of an earlier call, whose sources are those that were kept with it.
+    """
     usage = outcome.usage or {}
     known = read_sources(usage.get(SOURCES))
-    if listing is None or not outcome.attempts:
+    if listing is None or not (outcome.attempts or is_repeated):
         return replace(outcome, usage={**usage, SOURCES: (known or NO_SOURCES).to_json()})
-    is_here = listing.source == LOCAL_SOURCE
+    is_here = listing.source == LOCAL_SOURCE and not is_repeated
     is_own = listing.trust < Trust.IMPORTED and (is_here or known is not None)
     answered = Sources((listing.name,), ()) if is_own else Sources((), (listing.name,))
     return replace(outcome, usage={**usage, SOURCES: add_sources(known or NO_SOURCES, answered).to_json()})
+
+
+def keep_sources(answer: Answer, listing: Candidate, further: Usage | None) -> Answer:
+    """The answer of a call in a tracked chain with the sources of its further calls, to be kept."""
+    usage = read_usage(answer.usage) or {}
+    known = read_sources(usage.get(SOURCES))
+    if known is None and listing.source != LOCAL_SOURCE:
+        return answer  # nobody of the mesh has signed what it has read
+    more = read_sources((further or {}).get(SOURCES))
+    sources = add_sources(known or NO_SOURCES, more or NO_SOURCES)
+    return replace(answer, usage={**usage, SOURCES: sources.to_json()})
 
 
 def note_unsigned(usage: Usage | None, agent: str | None) -> Usage:

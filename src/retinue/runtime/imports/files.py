@@ -34,15 +34,19 @@ def read_imports(settings: Settings, state: State) -> dict[str, ImportTable]:
 
     Raises InvalidSettingError for an invalid file.
     """
+    return {**_read_of_teams(state), **read_kept_imports(state), **settings.imports.servers}
+
+
+def read_kept_imports(state: State) -> dict[str, ImportTable]:
+    """The imports that commands keep in the state. Raises InvalidSettingError for an invalid file."""
     path = state.imports
     try:
         tables = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
-        kept = {name: ImportTable.model_validate(table) for name, table in tables.items()}
+        return {name: ImportTable.model_validate(table) for name, table in tables.items()}
     except (OSError, ValueError, ValidationError) as error:
         raise InvalidSettingError(
             str(path), str(error).splitlines()[0], remedy="mend it, or delete it and import again"
         ) from error
-    return {**_read_of_teams(state), **kept, **settings.imports.servers}
 
 
 def _read_of_teams(state: State) -> dict[str, ImportTable]:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from retinue.approvals.records import OF_GUARDS
 from retinue.core.call import Call
 from retinue.core.errors import InvalidSettingError, PolicyDeniedError
 from retinue.core.record import Listing
 from retinue.core.text import suggest
 from retinue.mesh.channel import Channel
-from retinue.mesh.dispatch import Approve, ApprovedCall
+from retinue.mesh.dispatch import Approve, ApprovedCall, CallLimits
 from retinue.plugins import find_plugin, list_plugins
 from retinue.settings_tables import GuardTable
 
@@ -57,7 +58,7 @@ def ask_person(
     names = [name for name, _ in asking]
     if open_approvals is None:
 
-        async def refuse(channel: Channel) -> ApprovedCall:
+        async def refuse(channel: Channel, limits: CallLimits | None) -> ApprovedCall:
             raise PolicyDeniedError(
                 f"{listing.name}/{skill} needs the approval of a person, and this process cannot ask",
                 policies=names,
@@ -67,7 +68,7 @@ def ask_person(
         return refuse
     note = {"verdict": "approve", "ids": names, "watched": False}
     guards = tuple(AskingGuard(name, reason) for name, reason in asking)
-    question = CallQuestion.of(call, listing, skill, guards, "of guards", note)
+    question = CallQuestion.of(call, listing, skill, guards, OF_GUARDS, note)
     return partial(question.use_answer, open_approvals, None)
 
 

@@ -119,7 +119,7 @@ class SupervisorPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         logs, models = process.get(AgentLogs), process.get(Models)
         timeout_s = process.tables.get(TimeoutTable).probe_s
-        report = tell_of_teams(process.state, _report(process.echo, logs))
+        report = TeamNews(process.state, _report(process.echo, logs))
         children = Supervisor(_card_probe(process.http, timeout_s), report, logs.take)
         url = process.own_url or ""
 
@@ -129,6 +129,7 @@ class SupervisorPart(Part):
             own = child_specs(settings, process.state, url, self._bare, environ)
             specs = [*own, *model_children(models, settings, process.state, url, environ)]
             specs += children_of_teams(process.state, url, environ)
+            report.keep_only(specs)
             stop_within_s = settings.timeouts.drain_s + END_S
             return [replace(spec, stop_within_s=stop_within_s) for spec in specs]
 
@@ -146,6 +147,7 @@ class SupervisorPart(Part):
             return apply
 
         def look() -> tuple[bool, object]:
+            mend_teams(process.state)
             return bool(list_files(process.state.agents)), find_teams_change(process.state)
 
         async def follow_imports() -> None:
@@ -170,6 +172,7 @@ class SupervisorPart(Part):
                 await children.stop()
 
         async def on_ready() -> None:
+            mend_teams(process.state)
             await children.start(list_specs(process.tables))
             await probe_all(process, timeout_s)
 
@@ -244,6 +247,14 @@ def children_of_teams(state: State, hub_url: str, environ: Mapping[str, str]) ->
     ]
 
 
+def mend_teams(state: State) -> None:
+    """Put back each team whose command was killed while it started a digest."""
+    if find_teams_change(state) is not None:
+        from retinue.runtime.teams.programs import mend_teams as mend  # only states with teams load this
+
+        mend(state)
+
+
 def find_teams_change(state: State) -> object:
     """What changes when a team is started or stopped; None where there never was one."""
     try:
@@ -253,25 +264,37 @@ def find_teams_change(state: State) -> object:
     return status.st_mtime_ns, status.st_ino
 
 
-def tell_of_teams(state: State, report: OnChange) -> OnChange:
-    """Report as ``report`` and, for the programs of teams, to the commands that wait for them."""
-    news_of: dict[str, Mapping[str, str]] = {}
+class TeamNews:
+    """Reports as ``report`` and, for the programs of teams, to the commands that wait for them."""
 
-    def tell(child: str, news: Ready | ChildFailedError | None) -> None:
-        report(child, news)
-        if "@" in child and find_teams_change(state) is not None:
-            from retinue.runtime.teams.store import TeamStore
+    def __init__(self, state: State, report: OnChange) -> None:
+        self._state = state
+        self._report = report
+        self._news: dict[str, Mapping[str, str]] = {}
 
+    def __call__(self, child: str, news: Ready | ChildFailedError | None) -> None:
+        self._report(child, news)
+        if "@" in child and find_teams_change(self._state) is not None:
             failed = news.message if isinstance(news, ChildFailedError) else ""
             ready = dict(news) if isinstance(news, Mapping) else {}
-            news_of[child] = {
+            self._news[child] = {
                 "url": str(ready.get("url", "")),
                 "name": str(ready.get("name", "")),
                 "error": failed,
             }
-            TeamStore(state).write_children(news_of)
+            self._write()
 
-    return tell
+    def keep_only(self, specs: Sequence[ChildSpec]) -> None:
+        """Forget the programs that are in no spec, so that nobody takes a stopped one for a running one."""
+        names = {spec.name for spec in specs}
+        if find_teams_change(self._state) is not None:
+            self._news = {child: news for child, news in self._news.items() if child in names}
+            self._write()
+
+    def _write(self) -> None:
+        from retinue.runtime.teams.store import TeamStore  # only states with teams load this
+
+        TeamStore(self._state).write_children(self._news)
 
 
 def model_children(

@@ -111,6 +111,7 @@ class LoadedPolicies:
             groups=self._groups,
             recorder=self._make_recorder(),
             figures=self._figures,
+            find_digest=lambda: self._digest,
         )
         if opening is not None:
             from retinue.hub.approvals.client_questions import ask_client

@@ -20,7 +20,7 @@ from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import AgentsStarted, FirstReading, Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
 from retinue.runtime.lazy_runs import IDLE_S, LazyRuns
-from retinue.runtime.loading.policy_files import FOLDER
+from retinue.runtime.loading.policy_files import FOLDER, remove_policies
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.parts.policies import check_answer
 from retinue.runtime.serving import end_task
@@ -167,11 +167,12 @@ class ApprovalsPart(Part):
     @asynccontextmanager
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         runs = process.get(LazyRuns)
-        save_rule = partial(save_yes, process.state.root)
+        folder = process.state.root
         book = ApprovalBook(
             runs.open_approvals,
             exists=runs.store.exists,
-            save_rule=save_rule,
+            save_rule=partial(save_yes, folder),
+            remove_rule=partial(remove_yes, folder),
             check_answer=partial(check_answer, process),
         )
         skills = partial(add_approval_skills, book=book)
@@ -210,6 +211,11 @@ async def save_yes(state_folder: Path, approval_id: str, text: str) -> None:
             replace_file(path, text.encode())
 
     await asyncio.to_thread(save)
+
+
+async def remove_yes(state_folder: Path, approval_id: str) -> None:
+    """Remove the yes of a person for similar calls from the policies; raises StateError."""
+    await asyncio.to_thread(remove_policies, state_folder, f"yes-{approval_id}")
 
 
 def read_secret(table: ApprovalsTable, environ: Mapping[str, str]) -> str:

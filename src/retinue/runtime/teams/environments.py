@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 import secrets
 import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +178,30 @@ def find_npm_program(folder: Path, package: str, name: str | None) -> Path:
     return path
 
 
+def find_python_program(python: Path, package: str, name: str | None) -> Path:
+    """The program ``name`` that a package has installed beside ``python``; without one, that of its own name.
+
+    Raises InvalidSettingError for a program that is not of this package, such as Python itself.
+    """
+    folder = next(iter(sorted(python.parent.parent.glob("lib/python*/site-packages"))), None)
+    wanted = _canonical(package)
+    distributions = () if folder is None else Distribution.discover(path=[str(folder)])
+    files = next((d.files or () for d in distributions if _canonical(d.name) == wanted), ())
+    # as RECORD has them: ../../../bin/NAME
+    programs = {file.name for file in files if file.parts[-3:-1] == ("..", python.parent.name)}
+    chosen = name or (package if package in programs or len(programs) != 1 else min(programs))
+    if chosen not in programs:
+        known = ", ".join(sorted(programs)) or "none"
+        raise InvalidSettingError(
+            "bin", f"{package} has no program {chosen}; it has {known}", remedy="name one"
+        )
+    return python.parent / chosen
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def render_requirements(lock: bytes) -> str:
     """The wheels of a PEP 751 lock as requirements with hashes, for pip. Raises InvalidSettingError."""
     lines = []
@@ -205,7 +233,10 @@ def _hash_of(lock: bytes, *parts: str) -> str:
 
 
 def sweep(root: Path) -> None:
-    """Remove what a killed installation left behind."""
+    """Remove what killed installations left behind; an installation that may still run stays."""
+    oldest = time.time() - 3 * INSTALL_WITHIN_S
     for folder in (root / "venvs", root / "npm"):
         for place in folder.glob(f"{_TEMPORARY}*"):
-            shutil.rmtree(place, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                if place.stat().st_mtime < oldest:
+                    shutil.rmtree(place, ignore_errors=True)

@@ -18,7 +18,7 @@ import structlog
 
 from retinue.core.errors import RetinueError, StateDamagedError
 from retinue.processes.environment import fill_variables, select_inherited
-from retinue.runtime.teams.environments import Environments, find_npm_program
+from retinue.runtime.teams.environments import Environments, find_npm_program, find_python_program
 from retinue.runtime.teams.store import TEAMS, TeamRow, TeamStore
 from retinue.settings_tables import ImportTable
 from retinue.storage.state import State
@@ -26,6 +26,8 @@ from retinue.team.definition import DATA, TeamImport
 from retinue.team.package import Team, read_config
 
 CONFIG = "config.json"
+MANIFEST = "manifest.json"
+SIGNATURES = "signatures.json"
 FILES = "files"
 SETTINGS = "retinue.toml"
 
@@ -156,7 +158,7 @@ def import_command(environments: Environments, table: TeamImport, lock: bytes) -
         folder = environments.npm_folder(lock)
         return "node", str(find_npm_program(folder, table.package_name, table.bin))
     python = environments.python_of(lock, is_agent=False)
-    return str(python), str(python.parent / (table.bin or table.package_name))
+    return str(python), str(find_python_program(python, table.package_name, table.bin))
 
 
 def list_workflows(state: State) -> dict[str, tuple[str, Path]]:
@@ -171,6 +173,15 @@ def list_workflows(state: State) -> dict[str, tuple[str, Path]]:
 def variables_of(store: TeamStore, name: str) -> dict[str, str]:
     """What ``${NAME}`` stands for in the texts of a team: its secrets, and its folder."""
     return {**store.read_secrets(name), DATA: str(store.data_folder(name))}
+
+
+def mend_teams(state: State) -> None:
+    """Put back each team whose command was killed while it started a digest."""
+    if has_teams(state):
+        try:
+            TeamStore(state).mend()
+        except (RetinueError, OSError) as error:
+            _log.warning("teams not put back", error=str(error))
 
 
 def has_teams(state: State) -> bool:

@@ -2,6 +2,9 @@
 
 ``teams/teams.json`` holds one row for each team, ``teams/NAME/HEX/`` the files of a digest, and
 ``teams/NAME/data`` what the agents keep. Files appear under their name only when all of them are there.
+
+A command that starts a digest keeps the row before it in ``undo`` until the digest has passed its check. A
+row with an ``undo`` whose command was killed is put back by the next command, and by the hub.
 """
 
 from __future__ import annotations
@@ -9,16 +12,17 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
 from filelock import FileLock, Timeout
 
-from retinue.core.errors import BusyError, StateDamagedError
+from retinue.core.errors import BusyError, RetinueError, StateDamagedError, TeamRefusedError
 from retinue.storage.files import make_folder, refuse_gone, replace_file, storage_errors
 from retinue.storage.state import State
 
@@ -29,9 +33,12 @@ ENVIRONMENTS = "team-environments"
 _ROWS = "teams.json"
 _CHILDREN = "children.json"
 _SECRETS = "secrets.json"
+_FORMER_SECRETS = "secrets.before.json"
 _PRIVATE = 0o600
 _INCOMING = ".incoming-"
 KEPT_DIGESTS = 3
+_LOCK_WITHIN_S = 0.2
+"""The hub holds a team for less than this while it puts one back."""
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
@@ -50,19 +57,25 @@ class TeamRow:
     signer: str = ""
     highest: str = ""
     before: str | None = None
-    is_checked: bool = True
-    """Whether ``active`` has passed its check; False while it is started, and after a killed ``up``."""
     failed: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     """The version of each digest whose files are kept."""
     signers: Mapping[str, str] = field(default_factory=dict)
+    names: Sequence[str] = ()
+    """The names of its agents and imports, which no other team may have."""
+    undo: Mapping[str, Any] | None = None
+    """The row before the command that changes the team now; {} for none, None where no command does."""
 
-    def settled(self) -> TeamRow:
-        """The row; that of the digest before, where nobody has seen the active one pass its check."""
-        if self.is_checked:
+    @property
+    def is_settled(self) -> bool:
+        """Whether no command is about to change the team, and none was killed while it did."""
+        return self.undo is None
+
+    def settled(self) -> TeamRow | None:
+        """The row; that before the command, where one changes it; None where there was none before."""
+        if self.undo is None:
             return self
-        version = self.versions.get(self.before or "", "")
-        return replace(self, active=self.before, version=version, before=None, is_checked=True)
+        return TeamRow(**self.undo) if self.undo else None
 
 
 class TeamStore:
@@ -84,11 +97,18 @@ class TeamStore:
 
     def read_rows(self) -> dict[str, TeamRow]:
         """The teams by name. Raises StateDamagedError."""
-        document = _read_object(self.rows_file)
+        return self._parse_rows(_read_object(self.rows_file))
+
+    def _parse_rows(self, document: Mapping[str, Any]) -> dict[str, TeamRow]:
         try:
             return {name: TeamRow(**row) for name, row in document.items()}
         except TypeError as error:
             raise StateDamagedError(str(self.rows_file), str(error), remedy="remove the file") from error
+
+    def list_settled(self) -> list[TeamRow]:
+        """The teams as they are without the commands that change them now, by name."""
+        rows = [row.settled() for _, row in sorted(self.read_rows().items())]
+        return [row for row in rows if row is not None]
 
     def list_active(self) -> list[TeamRow]:
         """The teams that run or should run."""
@@ -96,32 +116,97 @@ class TeamStore:
 
     def write_row(self, row: TeamRow) -> None:
         """Keep a row; the running hub starts and stops programs accordingly."""
+        with self._changing_rows() as document:
+            document[row.name] = asdict(row)
+
+    @contextmanager
+    def starting(self, row: TeamRow, names: Iterable[str]) -> Iterator[None]:
+        """Claim the names of a digest while it is started; where that fails, put ``row`` back.
+
+        Raises TeamRefusedError for a name that another team has or is about to have.
+        """
+        self.mend()
+        with self._changing_rows() as document:
+            claimed = {*names}
+            for other in self._parse_rows(document).values():
+                if other.name != row.name and (clash := sorted(claimed & {*other.names})):
+                    problem = f"the team {other.name} has {clash[0]}, too"
+                    remedy = f"retinue down {other.name}"
+                    raise TeamRefusedError("name_taken", row.name, problem, remedy=remedy)
+            undo = document.get(row.name, {})
+            claim = replace(row, names=sorted(claimed | {*row.names}), undo=undo)
+            document[row.name] = asdict(claim)
+        try:
+            yield
+        except BaseException as error:
+            self._put_back(row.name, error.message if isinstance(error, RetinueError) else str(error))
+            raise
+
+    def settle(self, row: TeamRow, names: Iterable[str]) -> None:
+        """Keep that the active digest of ``row`` has passed its check, and holds only these names."""
+        self.write_row(self.keep_only(replace(row, names=sorted(names), undo=None)))
+        (self.root / row.name / _FORMER_SECRETS).unlink(missing_ok=True)
+
+    def mend(self) -> None:
+        """Put back each team whose command was killed while it started a digest."""
+        for row in self.read_rows().values():
+            if not row.is_settled:
+                with suppress(BusyError), self.changing(row.name, within_s=0.0):
+                    pass  # that puts it back
+
+    def _put_back(self, name: str, reason: str) -> None:
+        """Write the row before a command, and why the digest that it started does not serve."""
+        with self._changing_rows() as document:
+            row = self._parse_rows(document).get(name)
+            if row is None or row.is_settled:
+                return
+            self._restore_secrets(name)
+            before = row.settled()
+            if row.active is None or row.active == (before and before.active):
+                failed = {} if before is None else before.failed
+            else:
+                failed = {"digest": row.active, "version": row.version, "reason": reason, "at": read_clock()}
+            if before is None and not failed:
+                del document[name]
+            else:
+                document[name] = asdict(replace(before or TeamRow(name), failed=failed))
+
+    @contextmanager
+    def _changing_rows(self) -> Iterator[dict[str, Any]]:
+        """The rows as a document, which is written at the end unless an error is raised."""
         self._prepare()
         with storage_errors(self.rows_file), FileLock(f"{self.rows_file}.lock", mode=_PRIVATE):
             document = _read_object(self.rows_file)
-            document[row.name] = asdict(row)
-            replace_file(self.rows_file, orjson.dumps(document, option=orjson.OPT_INDENT_2), mode=_PRIVATE)
-
-    def forget(self, name: str) -> None:
-        """Remove the secrets of a team and the news of its programs."""
-        (self.root / name / _SECRETS).unlink(missing_ok=True)
+            content = orjson.dumps(document, option=orjson.OPT_INDENT_2)
+            yield document
+            changed = orjson.dumps(document, option=orjson.OPT_INDENT_2)
+            if changed != content:
+                replace_file(self.rows_file, changed, mode=_PRIVATE)
 
     @contextmanager
-    def changing(self, name: str) -> Iterator[None]:
-        """Hold the team: one ``up`` or ``down`` at a time. Raises BusyError."""
+    def changing(self, name: str, *, within_s: float = _LOCK_WITHIN_S) -> Iterator[TeamRow]:
+        """Hold the team, one command at a time; its row, which is put back first if a command was killed.
+
+        Raises BusyError.
+        """
         self._prepare()
         folder = self.root / name
         with storage_errors(folder):
             make_folder(folder)
         lock = FileLock(folder / ".lock", mode=_PRIVATE)
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=within_s)
         except Timeout:
             raise BusyError(f"another command changes the team {name}", 5.0) from None
         try:
             for leftover in folder.glob(f"{_INCOMING}*"):
                 _remove(leftover)
-            yield
+            row = self.read_rows().get(name, TeamRow(name))
+            if not row.is_settled:
+                self._put_back(name, "its command was killed before it had passed its check")
+                row = self.read_rows().get(name, TeamRow(name))
+            (folder / _FORMER_SECRETS).unlink(missing_ok=True)
+            yield row
         finally:
             lock.release()
 
@@ -179,13 +264,26 @@ class TeamStore:
         return {key: str(value) for key, value in _read_object(self.root / name / _SECRETS).items()}
 
     def write_secrets(self, name: str, values: Mapping[str, str]) -> None:
-        """Keep the values of the secrets in a file that only the owner reads."""
-        path = self.root / name / _SECRETS
+        """Keep the values of the secrets, and the former ones, in files that only the owner reads."""
+        path, former = self.root / name / _SECRETS, self.root / name / _FORMER_SECRETS
         with storage_errors(path):
+            if not former.exists():
+                replace_file(former, orjson.dumps(self.read_secrets(name)), mode=_PRIVATE)
             if values:
                 replace_file(path, orjson.dumps(dict(values)), mode=_PRIVATE)
             else:
                 path.unlink(missing_ok=True)
+
+    def _restore_secrets(self, name: str) -> None:
+        path, former = self.root / name / _SECRETS, self.root / name / _FORMER_SECRETS
+        with storage_errors(path):
+            if not former.exists():
+                return
+            if _read_object(former):
+                former.replace(path)
+            else:
+                path.unlink(missing_ok=True)
+                former.unlink()
 
     def read_children(self) -> dict[str, Any]:
         """What the hub says of the programs of teams, by the name of the child."""
@@ -204,6 +302,11 @@ class TeamStore:
         refuse_gone(self._state.root)
         with storage_errors(self.root):
             self.root.mkdir(mode=0o700, exist_ok=True)
+
+
+def read_clock() -> str:
+    """The time as rows have it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _read_object(path: Path) -> dict[str, Any]:

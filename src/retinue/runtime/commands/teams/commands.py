@@ -6,12 +6,13 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
 import semver
 
+from retinue.cards.signatures import TrustedKeys
 from retinue.client.hub_skills import read_agents
 from retinue.core.errors import InvalidSettingError, RetinueError, TeamRefusedError
 from retinue.oci.codec.artifacts import Package
@@ -28,21 +29,24 @@ from retinue.runtime.commands.teams.acceptance import (
 )
 from retinue.runtime.commands.teams.entrance import pass_check, wait_until_ready
 from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
+from retinue.runtime.commands.teams.installed import check_files, make_environments, verify_signature
 from retinue.runtime.commands.teams.places import PulledTeam, TeamPlace, parse_team_reference, pull_team
 from retinue.runtime.commands.teams.secret_values import read_credentials, read_secrets_file
 from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
+from retinue.runtime.imports.files import read_kept_imports
 from retinue.runtime.joined_mesh import notify_hub
-from retinue.runtime.teams.environments import Environments, sweep
 from retinue.runtime.teams.programs import (
     CONFIG,
     FILES,
+    MANIFEST,
     SETTINGS,
+    SIGNATURES,
     import_table,
     read_installed,
     render_settings,
 )
-from retinue.runtime.teams.store import TeamRow, TeamStore
+from retinue.runtime.teams.store import TeamRow, TeamStore, read_clock
 from retinue.settings import Settings
 from retinue.storage.files import replace_file, storage_errors
 from retinue.storage.state import HUB_VARIABLE, State
@@ -210,77 +214,84 @@ class TeamCommands:
             )
         pulled = await pull_team(reference, self._settings, self._state, self._http)
         team = pulled.team
-        with self._store.changing(team.name):
-            row = self._store.read_rows().get(team.name, TeamRow(team.name)).settled()
+        with self._store.changing(team.name) as row:
             signer = self._check(pulled, row, options)
             values = self._find_secrets(team, options.secrets_file)
-            self._check_names(team)
+            self._check_import_names(team)
             if row.active == team.digest:
                 await self._install(pulled, team, echo)
                 return StartedTeam(team, 0, 0, was_running=True)
-            await self._check_mesh(team, row)
-            is_agreed = options.is_agreed or team.digest in row.signers
-            if not is_agreed and not ask(
-                describe_consent(team, signer, await self._describe_change(pulled, row))
-            ):
-                raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
-            await self._install(pulled, team, echo)
-            await self._check_imports(team, values)
-            started = replace(
-                row,
-                active=team.digest,
-                version=team.version,
-                since=_now(),
-                reference=text,
-                signer=signer,
-                highest=max(row.highest or team.version, team.version, key=semver.Version.parse),
-                before=row.active or row.before,
-                is_checked=False,
-                failed={},
-                versions={**row.versions, team.digest: team.version},
-                signers={**row.signers, team.digest: signer},
-            )
-            return await self._switch(row, started, team, values, echo)
+            with self._store.starting(row, names_of(team)):
+                await self._check_mesh(team, row)
+                is_agreed = options.is_agreed or team.digest in row.signers
+                if not is_agreed and not ask(
+                    describe_consent(team, signer, await self._describe_change(pulled, row))
+                ):
+                    raise TeamRefusedError("not_consented", team.name, "nobody agreed to run it")
+                await self._install(pulled, team, echo)
+                started = replace(
+                    row,
+                    active=team.digest,
+                    version=team.version,
+                    since=read_clock(),
+                    reference=text,
+                    signer=signer,
+                    highest=max(row.highest or team.version, team.version, key=semver.Version.parse),
+                    before=row.active or row.before,
+                    failed={},
+                    versions={**row.versions, team.digest: team.version},
+                    signers={**row.signers, team.digest: signer},
+                )
+                return await self._switch(row, started, team, values, echo)
 
     async def back(self, name: str, echo: Echo) -> StartedTeam:
-        """Start the digest that ran before, whose files are here. Raises TeamRefusedError."""
-        with self._store.changing(name):
-            row = self._store.read_rows().get(name, TeamRow(name)).settled()
+        """Start the digest that ran before, whose files are here, with the checks of ``up``.
+
+        Raises TeamRefusedError, InvalidSettingError for missing secrets and programs, BusyError.
+        """
+        with self._store.changing(name) as row:
             digest = row.before
             if digest is None or not self._store.has(name, digest):
                 remedy = "name a digest: retinue up REF@sha256:…"
                 raise TeamRefusedError("not_a_team", name, "no digest ran before this one", remedy=remedy)
             team = read_installed(self._store, name, digest)
+            signer = verify_signature(self._store, team, self._trusted_keys()).owner
+            check_files(self._store, team)
+            check_requires(team)
             check_data(team, self._read_active(row))
-            started = replace(
-                row,
-                active=digest,
-                version=team.version,
-                since=_now(),
-                signer=row.signers.get(digest, ""),
-                before=row.active,
-                is_checked=False,
-                failed={},
-            )
+            check_programs(team)
             values = self._find_secrets(team, None)
-            return await self._switch(row, started, team, values, echo)
+            self._check_import_names(team)
+            with self._store.starting(row, names_of(team)):
+                await self._check_mesh(team, row)
+                make_environments(self._store, team, os.environ)
+                started = replace(
+                    row,
+                    active=digest,
+                    version=team.version,
+                    since=read_clock(),
+                    signer=signer,
+                    before=row.active,
+                    failed={},
+                )
+                return await self._switch(row, started, team, values, echo)
 
     def down(self, name: str) -> TeamRow:
-        """Stop the programs of a team; its files and data stay. Raises InvalidSettingError."""
-        with self._store.changing(name):
-            row = self._store.read_rows().get(name)
-            if row is None or row.active is None:
-                known = ", ".join(row.name for row in self._store.list_active()) or "none"
-                raise InvalidSettingError(
-                    "NAME", f"no team {name} runs; running: {known}", remedy="retinue team"
-                )
-            stopped = replace(row, active=None, before=row.active)
-            self._store.write_row(stopped)
-            return row
+        """Stop the programs of a team; its files and data stay. Raises InvalidSettingError, BusyError."""
+        former = self._store.read_rows().get(name)
+        with self._store.changing(name) as row:
+            if row.active is not None:
+                self._store.write_row(replace(row, active=None, before=row.active, names=()))
+                return row
+            if former is not None and former.active is not None:
+                return former  # a killed command had started it for the first time, and it was put back
+            known = ", ".join(row.name for row in self._store.list_active()) or "none"
+            raise InvalidSettingError("NAME", f"no team {name} runs; running: {known}", remedy="retinue team")
 
     def list_rows(self) -> list[TeamRow]:
-        """All teams that were ever started here, by name."""
-        return [row for _, row in sorted(self._store.read_rows().items())]
+        """All teams that were ever started here, by name; those of killed commands are put back first."""
+        self._store.mend()
+        return self._store.list_settled()
 
     def read(self, row: TeamRow) -> Team | None:
         """The team of a row; None for one that is down."""
@@ -296,11 +307,13 @@ class TeamCommands:
         )
         return configured_registry(place, self._settings, self._http, self._state)
 
+    def _trusted_keys(self) -> TrustedKeys:
+        return card_keys(self._settings.signatures, self._state).trusted()
+
     def _check(self, pulled: PulledTeam, row: TeamRow, options: UpOptions) -> str:
         """The owner of the key that signed the team, which may run here. Raises TeamRefusedError."""
         team = pulled.team
-        keys = card_keys(self._settings.signatures, self._state)
-        signer = pulled.verify(keys.trusted()).owner
+        signer = pulled.verify(self._trusted_keys()).owner
         if not options.downgrade:
             check_version(team, row)
         check_requires(team)
@@ -340,17 +353,16 @@ class TeamCommands:
             raise InvalidSettingError(team.name, f"secrets are missing: {', '.join(missing)}", remedy=remedy)
         return values
 
-    def _check_names(self, team: Team) -> None:
-        """Raise TeamRefusedError for a name of an agent or import that another team or the hub has."""
+    def _check_import_names(self, team: Team) -> None:
+        """Raise TeamRefusedError for a name that an import of the settings or of this state has."""
         own = names_of(team)
-        for row in self._store.list_active():
-            other = None if row.name == team.name else self._read_active(row)
-            if other is not None and (clash := sorted(own & names_of(other))):
-                problem = f"the team {row.name} has {clash[0]}, too"
-                raise TeamRefusedError("name_taken", team.name, problem, remedy=f"retinue down {row.name}")
-        if clash := sorted({*team.definition.imports} & {*self._settings.imports.servers}):
-            problem = f"retinue.toml has the import {clash[0]}, too"
-            raise TeamRefusedError("name_taken", team.name, problem, remedy="rename one of them")
+        for place, tables in (
+            ("retinue.toml", self._settings.imports.servers),
+            ("this state", read_kept_imports(self._state)),
+        ):
+            if clash := sorted(own & tables.keys()):
+                problem = f"{place} has the import {clash[0]}, too"
+                raise TeamRefusedError("name_taken", team.name, problem, remedy="rename one of them")
 
     async def _check_mesh(self, team: Team, row: TeamRow) -> None:
         """Raise TeamRefusedError for a name of an agent that answers in the mesh and is not of this team."""
@@ -373,29 +385,12 @@ class TeamCommands:
             files = await pulled.pull_files()
             config = await pulled.source.pull_blob(pulled.repository, pulled.manifest.config)
             content = {f"{FILES}/{file.path}": file.content for file in files}
+            proof = {MANIFEST: pulled.manifest_bytes, SIGNATURES: orjson.dumps(list(pulled.signatures))}
             self._store.install(
-                team.name, team.digest, {CONFIG: config, SETTINGS: render_settings(team), **content}
+                team.name, team.digest, {CONFIG: config, SETTINGS: render_settings(team), **proof, **content}
             )
             echo(f"files unpacked: {len(files)}")
-        sweep(self._store.environments)
-        environments = Environments(self._store.environments, os.environ)
-        place = self._store.folder_of(team.name, team.digest) / FILES
-        for locked in team.lock.agents.values():
-            if locked.lock is not None:
-                environments.make_python((place / locked.lock).read_bytes(), is_agent=True)
-        for name, table in team.definition.imports.items():
-            lock = team.lock.imports[name].lock
-            if table.npm is not None and lock is not None:
-                from retinue.runtime.commands.teams.locking import check_package_lock
-
-                npm_lock = (place / lock).read_bytes()
-                check_package_lock(
-                    npm_lock, table.package_name, table.npm.rpartition("@")[2], f"imports.{name}"
-                )
-                manifest = (place / lock).parent / "package.json"
-                environments.make_npm(manifest.read_bytes(), npm_lock)
-            elif table.pypi is not None and lock is not None:
-                environments.make_python((place / lock).read_bytes(), is_agent=False)
+        make_environments(self._store, team, os.environ)
 
     async def _check_imports(self, team: Team, values: Mapping[str, str]) -> None:
         """Start the program of each import once, and compare its tools with the locked ones."""
@@ -411,23 +406,20 @@ class TeamCommands:
     async def _switch(
         self, row: TeamRow, started: TeamRow, team: Team, values: Mapping[str, str], echo: Echo
     ) -> StartedTeam:
-        """Let the hub run another digest; where that fails, let it run that of ``row`` again."""
-        former = self._store.read_secrets(team.name)
+        """Check the imports of a digest, let the hub run it, and check it.
+
+        Where that raises, ``starting`` of the store puts back what ran before.
+        """
+        await self._check_imports(team, values)
         self._store.write_secrets(team.name, values)
-        self._store.write_row(started)
-        try:
-            url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
-            async with open_client(self._settings, self._state, hub_url=url) as client:
-                programs = await wait_until_ready(self._store, team, client)
-                echo(f"programs that answer: {programs}")
-                checks = await pass_check(team, client, echo)
-        except BaseException as error:
-            self._store.write_secrets(team.name, former)
-            reason = error.message if isinstance(error, RetinueError) else type(error).__name__
-            failed = {"digest": team.digest, "version": team.version, "reason": reason, "at": _now()}
-            self._store.write_row(replace(row, failed=failed))
-            raise
-        self._store.write_row(self._store.keep_only(replace(started, is_checked=True)))
+        unsettled = self._store.read_rows()[team.name]
+        self._store.write_row(replace(started, names=unsettled.names, undo=unsettled.undo))
+        url = await ensure_hub(self._state, self._http, logs=self._settings.logs)
+        async with open_client(self._settings, self._state, hub_url=url) as client:
+            programs = await wait_until_ready(self._store, team, client)
+            echo(f"programs that answer: {programs}")
+            checks = await pass_check(team, client, echo)
+        self._store.settle(started, names_of(team))
         return StartedTeam(team, programs, checks, before=row.active)
 
 
@@ -440,7 +432,3 @@ def _refuse_existing(path: Path) -> None:
 async def _read_content(pulled: PulledTeam) -> TeamContent:
     """A team with its checked files, in memory."""
     return TeamContent(pulled.team, {file.path: file.content for file in await pulled.pull_files()})
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

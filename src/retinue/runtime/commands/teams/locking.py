@@ -52,7 +52,8 @@ def lock_team(folder: Path, environments: Environments, environ: Mapping[str, st
     }
     source = read_source(folder)
     agents = {
-        agent.target: _describe(folder, agent, environments, environ) for agent in source.definition.agents
+        agent.target: describe_agent(folder, agent, environments, environ)
+        for agent in source.definition.agents
     }
     _check_names(agents)
     files = {file.path: file.row.sha256 for file in source.files if file.path != LOCK_FILE}
@@ -209,23 +210,33 @@ def check_package_lock(content: bytes, package: str, version: str, field: str) -
     return len(rows)
 
 
-def _describe(
-    folder: Path, agent: TeamAgent, environments: Environments, environ: Mapping[str, str]
+def describe_agent(
+    folder: Path,
+    agent: TeamAgent,
+    environments: Environments,
+    environ: Mapping[str, str],
+    *,
+    within_s: float = DESCRIBE_WITHIN_S,
 ) -> LockedAgent:
-    """What an agent offers, asked of a process that loads it."""
+    """What an agent offers, asked of a process that loads it. Raises InvalidSettingError."""
     lock = f"{agent.folder}/{PYLOCK}" if not agent.is_markdown else ""
     has_lock = bool(lock) and (folder / lock).exists()
     python = (
         environments.make_python((folder / lock).read_bytes(), is_agent=True) if has_lock else sys.executable
     )
-    done = subprocess.run(  # noqa: S603 - our own program
-        [str(python), "-m", "retinue.runtime.commands.teams.describe", agent.target],
-        cwd=folder,
-        env={**select_inherited(environ), "RETINUE_HOME": os.devnull, "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        timeout=DESCRIBE_WITHIN_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 - our own program
+            [str(python), "-m", "retinue.runtime.commands.teams.describe", agent.target],
+            cwd=folder,
+            env={**select_inherited(environ), "RETINUE_HOME": os.devnull, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            timeout=within_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        problem = f"it is not loaded within {within_s:g} s"
+        remedy = "do less when the module is imported, such as no calls over the network"
+        raise InvalidSettingError(f"agents: {agent.target}", problem, remedy=remedy) from None
     try:
         reply = orjson.loads(done.stdout)
     except ValueError:

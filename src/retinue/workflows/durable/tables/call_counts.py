@@ -37,6 +37,13 @@ class CallCountTable:
         await self._database.prepare()
         return await self._database.write(write)
 
+    async def find_refusal(self, counts: Sequence[Count]) -> Refusal | None:
+        """As `CallCounts.find_refusal`."""
+        now = self._clock()
+        await self._database.prepare()
+        known = await self._database.read(lambda c: {count.key: self._read(c, count) for count in counts})
+        return take_all(counts, known, now)[0]
+
     async def give_back(self, counts: Sequence[Count]) -> None:
         """As `CallCounts.give_back`."""
 

@@ -77,6 +77,7 @@ async def _ask(frame: Frame, planned: PlannedCall, path: str) -> Approval | str:
     request = ApprovalRequest(
         caller=origin.caller,
         scopes=origin.scopes,
+        through=origin.reach.through,
         agent=tool.agent,
         version=read_choice(tool.choice).version or "",
         skill=tool.skill,

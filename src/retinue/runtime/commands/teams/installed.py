@@ -1,0 +1,77 @@
+"""A digest whose files are in the state: its signature, its files, and the environments of its locks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+
+from retinue.cards.signatures import TrustedKeys, Verdict
+from retinue.core.errors import StateDamagedError, TeamRefusedError
+from retinue.oci.codec.manifest import parse_manifest
+from retinue.oci.codec.reference import digest_of
+from retinue.runtime.teams.environments import Environments, sweep
+from retinue.runtime.teams.programs import CONFIG, FILES, MANIFEST, SIGNATURES
+from retinue.runtime.teams.store import TeamStore
+from retinue.team.package import Team
+from retinue.team.signature import verify_team
+
+_REMEDY = "start it from where it was packed: retinue up REF@sha256:…"
+
+
+def verify_signature(store: TeamStore, team: Team, keys: TrustedKeys) -> Verdict:
+    """The verdict of a trusted key over the manifest and config that were installed.
+
+    Raises TeamRefusedError for a key that is no longer trusted and for other content, StateDamagedError.
+    """
+    where = f"{team.name} {team.version}"
+    folder = store.folder_of(team.name, team.digest)
+    manifest_bytes = _read(folder / MANIFEST)
+    manifest = parse_manifest(manifest_bytes, where=where)
+    digests = digest_of(manifest_bytes), digest_of(_read(folder / CONFIG))
+    if digests != (team.digest, manifest.config.digest):
+        raise TeamRefusedError("changed", where, "its config is not that of its digest", remedy=_REMEDY)
+    signatures = orjson.loads(_read(folder / SIGNATURES))
+    return verify_team(team, signatures, keys, where=where)
+
+
+def check_files(store: TeamStore, team: Team) -> None:
+    """Raise TeamRefusedError unless each file of a digest is as it was packed."""
+    folder = store.folder_of(team.name, team.digest) / FILES
+    for row in team.files:
+        if hashlib.sha256(_read(folder / row.path)).hexdigest() != row.sha256:
+            where = f"{team.name} {team.version}"
+            raise TeamRefusedError("changed", where, f"{row.path} is not as it was packed", remedy=_REMEDY)
+
+
+def make_environments(store: TeamStore, team: Team, environ: Mapping[str, str]) -> None:
+    """Install the packages that a digest locked, where they are not there.
+
+    Raises InvalidSettingError for a lock that is not that of its package, and StateError.
+    """
+    sweep(store.environments)
+    environments = Environments(store.environments, environ)
+    place = store.folder_of(team.name, team.digest) / FILES
+    for locked in team.lock.agents.values():
+        if locked.lock is not None:
+            environments.make_python((place / locked.lock).read_bytes(), is_agent=True)
+    for name, table in team.definition.imports.items():
+        lock = team.lock.imports[name].lock
+        if table.npm is not None and lock is not None:
+            from retinue.runtime.commands.teams.locking import check_package_lock
+
+            npm_lock = (place / lock).read_bytes()
+            check_package_lock(npm_lock, table.package_name, table.npm.rpartition("@")[2], f"imports.{name}")
+            manifest = (place / lock).parent / "package.json"
+            environments.make_npm(manifest.read_bytes(), npm_lock)
+        elif table.pypi is not None and lock is not None:
+            environments.make_python((place / lock).read_bytes(), is_agent=False)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StateDamagedError(str(path), str(error.strerror), remedy=_REMEDY) from None

@@ -1,0 +1,161 @@
+"""What ``up``, ``up --back`` and ``down`` check and keep, without a hub, also after a kill."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from retinue.core.errors import InvalidSettingError, StateError, TeamRefusedError
+from retinue.runtime.commands.teams import commands as team_commands
+from retinue.runtime.commands.teams.commands import TeamCommands, UpOptions
+from retinue.runtime.imports.files import write_import
+from retinue.runtime.teams.store import TeamRow, TeamStore
+from retinue.settings_tables import ImportTable
+from retinue.storage.state import State
+from retinue.team.package import Team
+from tests.team.conftest import WriteTeam
+
+AGREED = UpOptions(is_agreed=True)
+OLD, NEW = "sha256:" + "1" * 64, "sha256:" + "2" * 64
+
+
+def agree(consent: object) -> bool:
+    return True
+
+
+@pytest.fixture
+def environments(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The digests whose environments were made; no hub is started."""
+    made: list[str] = []
+
+    async def no_hub(*_: object, **__: object) -> str:
+        raise StateError("no hub in this test")
+
+    def make(_: TeamStore, team: Team, environ: Mapping[str, str]) -> None:
+        made.append(team.digest)
+
+    monkeypatch.setattr(team_commands, "ensure_hub", no_hub)
+    monkeypatch.setattr(team_commands, "make_environments", make)
+    return made
+
+
+async def install(teams: TeamCommands, state: State, folder: Path) -> Team:
+    """Install a team as one that ran before."""
+    team = (await teams.pack(folder, registry=None, output=None)).team
+    with pytest.raises(StateError, match="no hub in this test"):
+        await teams.up(team.digest, AGREED, agree, print)
+    TeamStore(state).write_row(TeamRow(team.name, before=team.digest, versions={team.digest: team.version}))
+    return team
+
+
+def kill_while_starting(store: TeamStore, row: TeamRow) -> None:
+    """Leave the state as a command that was killed after it had let the hub run another digest."""
+    with store.changing(row.name):
+        store.write_row(row)
+        store.write_secrets(row.name, {"KEY": "new"})
+        store.write_row(replace(row, active=NEW, version="2.0.0", before=row.active, undo=asdict(row)))
+
+
+def test_what_a_killed_command_has_started_is_put_back_with_its_secrets(state: State) -> None:
+    store = TeamStore(state)
+    former = TeamRow("words", OLD, "1.0.0", "2026-01-01", "words", "me", "1.0.0", names=("words-agent",))
+    with store.changing("words"):
+        store.write_secrets("words", {"KEY": "old"})
+    kill_while_starting(store, former)
+    assert [row.active for row in store.list_settled()] == [OLD]
+
+    store.mend()
+    row = store.read_rows()["words"]
+    assert replace(row, failed={}) == replace(former, names=["words-agent"])
+    assert (row.failed["digest"], "killed" in row.failed["reason"]) == (NEW, True)
+    assert store.read_secrets("words") == {"KEY": "old"}
+
+
+def test_a_team_that_is_changed_now_is_not_put_back(state: State) -> None:
+    store = TeamStore(state)
+    with store.changing("words") as row, store.starting(row, ["words-agent"]):
+        TeamStore(state).mend()
+        assert not store.read_rows()["words"].is_settled
+        store.settle(replace(row, active=NEW), ["words-agent"])
+    assert store.read_rows()["words"] == TeamRow("words", NEW, names=["words-agent"])
+
+
+async def test_down_stops_what_a_killed_first_up_has_started(teams: TeamCommands, state: State) -> None:
+    store = TeamStore(state)
+    kill_while_starting(store, TeamRow("words"))
+    assert teams.down("words").version == "2.0.0"
+    assert store.read_rows()["words"].active is None
+    with pytest.raises(InvalidSettingError, match="no team words runs"):
+        teams.down("words")
+
+
+async def test_down_of_a_team_whose_upgrade_was_killed_keeps_the_checked_digest(
+    teams: TeamCommands, state: State
+) -> None:
+    store = TeamStore(state)
+    kill_while_starting(store, TeamRow("words", OLD, "1.0.0"))
+    assert teams.down("words").active == OLD
+    assert store.read_rows()["words"].before == OLD
+
+
+def test_two_teams_that_start_at_once_do_not_get_one_name(state: State) -> None:
+    store, other = TeamStore(state), TeamStore(state)
+    with (
+        store.changing("words") as row,
+        other.changing("other") as other_row,
+        store.starting(row, ["counter"]),
+        pytest.raises(TeamRefusedError, match="the team words has counter, too"),
+        other.starting(other_row, ["counter"]),
+    ):
+        pass
+    with other.changing("other") as other_row, other.starting(other_row, ["counter"]):
+        pass  # the first has given it up
+    assert [row.name for row in store.list_settled()] == []
+
+
+async def test_the_name_of_an_import_that_the_state_keeps_is_taken(
+    teams: TeamCommands, write_team: WriteTeam, state: State
+) -> None:
+    write_import(state, "words-agent", ImportTable(url="http://127.0.0.1:1/mcp"))
+    team = (await teams.pack(write_team(), registry=None, output=None)).team
+    with pytest.raises(TeamRefusedError, match="this state has the import words-agent, too"):
+        await teams.up(team.digest, AGREED, agree, print)
+
+
+async def test_back_checks_what_up_checks_and_makes_environments(
+    teams: TeamCommands, write_team: WriteTeam, state: State, environments: list[str]
+) -> None:
+    team = await install(teams, state, write_team())
+    environments.clear()
+    with pytest.raises(StateError, match="no hub in this test"):
+        await teams.back("words", print)
+    assert environments == [team.digest]
+
+    store = TeamStore(state)
+    other = TeamRow("other", NEW, names=["words-agent"])
+    store.write_row(other)
+    with pytest.raises(TeamRefusedError, match="the team other has words-agent, too"):
+        await teams.back("words", print)
+    store.write_row(replace(other, active=None, names=()))
+
+    file = store.folder_of("words", team.digest) / "files" / "agents" / "word" / "agent.py"
+    content = file.read_bytes()
+    file.chmod(0o600)
+    file.write_bytes(b"agent = 2\n")
+    with pytest.raises(TeamRefusedError, match=r"agents/word/agent\.py is not as it was packed"):
+        await teams.back("words", print)
+    file.write_bytes(content)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("retinue.runtime.commands.teams.acceptance.version_of", lambda _: "0.0.0")
+        with pytest.raises(TeamRefusedError, match=r"requires Retinue >=0\.0\.1; this is 0\.0\.0"):
+            await teams.back("words", print)
+
+    shutil.rmtree(state.keys)  # the key that signed it is no longer one of this state
+    with pytest.raises(TeamRefusedError) as caught:
+        await teams.back("words", print)
+    assert caught.value.reason == "key_unknown"
