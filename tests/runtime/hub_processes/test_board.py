@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.core.errors import InvalidSettingError
+from retinue.core.errors import BusyError, InvalidSettingError
+from retinue.mesh.admission import LimitSettings, ProcessLimits
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.parent import count_processes
 from retinue.runtime.hub_processes.place import HubPlace, own_names, owner_of, take_place
@@ -68,3 +69,18 @@ def test_a_number_of_processes_out_of_range_is_refused() -> None:
         count_processes(65)
     with pytest.raises(InvalidSettingError, match="not a number"):
         count_processes("many")
+
+
+def test_calls_in_flight_are_limited_over_all_processes(boards: list[Board]) -> None:
+    settings = LimitSettings(max_in_flight=3)
+    first, second = (ProcessLimits(settings, note_in_flight=board.note_in_flight) for board in boards)
+    first.admit("a")
+    first.admit("a")
+    second.admit("a")
+    for limits in (first, second):
+        with pytest.raises(BusyError):
+            limits.admit("a")
+    first.release()
+    second.admit("a")
+    boards[0].note_ended(1)
+    first.admit("a")

@@ -14,7 +14,7 @@ from retinue.core.record import LOCAL_SOURCE
 from retinue.mcp.server.shared_sessions import FollowedSessions
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listings import MemoryListings
-from retinue.mesh.dispatch import Dispatcher, PermittedCall
+from retinue.mesh.dispatch import Dispatcher
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.front import Front, Reach
@@ -116,17 +116,8 @@ async def test_a_skill_that_the_hub_or_an_import_has_as_well_is_answered_by_the_
     assert await process.ask("/agents/plan-agent/execute") == HERE
 
 
-@pytest.mark.parametrize("change", ["policies", "not current"])
-async def test_the_leader_answers_while_policies_are_loaded_or_the_directory_is_not(
-    process: Process, change: str
-) -> None:
-    async def permit(*_: object) -> PermittedCall:
-        return PermittedCall()
-
-    if change == "policies":
-        process.dispatcher.check_policies = permit
-    else:
-        process.is_current = False
+async def test_the_leader_answers_until_directory_and_policies_are_its_own(process: Process) -> None:
+    process.is_current = False
     assert await process.ask("/agents/plan-agent/execute") == 0
     assert await process.ask("/execute") == 0
 

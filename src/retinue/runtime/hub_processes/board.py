@@ -15,7 +15,9 @@ from pathlib import Path
 
 MAX_PROCESSES = 64
 
-_ROW_WORDS = 2
+_ROW_WORDS = 3
+"""The process id, its open connections, and its calls in flight."""
+
 _WORD_BYTES = 8
 _SLOTS = 16_384
 """Callers whose rate is known at once; a caller that has not called for a while needs no slot."""
@@ -26,10 +28,14 @@ _SIZE_BYTES = (_RATES_AT + 2 * _SLOTS) * _WORD_BYTES
 
 
 class Board:
-    """The board in the file ``path``; ``index`` is the number of this process, None for the parent."""
+    """The board in the file ``path``; ``index`` is the number of this process, None for the parent.
 
-    def __init__(self, path: Path, index: int | None = None) -> None:
+    ``processes`` is the number of processes of the hub.
+    """
+
+    def __init__(self, path: Path, index: int | None = None, processes: int = MAX_PROCESSES) -> None:
         self._index = index
+        self._processes = processes
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if os.fstat(self._file).st_size < _SIZE_BYTES:
             # a page that a full disk has no room for would end the process that writes to it
@@ -53,11 +59,18 @@ class Board:
 
     def note_ended(self, index: int) -> None:
         """Record that a process takes no connections."""
-        self._words[_row(index)] = self._words[_row(index) + 1] = 0
+        for word in range(_ROW_WORDS):
+            self._words[_row(index) + word] = 0
 
     def note_connections(self, count: int) -> None:
         """Record how many connections this process has open."""
         self._words[_row(self._own) + 1] = count
+
+    def note_in_flight(self, count: int) -> int:
+        """Record how many calls are in flight in this process; returns those of all others."""
+        words, own = self._words, _row(self._own) + 2
+        words[own] = count
+        return sum(words[_row(index) + 2] for index in range(self._processes)) - count
 
     def find_pid(self, index: int) -> int | None:
         """The process id of a process that serves; None for one that does not."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib.metadata import version
 from secrets import token_urlsafe
+from typing import TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -38,17 +39,22 @@ from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.follower import DirectoryFollower, Leader, list_followed
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.front import Reach
-from retinue.runtime.hub_processes.leader import render_figures, send_json
+from retinue.runtime.hub_processes.leader import POLICIES, send_json
+from retinue.runtime.hub_processes.led_policies import LedApprovals, LedCounts
+from retinue.runtime.hub_processes.other_figures import render_figures
 from retinue.runtime.hub_processes.place import LEADER, HubPlace, own_names
 from retinue.runtime.launch import Start
 from retinue.runtime.mesh import Chains, make_dispatcher
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.parts.audit import AuditLog, recording
 from retinue.runtime.parts.mcp import MCP_RANK
+from retinue.runtime.parts.policies import LedPolicies, LoadedPolicies
 from retinue.runtime.peers import make_peers
 from retinue.runtime.serving import end_task
 from retinue.storage.listing_store import SqliteListings
 from retinue.web.http_client import HttpClient
+
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -73,7 +79,7 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
         stack.push_async_callback(directory.aclose)
         peers = make_peers(settings, state, http, named)
         lookup = LocalFirst(directory, peers.remote)
-        chains = Chains(place.hub_id, own_names(place), board.take)
+        chains = Chains(place.hub_id, own_names(place), board.take, board.note_in_flight)
         dispatcher = make_dispatcher(settings, directory, lookup, peers, chains)
 
         def note_health(candidate: Candidate, health: Health, reason: str) -> None:
@@ -101,11 +107,16 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
             led=LedSessions(sessions, partial(forwarder.forward, LEADER)),
             send_result=leader.send_result,
         )
+        agreement = Agreement()
+        follower.on_news[POLICIES] = agreement.note_leader
+        led = LedPolicies(
+            partial(_opened, LedApprovals(leader)), partial(_opened, LedCounts(leader)), leader.append_inputs
+        )
         reach = Reach(
             directory,
             dispatcher,
             [s.name for s in sources],
-            follower.is_current.is_set,
+            lambda: follower.is_current.is_set() and agreement.is_reached,
             lambda: follower.own_skills,
             exams_required=settings.exam.policy == "require",
             sessions=sessions,
@@ -118,10 +129,41 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
             reach,
             sessions,
             shared,
+            agreement,
+            led,
             peers.mcp_client,
         ):
             process.products[type(product)] = product
         yield process
+
+
+class Agreement:
+    """Whether the policies of this process are those of the leader; until then the leader decides."""
+
+    def __init__(self) -> None:
+        self._of_leader: Sequence[str] = ()
+        self._loaded: LoadedPolicies | None = None
+        self.is_reached = False
+
+    def follow(self, loaded: LoadedPolicies) -> None:
+        """Compare these policies from now on."""
+        self._loaded = loaded
+        loaded.on_loaded = self._compare
+        self._compare()
+
+    def note_leader(self, described: Sequence[str]) -> None:
+        """Take what the leader has in force, and load the same policies at once."""
+        self._of_leader = described
+        self._compare()
+        if self._loaded is not None and not self.is_reached:
+            self._loaded.reload()
+
+    def _compare(self) -> None:
+        self.is_reached = self._loaded is not None and self._loaded.describe() == self._of_leader
+
+
+async def _opened(store: T) -> T:
+    return store
 
 
 class LedMcpPart(Part):
@@ -162,6 +204,9 @@ class FollowPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         leader, follower = process.get(Leader), process.get(DirectoryFollower)
         log = AuditLog(leader.append_row)
+        loaded = process.get(LoadedPolicies)
+        process.get(Agreement).follow(loaded)
+        leader.take_decisions = lambda: [] if loaded.figures is None else loaded.figures.take()
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:

@@ -17,8 +17,9 @@ import aiohttp
 import orjson
 import structlog
 
-from retinue.core.errors import RegistryUnreachableError, StateError
-from retinue.core.record import Candidate, Health, Listing, ListingKey
+from retinue.core.errors import RegistryUnreachableError, RemoteFaultError, StateError
+from retinue.core.record import HUB_NAME, Candidate, Health, Listing, ListingKey
+from retinue.core.remote_faults import rebuild_error
 from retinue.core.trust import Trust
 from retinue.mcp.server.shared_sessions import FollowedSessions
 from retinue.mesh.directory.directory import Directory
@@ -29,6 +30,7 @@ from retinue.runtime.hub_processes.forwarding import request_inside
 from retinue.runtime.hub_processes.leader import (
     CHANGES_PATH,
     HEALTH_PATH,
+    INPUTS_PATH,
     OWN_SKILLS,
     REREAD_PATH,
     RESULT_PATH,
@@ -90,15 +92,15 @@ class _Row(NamedTuple):
     duration_ms: float
 
 
-def _render_rows(rows: Sequence[_Row]) -> bytes:
-    """The sums of the calls in one line, and each row in a line of its own."""
+def _render_rows(rows: Sequence[_Row], decisions: Sequence[Any]) -> bytes:
+    """The sums of the calls and the decisions of policies in one line, and each row in a line of its own."""
     sums: dict[tuple[str, str, str | None], list[float]] = {}
     for row in rows:
         if row.counted is not None:
             calls = sums.setdefault(row.counted, [0, 0.0])
             calls[0] += 1
             calls[1] += row.duration_ms
-    head = orjson.dumps([[*counted, *calls] for counted, calls in sums.items()])
+    head = orjson.dumps([[[*counted, *calls] for counted, calls in sums.items()], decisions])
     return b"\n".join([head, *(row.rendered for row in rows)])
 
 
@@ -108,6 +110,9 @@ class Leader:
     def __init__(self, session: Callable[[], aiohttp.ClientSession]) -> None:
         self._session = session
         self._rows: deque[_Row] = deque(maxlen=ROWS_KEPT)
+        self._inputs: deque[Mapping[str, Any]] = deque(maxlen=ROWS_KEPT)
+        self.take_decisions: Callable[[], Sequence[Any]] = list
+        """Takes the decisions of policies that the leader does not count yet."""
         self._verdicts: dict[ListingKey, Mapping[str, Any]] = {}
         self._wake = asyncio.Event()
 
@@ -127,8 +132,26 @@ class Leader:
     async def reread(self, source: str, key: str) -> list[str]:
         """Let the leader read one key from its source; the tags that it lists then. Raises OSError."""
         value = {"source": source, "key": key}
-        tags: list[str] = await self._exchange(REREAD_PATH, value)
+        tags: list[str] = await self.ask(REREAD_PATH, value)
         return tags
+
+    def append_inputs(self, row: Mapping[str, Any]) -> None:
+        """Have the leader keep what policies have read of a call."""
+        self._inputs.append(row)
+        self._wake.set()
+
+    async def ask(self, path: str, value: Any) -> Any:
+        """The answer of the leader to ``value``; asks once more if that one has ended meanwhile.
+
+        Raises OSError, TimeoutError and the RetinueError that the leader answers.
+        """
+        try:
+            reply = await self._exchange(path, value)
+        except OSError:
+            reply = await self._exchange(path, value)
+        if (error := reply.get("error")) is not None:
+            raise rebuild_error(RemoteFaultError(HUB_NAME, *error))
+        return reply.get("result")
 
     async def send_result(self, result: Sequence[Any]) -> None:
         """Give the leader a long result, which a client may read there."""
@@ -162,9 +185,14 @@ class Leader:
                 await self._exchange(HEALTH_PATH, verdict)
             while self._rows:
                 rows = [self._rows[number] for number in range(min(ROWS_AT_ONCE, len(self._rows)))]
-                await self._send(ROWS_PATH, _render_rows(rows))
+                await self._send(ROWS_PATH, _render_rows(rows, self.take_decisions()))
                 for _ in rows:
                     self._rows.popleft()
+            while self._inputs:
+                kept = [self._inputs[number] for number in range(min(ROWS_AT_ONCE, len(self._inputs)))]
+                await self._exchange(INPUTS_PATH, kept)
+                for _ in kept:
+                    self._inputs.popleft()
         except (OSError, TimeoutError) as error:
             _log.warning("the leading process does not answer", problem=str(error))
             self._wake.set()

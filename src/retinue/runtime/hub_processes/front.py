@@ -33,9 +33,9 @@ _RESULT = "result:"
 class Reach:
     """Which calls this process can answer; ``sources`` are those whose agents it calls by their URL.
 
-    With policies no call is answered here, because policies may count. With ``exams_required`` a call that
-    names no agent is not, because the leader knows the results of exams. ``sessions`` are those of MCP in
-    which calls are answered here.
+    No call is answered here until ``is_current``: directory and policies are those of the leader. With
+    ``exams_required`` a call that names no agent is not, because the leader knows the results of exams.
+    ``sessions`` are those of MCP in which calls are answered here.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Reach:
             self._known_tools.clear()
 
     def _is_open(self) -> bool:
-        return self._is_current() and self._dispatcher.check_policies is None
+        return self._is_current()
 
     def _are_peers(self, entries: Collection[Entry]) -> bool:
         return bool(entries) and all(

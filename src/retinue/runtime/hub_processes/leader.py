@@ -7,32 +7,25 @@ leader add their own: news for all processes, and answers to what a process send
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
-from secrets import token_urlsafe
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import orjson
-import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from retinue.core.errors import RetinueError
 from retinue.core.record import ListingKey
-from retinue.mcp.server.long_results import LongResults
-from retinue.mcp.server.shared_sessions import SESSIONS, SharedSessions
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.health.agent_stats import report_health
 from retinue.mesh.observing.call_figures import CallFigures, CallSummary
-from retinue.mesh.observing.metrics import Figures, Histogram
 from retinue.mesh.reading import Change
-from retinue.parts.part import Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
-from retinue.runtime.endpoints.mcp import SharedMcp
-from retinue.runtime.hub_processes.board import Board
-from retinue.runtime.hub_processes.forwarding import Forwarder, is_forwarded, request_inside
-from retinue.runtime.hub_processes.place import HubPlace, own_names
+from retinue.runtime.hub_processes.forwarding import is_forwarded
 from retinue.runtime.parts.audit import AuditLog
+from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.web.disconnect import read_body
+from retinue.web.error_table import execute_fault
 
 PREFIX = "/.hub-processes/"
 CHANGES_PATH = PREFIX + "changes"
@@ -40,15 +33,13 @@ ROWS_PATH = PREFIX + "rows"
 HEALTH_PATH = PREFIX + "health"
 REREAD_PATH = PREFIX + "reread"
 RESULT_PATH = PREFIX + "result"
+COUNTS_PATH = PREFIX + "counts"
+APPROVALS_PATH = PREFIX + "approvals"
+INPUTS_PATH = PREFIX + "inputs"
 TOUCH_PATH = PREFIX + "touch"
 FIGURES_PATH = PREFIX + "figures"
 
-_FIGURES_WITHIN_S = 2.0
 _ALL = orjson.dumps({"ok": True})
-_IN_FLIGHT = "retinue_calls_in_flight"
-_PROCESS_UP = "retinue_hub_process_up"
-
-_log = structlog.get_logger("retinue.processes")
 
 
 Answer = Callable[[Any], Awaitable[Any]]
@@ -58,6 +49,7 @@ SKILLS = "skills"
 """In the first line only, after which a process reads the whole directory."""
 
 OWN_SKILLS = "own skills"
+POLICIES = "policies"
 
 
 class _Untold:
@@ -126,7 +118,10 @@ class LeaderExchange:
         if path == ROWS_PATH:
             self._take_rows(*body.split(b"\n"))
         else:
-            answer = orjson.dumps(await self.answers[path](orjson.loads(body)))
+            try:
+                answer = orjson.dumps({"result": await self.answers[path](orjson.loads(body))})
+            except RetinueError as error:
+                answer = orjson.dumps({"error": execute_fault(error)})
         await send_json(send, answer)
 
     async def _tell_changes(self, receive: Receive, send: Send) -> None:
@@ -158,7 +153,11 @@ class LeaderExchange:
         if log is not None:
             for row in rows:
                 log.append_rendered(row)
-        self._process.get(CallFigures).seed(CallSummary(*summary) for summary in orjson.loads(sums))
+        calls, decisions = orjson.loads(sums)
+        self._process.get(CallFigures).seed(CallSummary(*summary) for summary in calls)
+        loaded = self._process.find(LoadedPolicies)
+        if loaded is not None and loaded.figures is not None:
+            loaded.figures.add(decisions)
 
     async def _take_health(self, verdict: Mapping[str, Any]) -> bool:
         """Take what the calls of another process have shown of an agent, as if they were probes."""
@@ -178,126 +177,6 @@ class LeaderExchange:
         source, key = place["source"], place["key"]
         await self._directory.reread_key(source, key)
         return [entry.id.tag for entry in self._directory.list_tags(source, key)]
-
-
-class LeaderPart(Part):
-    """Leads the processes of a hub: sums their figures, and names in ``/ready`` one that does not serve."""
-
-    name = "hub-processes"
-    kinds = frozenset({"hub"})
-    gives = LeaderExchange
-    is_required = True
-
-    def __init__(self, place: HubPlace, board: Board) -> None:
-        self._place = place
-        self._board = board
-
-    @asynccontextmanager
-    async def open(self, process: Process) -> AsyncIterator[Opened]:
-        exchange = LeaderExchange(process)
-        _share_mcp(process, exchange, self._place)
-        forwarder = Forwarder(self._place)
-        others = range(1, self._place.count)
-        readings = OtherFigures(self._board)
-
-        async def figures(figures: Figures) -> None:
-            figures.put(_PROCESS_UP, 1, "0")
-            serving = [index for index in others if self._board.find_pid(index) is not None]
-            await asyncio.gather(*(readings.read(forwarder, index) for index in serving))
-            for index in others:
-                figures.put(_PROCESS_UP, float(index in serving), str(index))
-            readings.add_to(figures, serving)
-
-        async def problems() -> Sequence[ReadinessProblem]:
-            return [
-                ReadinessProblem("hub process", str(index), "not running", is_fatal=False)
-                for index in others
-                if self._board.find_pid(index) is None
-            ]
-
-        try:
-            yield Opened(product=exchange, figures=figures, problems=problems, drain=exchange.end)
-        finally:
-            await forwarder.aclose()
-
-
-def _share_mcp(process: Process, exchange: LeaderExchange, place: HubPlace) -> None:
-    """Let the other processes answer calls in the MCP sessions of the leader."""
-    sessions = SharedSessions(exchange.tell)
-    process.add(SharedMcp, SharedMcp(make_state=own_names(place, token_urlsafe), sessions=sessions))
-    exchange.state_now[SESSIONS] = sessions.list_open
-
-    async def touch(used: Sequence[str]) -> bool:
-        for session_id in used:
-            sessions.touch(session_id)
-        return True
-
-    async def keep_result(result: Sequence[Any]) -> bool:
-        process.get(LongResults).take(*result)
-        return True
-
-    exchange.answers |= {TOUCH_PATH: touch, RESULT_PATH: keep_result}
-
-
-class OtherFigures:
-    """The figures of the other processes, with the last ones of those that have ended.
-
-    Without the latter a sum would fall when a process is started again, and a counter never falls.
-    """
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
-        self._readings: dict[int, Mapping[str, Any]] = {}
-
-    async def read(self, forwarder: Forwarder, index: int) -> None:
-        """Read the figures of a process; the last ones stay where it does not answer."""
-        pid = self._board.find_pid(index)
-        try:
-            reading: Mapping[str, Any] = await request_inside(
-                forwarder.session(index), "GET", FIGURES_PATH, timeout_s=_FIGURES_WITHIN_S
-            )
-        except (OSError, TimeoutError) as error:
-            _log.warning("figures of a process are missing", number=index, problem=str(error))
-            return
-        if pid is not None:
-            self._readings[pid] = reading
-
-    def add_to(self, figures: Figures, serving: Collection[int]) -> None:
-        """Add what was read to the figures of this process; only those ``serving`` have calls in flight."""
-        pids = {self._board.find_pid(index) for index in serving}
-        for pid, reading in self._readings.items():
-            add_figures(figures, reading)
-            if pid in pids:
-                in_flight = figures.values.setdefault(_IN_FLIGHT, {})
-                in_flight[()] = in_flight.get((), 0) + reading["in_flight"]
-
-
-def render_figures(figures: Figures, in_flight: int) -> bytes:
-    """The counters and histograms of a process as JSON; `add_figures` adds them to those of another."""
-    values = {
-        name: [[*labels, value] for labels, value in rows.items()]
-        for name, rows in figures.values.items()
-        if figures.metrics[name].kind == "counter"
-    }
-    histograms = {
-        name: [[*labels, histogram.counts, histogram.total] for labels, histogram in rows.items()]
-        for name, rows in figures.histograms.items()
-    }
-    return orjson.dumps({"values": values, "histograms": histograms, "in_flight": in_flight})
-
-
-def add_figures(figures: Figures, reading: Mapping[str, Any]) -> None:
-    """Add what `render_figures` has rendered in another process."""
-    for name, rows in reading["values"].items():
-        values = figures.values.setdefault(name, {})
-        for *labels, value in rows:
-            values[tuple(labels)] = values.get(tuple(labels), 0) + value
-    for name, rows in reading["histograms"].items():
-        histograms = figures.histograms.setdefault(name, {})
-        for *labels, counts, total in rows:
-            other = Histogram()
-            other.counts, other.total = counts, total
-            histograms.setdefault(tuple(labels), Histogram()).add(other)
 
 
 def inner_app(exchange: ASGIApp, app: ASGIApp) -> ASGIApp:

@@ -27,7 +27,8 @@ from retinue.runtime.hub_processes.call_core import (
 )
 from retinue.runtime.hub_processes.forwarding import Forwarder, restored
 from retinue.runtime.hub_processes.front import Front, Reach
-from retinue.runtime.hub_processes.leader import LeaderExchange, LeaderPart, inner_app
+from retinue.runtime.hub_processes.leader import LeaderExchange, inner_app
+from retinue.runtime.hub_processes.leader_part import LeaderPart
 from retinue.runtime.hub_processes.place import HubPlace, own_names
 from retinue.runtime.launch import Core, Launch, ProcessIdentity, SettingsSource
 from retinue.runtime.mesh import Chains
@@ -57,11 +58,11 @@ async def run_hub_process(
     reread: Callable[[], Settings] | None = None,
 ) -> int:
     """Run until asked to stop; returns the exit code. Raises what `run_process` raises."""
-    board = Board(place.board, place.index)
+    board = Board(place.board, place.index, place.count)
     address = replace(options.address, listen=place.take_listener)
     parts: list[Part]
     if place.is_leader:
-        chains = Chains(place.hub_id, own_names(place), board.take)
+        chains = Chains(place.hub_id, own_names(place), board.take, board.note_in_flight)
         core = Core(
             hold_state=partial(state.lead, LEADS_WITHIN_S),
             open=lambda start: open_hub(start, chains),
