@@ -1,7 +1,7 @@
 """Pure: reads from a POST which process of a hub must answer it, before anything is checked.
 
-A request may name something that one process has: a chain of calls, or a suspended call. The name tells the
-process (`place.owner_of`). Names from clients are claims; a wrong one reaches a process that refuses it.
+A request may name something that one process has: a chain of calls, a suspended call of MCP, or a task of
+A2A. The name tells the process (`place.owner_of`). Names from clients are claims; a wrong one reaches a process that refuses it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from retinue.core.record import HUB_NAME
 from retinue.mcp.codec.messages import is_modern
 from retinue.mcp.codec.wire import SESSION_HEADER, VERSION_HEADER
 
-Protocol = Literal["execute", "mcp"]
+Protocol = Literal["execute", "mcp", "a2a"]
 
 TRACE_ID = b"x-openstarry-trace-id"
 
@@ -26,7 +26,7 @@ READ_BYTES = 64 * 1024
 
 _TRACE_KEY = TRACE_ID.decode()
 _NAMES = re.compile(rb"requestState|x-openstarry-trace-id", re.IGNORECASE)
-"""What a body has that names a process; others are not parsed for it."""
+"""What a body of MCP has that names a process; others are not parsed for it."""
 
 _ENDS: Mapping[str, Protocol] = {"/execute": "execute", "/mcp": "mcp"}
 _AGENTS = "/agents/"
@@ -70,7 +70,9 @@ def read_head(path: str, headers: list[tuple[bytes, bytes]]) -> Asked | None:
     end = path[path.rfind("/") :]
     protocol = _ENDS.get(end)
     if protocol is None:
-        return None
+        agent = path.removeprefix(_AGENTS).removesuffix("/")
+        is_agent = path.startswith(_AGENTS) and agent and "/" not in agent
+        return Asked("a2a", agent, dict(headers)) if is_agent else None
     place = path[: -len(end)]
     if not place:
         return Asked(protocol, None, dict(headers))
@@ -84,17 +86,44 @@ def read_head(path: str, headers: list[tuple[bytes, bytes]]) -> Asked | None:
 def find_name(asked: Asked, body: bytes | None) -> bytes | None:
     """The name in a request that tells which process has what it means; None for none."""
     trace_id = asked.headers.get(TRACE_ID)
-    if trace_id is not None or body is None or _NAMES.search(body) is None:
+    if body is None:
         return trace_id
-    params = read_params(body)
-    state = params.get("requestState")
-    if isinstance(state, str):
-        return state.encode("utf-8", "surrogatepass")
-    meta = params.get("_meta")
-    for key, value in meta.items() if isinstance(meta, dict) else ():
-        if key.lower() == _TRACE_KEY and isinstance(value, str):
-            return value.encode("utf-8", "surrogatepass")
+    if asked.protocol == "a2a":
+        params = read_params(body)
+        message = read_message(params)
+        named = message.get("taskId") or (None if message else params.get("taskId") or params.get("id"))
+        claims: list[Any] = [named, trace_id, _find_trace(message.get("metadata"))]
+        claims.append(_find_trace(params.get("metadata")))
+    elif trace_id is not None or _NAMES.search(body) is None:
+        return trace_id
+    else:
+        params = read_params(body)
+        claims = [params.get("requestState"), _find_trace(params.get("_meta"))]
+    for claim in claims:
+        if isinstance(claim, str):
+            return claim.encode("utf-8", "surrogatepass")
+        if isinstance(claim, bytes):
+            return claim
     return None
+
+
+def find_message_id(body: bytes | None) -> str | None:
+    """The id of a message of A2A, by which a repetition of it is known."""
+    message_id = {} if body is None else read_message(read_params(body)).get("messageId")
+    return message_id if isinstance(message_id, str) else None
+
+
+def read_message(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message that a request of A2A sends; {} where it sends none."""
+    message = params.get("message")
+    return message if isinstance(message, dict) else {}
+
+
+def _find_trace(meta: Any) -> Any:
+    """The id of the trace in metadata, whose keys may have any case."""
+    if not isinstance(meta, dict):
+        return None
+    return next((value for key, value in meta.items() if key.lower() == _TRACE_KEY), None)
 
 
 def read_request(body: bytes) -> Mapping[str, Any]:

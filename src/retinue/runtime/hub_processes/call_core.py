@@ -32,6 +32,7 @@ from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.parts.shown_agents import MeshAgents
 from retinue.rpc.server import health_route
+from retinue.runtime.endpoints.a2a import SharedTasks, open_a2a
 from retinue.runtime.endpoints.agent_mcp import McpEndpoints
 from retinue.runtime.endpoints.mcp import SharedMcp, open_hub_mcp
 from retinue.runtime.factories import named_registries, registry_sources
@@ -42,13 +43,14 @@ from retinue.runtime.hub_processes.front import Reach
 from retinue.runtime.hub_processes.leader import POLICIES, send_json
 from retinue.runtime.hub_processes.led_policies import LedApprovals, LedCounts
 from retinue.runtime.hub_processes.other_figures import render_figures
-from retinue.runtime.hub_processes.place import LEADER, HubPlace, own_names
+from retinue.runtime.hub_processes.place import LEADER, HubPlace, make_task_id, own_names, owns_name
 from retinue.runtime.launch import Start
 from retinue.runtime.mesh import Chains, make_dispatcher
 from retinue.runtime.observing.process_state import ProcessState
 from retinue.runtime.parts.audit import AuditLog, recording
 from retinue.runtime.parts.mcp import MCP_RANK
 from retinue.runtime.parts.policies import LedPolicies, LoadedPolicies
+from retinue.runtime.parts.protocols import A2aPart
 from retinue.runtime.peers import make_peers
 from retinue.runtime.serving import end_task
 from retinue.storage.listing_store import SqliteListings
@@ -120,7 +122,9 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
             lambda: follower.own_skills,
             exams_required=settings.exam.policy == "require",
             sessions=sessions,
+            asks_people=lambda: agreement.asks_people,
         )
+        tasks = SharedTasks(own_names(place, make_task_id), partial(owns_name, place), leads=False)
         for product in (
             directory,
             forwarder,
@@ -129,6 +133,7 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
             reach,
             sessions,
             shared,
+            tasks,
             agreement,
             led,
             peers.mcp_client,
@@ -158,6 +163,11 @@ class Agreement:
         if self._loaded is not None and not self.is_reached:
             self._loaded.reload()
 
+    @property
+    def asks_people(self) -> bool:
+        """Whether a policy may ask a person."""
+        return self._loaded is not None and self._loaded.asks_people
+
     def _compare(self) -> None:
         self.is_reached = self._loaded is not None and self._loaded.describe() == self._of_leader
 
@@ -179,6 +189,20 @@ class LedMcpPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         async with open_hub_mcp(process, None) as endpoints:
             yield Opened(product=endpoints, routes=endpoints.routes, drain=endpoints.end)
+
+
+class LedA2aPart(Part):
+    """A2A: the endpoints of agents; the leader has that of the hub, and answers envelopes."""
+
+    name = "a2a"
+    kinds = frozenset({"hub"})
+    rank = A2aPart.rank
+    is_required = True
+
+    @asynccontextmanager
+    async def open(self, process: Process) -> AsyncIterator[Opened]:
+        async with open_a2a(process) as endpoints:
+            yield Opened(routes=endpoints.routes, drain=endpoints.end)
 
 
 class HealthPart(Part):

@@ -18,7 +18,7 @@ from retinue.mesh.directory.directory import MESH_VIEW, Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.dispatch import Dispatcher
 from retinue.mesh.entry import Entry
-from retinue.runtime.hub_processes.asked import Asked, find_name, read_head, read_request
+from retinue.runtime.hub_processes.asked import Asked, find_message_id, find_name, read_head, read_request
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.place import LEADER, HubPlace, owner_of
@@ -28,6 +28,7 @@ from retinue.web.disconnect import read_body, replay
 _MAX_KNOWN = 10_000
 _MARKS = (AGENT_MARK, ".")
 _RESULT = "result:"
+_ENVELOPE = b'"performative"'
 
 
 class Reach:
@@ -35,7 +36,8 @@ class Reach:
 
     No call is answered here until ``is_current``: directory and policies are those of the leader. With
     ``exams_required`` a call that names no agent is not, because the leader knows the results of exams.
-    ``sessions`` are those of MCP in which calls are answered here.
+    ``sessions`` are those of MCP in which calls are answered here. While policies may ask a person, which
+    ``asks_people`` tells, the leader answers A2A, where tasks wait for the person.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class Reach:
         *,
         exams_required: bool = False,
         sessions: Container[str] = (),
+        asks_people: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._asks_people = asks_people
         self._directory = directory
         self._dispatcher = dispatcher
         self._sources = frozenset(sources)
@@ -72,7 +76,11 @@ class Reach:
             if asked.agent is not None:
                 return self.covers_agent(asked.agent)
             return body is not None and self.covers_skill(read_request(body).get("method"))
-        return body is not None and self._covers_mcp(asked, body)
+        if body is None:
+            return False
+        if asked.protocol == "a2a":
+            return self._covers_a2a(asked, body)
+        return self._covers_mcp(asked, body)
 
     def covers_agent(self, name: str) -> bool:
         """Whether every agent of this name is called by its URL."""
@@ -115,6 +123,11 @@ class Reach:
         # the leader has the sessions of agents, and the long results of all processes
         is_kept = str(params.get("uri", "")).startswith(_RESULT)
         return asked.is_sessionless and not is_kept and self.covers_agent(asked.agent)
+
+    def _covers_a2a(self, asked: Asked, body: bytes) -> bool:
+        # the leader has the messages of envelopes, and the tasks in which persons are asked
+        is_led = _ENVELOPE in body or self._asks_people()
+        return asked.agent is not None and not is_led and self.covers_agent(asked.agent)
 
     def _note_change(self, change: ListingChange) -> None:
         if not change.measured:
@@ -174,12 +187,22 @@ class Front:
             if body is None:
                 return
             receive = replay({"type": "http.request", "body": body}, receive)
-        name = find_name(asked, body)
-        owner = self._place.index if name is None else owner_of(name, self._place.count)
+        owner = self._find_owner(asked, body)
         if owner != self._place.index and self._board.find_pid(owner) is not None:
             await self._forwarder.forward(owner, scope, receive, send)
             return
         await self._answer(asked, body, scope, receive, send)
+
+    def _find_owner(self, asked: Asked, body: bytes | None) -> int:
+        """The process that has what the request names, or that has had the same message before."""
+        name = find_name(asked, body)
+        if name is not None:
+            return owner_of(name, self._place.count)
+        message_id = find_message_id(body) if asked.protocol == "a2a" else None
+        if message_id is None:
+            return self._place.index
+        sender = asked.headers.get(b"authorization", b"").decode("latin-1")
+        return self._board.claim(f"{asked.agent}\n{sender}\n{message_id}")
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request here or by the leader, whatever it names."""

@@ -14,13 +14,14 @@ from retinue.mcp.server.shared_sessions import SESSIONS, SharedSessions
 from retinue.mesh.observing.metrics import Figures
 from retinue.parts.part import Opened, Part, ReadinessProblem
 from retinue.parts.process import Process
+from retinue.runtime.endpoints.a2a import SharedTasks
 from retinue.runtime.endpoints.mcp import SharedMcp
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.forwarding import Forwarder
 from retinue.runtime.hub_processes.leader import POLICIES, RESULT_PATH, TOUCH_PATH, LeaderExchange
 from retinue.runtime.hub_processes.led_policies import answer_policies
 from retinue.runtime.hub_processes.other_figures import OtherFigures
-from retinue.runtime.hub_processes.place import HubPlace, own_names
+from retinue.runtime.hub_processes.place import HubPlace, make_task_id, own_names, owns_name
 from retinue.runtime.lazy_runs import LazyRuns
 from retinue.runtime.parts.policies import LoadedPolicies
 from retinue.storage.audit_store import SqliteAudit
@@ -44,6 +45,10 @@ class LeaderPart(Part):
     async def open(self, process: Process) -> AsyncIterator[Opened]:
         exchange = LeaderExchange(process)
         _share_mcp(process, exchange, self._place)
+        process.add(
+            SharedTasks,
+            SharedTasks(own_names(self._place, make_task_id), partial(owns_name, self._place), leads=True),
+        )
         forwarder = Forwarder(self._place)
         others = range(1, self._place.count)
         readings = OtherFigures(self._board)

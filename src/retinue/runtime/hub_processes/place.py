@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,16 @@ def own_names(place: HubPlace, make: Callable[[], str] = new_id) -> Callable[[],
                 return name
 
     return make_own
+
+
+def make_task_id() -> str:
+    """The id of a task of A2A."""
+    return str(uuid.uuid4())
+
+
+def owns_name(place: HubPlace, name: str) -> bool:
+    """Whether this process has what a name means."""
+    return owner_of(name.encode(), place.count) == place.index
 
 
 def board_path(folder: Path) -> Path:

@@ -21,6 +21,7 @@ from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.call_core import (
     FollowPart,
     HealthPart,
+    LedA2aPart,
     LedMcpPart,
     figures_app,
     open_call_process,
@@ -76,7 +77,15 @@ async def run_hub_process(
             open=lambda start: open_call_process(start, place, board),
             access_of=hub_access,
         )
-        parts = [PoliciesPart(), LedMcpPart(), ExecutePart(), HealthPart(), FollowPart(), CallsPart()]
+        parts = [
+            PoliciesPart(),
+            LedMcpPart(),
+            LedA2aPart(),
+            ExecutePart(),
+            HealthPart(),
+            FollowPart(),
+            CallsPart(),
+        ]
     return await run_process(
         Launch(
             identity=ProcessIdentity("hub", HUB_NAME, HUB_NAME),

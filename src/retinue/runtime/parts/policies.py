@@ -138,6 +138,12 @@ class LoadedPolicies:
         return ["", ""] if self._gate is None else [self._digest, self._gate.mode]
 
     @property
+    def asks_people(self) -> bool:
+        """Whether a policy in force may ask a person."""
+        policies = () if self._gate is None else self._gate.engine.policies.policies
+        return any(policy.effect == "approve" for policy in policies)
+
+    @property
     def figures(self) -> DecisionFigures | None:
         """The decisions since the process started; None before the first policies."""
         return self._figures
