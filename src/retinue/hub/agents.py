@@ -133,7 +133,9 @@ def add_agent_skills(
         await directory.ensure_fresh()
         view = access.view_of(ctx.principal)
         rows: list[Json] = []
-        seen = [one for one in directory.list_entries() if is_seen(view, one.name)]
+        seen: list[Entry] = []
+        async for page in directory.iterate_pages():
+            seen += [entry for entry in page if is_seen(view, entry.name)]
         for entry in keep_listed(directory, seen, view, ctx.principal.scopes):
             if directory.represents_agent(entry):
                 row = {"name": entry.name, "status": status_of(entry), "source": entry.source}
@@ -161,6 +163,10 @@ def add_agent_skills(
             await directory.note_withdrawal(withdrawn)
         released = forgotten is not None and directory.forget_away(forgotten)
         view = access.view_of(ctx.principal)
-        seen = [one for one in directory.list_entries() if is_seen(view, one.name)]
-        reply: Json = {"agents": len(seen), "missing": list_missing(directory, view)}
+        count = sum(directory.count_facts().values())
+        if view is not None:
+            count = 0
+            async for page in directory.iterate_pages():
+                count += sum(is_seen(view, entry.name) for entry in page)
+        reply: Json = {"agents": count, "missing": list_missing(directory, view)}
         return {**reply, "released": True} if released else reply

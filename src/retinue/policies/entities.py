@@ -45,6 +45,14 @@ Groups = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
+class TeamScope:
+    """A team that brings policies, and the names of its agents and imports, which its policies bind."""
+
+    name: str
+    agents: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
     """Who makes a call, as policies see it. ``groups`` are those of its tokens, None if they are unknown."""
 

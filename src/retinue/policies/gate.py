@@ -257,7 +257,7 @@ class Gate:
     def _decide_for(
         self, engine: Engine, call: Call, resource: Resource, caller: Caller, action: EntityId
     ) -> Decision:
-        names = engine.reads_of(resource, action)
+        names = engine.reads_of(resource, action, caller.id)
         is_direct = not call.principal.through
         if not names:
             return engine.decide(CallFacts(caller, resource, action, call.arguments, is_direct=is_direct))
@@ -305,7 +305,7 @@ class Gate:
             "digest": self.engine.policies.digest,
             "concerned": [
                 {**_describe_policy(policy), "decides": policy.id in decides}
-                for policy in self.engine.select(resource, CALL)
+                for policy in self.engine.select(resource, CALL, self._name(call.principal).id)
             ],
         }
         if decision.would_be is not None:

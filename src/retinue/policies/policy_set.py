@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -17,7 +17,16 @@ import cedarpy
 
 from retinue.core.errors import InvalidSettingError
 from retinue.guards.sensitive import KINDS
-from retinue.policies.entities import ACTION, NAMESPACE, OWNER_ACTIONS, Groups, normalize
+from retinue.policies.entities import (
+    ACTION,
+    AGENT,
+    GROUP,
+    NAMESPACE,
+    OWNER_ACTIONS,
+    Groups,
+    TeamScope,
+    normalize,
+)
 from retinue.policies.obligations import CallLimit, Redaction, read_limit, read_masks
 from retinue.policies.reads import EntityId, ReadError, Reads, find_reads
 from retinue.policies.schema import find_errors
@@ -81,6 +90,8 @@ class Policy:
     named_arguments: frozenset[str] = frozenset()
     limit: CallLimit | None = None
     redaction: Redaction | None = None
+    agents: frozenset[str] | None = None
+    """The policy of a team binds calls to these agents and calls of them; None for one of the owner."""
 
     @property
     def facts(self) -> frozenset[str]:
@@ -91,13 +102,24 @@ class Policy:
     def concerns_action(self, action: str) -> bool:
         """Whether the policy may apply to this action."""
         names = _name_actions(self.body)
+        if self.agents is not None and action == "list":
+            return False  # a team hides nothing
         if not names:
             return action not in OWNER_ACTIONS
         within_use = "use" in names and self.body["action"]["op"] == "in" and action not in OWNER_ACTIONS
         return action in names or within_use
 
-    def concerns(self, skill: EntityId, containers: Sequence[EntityId]) -> bool:
-        """Whether the policy may apply to this skill, which is a member of ``containers``."""
+    def concerns(
+        self, skill: EntityId, containers: Sequence[EntityId], caller: EntityId | None = None
+    ) -> bool:
+        """Whether the policy may apply to this skill, which is a member of ``containers``.
+
+        The policies of a team also apply to skills of others, if one of its agents is the ``caller``.
+        """
+        if self.agents is not None:
+            bound = (*containers, *(() if caller is None else (caller,)))
+            if not any(entity.type == AGENT and entity.id in self.agents for entity in bound):
+                return False
         named = self.scope_entity
         if named is None:
             return True
@@ -130,9 +152,13 @@ class PolicySet:
 
 
 def load_policies(
-    files: Mapping[str, str], *, default: Default = "allow", groups: Groups | None = None
+    files: Mapping[str, str],
+    *,
+    default: Default = "allow",
+    groups: Groups | None = None,
+    teams: Mapping[str, TeamScope] | None = None,
 ) -> PolicySet:
-    """The policies of these texts, by the name of their file.
+    """The policies of these texts, by the name of their file; those of files in ``teams`` bind a team only.
 
     Raises InvalidSettingError, which names the file and the policy, for the first policy that is not valid.
     """
@@ -140,6 +166,8 @@ def load_policies(
     deciding: dict[str, str] = {}
     for name in sorted(files):
         loaded = _load_file(name, files[name])
+        if (scope := (teams or {}).get(name)) is not None:
+            loaded = [_bind(policy, scope) for policy in loaded]
         # a yes for similar calls leaves the questions about others as they are
         if not loaded or any(policy.effect != "approved" for policy in loaded):
             deciding[name] = files[name]
@@ -150,13 +178,29 @@ def load_policies(
             policies[policy.id] = policy
     if len(policies) > MAX_POLICIES:
         raise _refuse("policies", f"{len(policies):,} policies", f"write at most {MAX_POLICIES:,}")
-    facts = [
+    facts: list[Any] = [
         sorted(deciding.items()),
         default,
         sorted((name, list(globs)) for name, globs in (groups or {}).items()),
     ]
+    if teams:
+        facts.append(sorted((name, scope.name, sorted(scope.agents)) for name, scope in teams.items()))
     digest = "sha256:" + sha256(json.dumps(facts).encode("utf-8", "surrogatepass")).hexdigest()
     return PolicySet(tuple(policies.values()), default, groups or {}, digest)
+
+
+def _bind(policy: Policy, scope: TeamScope) -> Policy:
+    """The policy as one of a team. Raises InvalidSettingError for one that no team may have."""
+    where = f"{policy.file}: {policy.id}"
+    if policy.effect in ("permit", "approved"):
+        remedy = "write a forbid with unless: a team permits nothing that the owner does not"
+        raise _refuse(where, f"{policy.effect} in a team", remedy)
+    if names := sorted(_name_actions(policy.body) & (OWNER_ACTIONS | {"list"})):
+        raise _refuse(where, f"the action {names[0]!r} in a team", "write a policy of call, read or prompt")
+    if any(entity.type == GROUP for entity in policy.reads.entities):
+        raise _refuse(where, "a group in a team", "name agents: groups belong to the owner of the machine")
+    agents = frozenset(map(normalize, scope.agents))
+    return replace(policy, id=f"{scope.name}/{policy.id}", agents=agents)
 
 
 def _load_file(name: str, text: str) -> list[Policy]:

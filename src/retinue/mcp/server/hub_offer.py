@@ -210,29 +210,38 @@ class HubOffer:
     def _survey(self, key: VisibilityKey) -> _Survey:
         view = self._view(key)
         if view.survey is None:
-            tools, agents, entries = 0, 0, list[Entry]()
-            for entry in self._directory.list_entries():
-                if seen := key.count_skills(entry):
-                    tools, agents = tools + seen, agents + 1
-                    if agents <= TOO_MANY or self._listing == "all":
-                        entries.append(entry)
+            seen = self._list_within(key)
+            if seen is None:
+                tools, _, agents = self._directory.count_skills(key.scopes)
+                limit = agents if self._listing == "all" else TOO_MANY
+                entries = self._directory.list_visible(key.scopes, limit)
+            else:
+                tools = sum(map(key.count_skills, seen))
+                entries = self._directory.sort_entries(seen)
+                agents = len(entries)
+                entries = entries if self._listing == "all" else entries[:TOO_MANY]
             view.survey = _Survey(tools, agents, entries)
         return view.survey
+
+    def _list_within(self, key: VisibilityKey) -> list[Entry] | None:
+        """The agents with a visible skill that a limited view sees; None = the view is not limited."""
+        if key.view is None or not (key.view.closed or key.view.globs):
+            return None
+        find, represents_agent = self._directory.find_entry, self._directory.represents_agent
+        entries = [entry for i in self._directory.select_now(key.view) if (entry := find(i)) is not None]
+        return [entry for entry in entries if key.count_skills(entry) and represents_agent(entry)]
 
     def _count(self, key: VisibilityKey) -> tuple[int, int]:
         survey = self._survey(key)
         return survey.tools, survey.agents
 
     def _has_over(self, limit: int, key: VisibilityKey) -> bool:
-        """Whether more tools than this are visible; stops counting as soon as it knows."""
-        tools = 0
-        for entry in self._directory.list_held():
-            seen = key.count_listed(entry)
-            if seen and self._directory.represents_agent(entry):
-                tools += seen
-                if tools > limit:
-                    return True
-        return False
+        """Whether more tools than this are visible."""
+        seen = self._list_within(key)
+        if seen is not None:
+            return sum(map(key.count_listed, seen)) > limit
+        _, listed, _ = self._directory.count_skills(key.scopes)
+        return listed > limit
 
     def _is_short(self, key: VisibilityKey, view: _View, session: str | None) -> bool:
         if self._listing != "auto":

@@ -10,13 +10,14 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
-from retinue.core.errors import InvalidSettingError
+from retinue.core.errors import InvalidSettingError, RetinueError
 from retinue.parts.part import Check
 from retinue.settings import find_settings_file
 from retinue.settings_tables import PolicyTable
 from retinue.storage.files import replace_file, storage_errors
 
 if TYPE_CHECKING:
+    from retinue.policies.entities import TeamScope
     from retinue.policies.policy_set import PolicySet
 
 FOLDER = "policies"
@@ -65,8 +66,8 @@ class PolicyFiles:
         """What changes when a file changes. A file that vanishes meanwhile is not in it."""
         rows: list[tuple[str, int, int]] = []
         try:
-            paths = self.list_files()
-        except InvalidSettingError as error:
+            paths = [*self.list_files(), *self._list_teams()]
+        except RetinueError as error:
             return ((error.message, 0, 0),)  # `load` raises it
         for path in [*paths, self.state_folder / FOLDER / MODE]:
             try:
@@ -101,18 +102,18 @@ class PolicyFiles:
         """
         if table.mode == "off":
             return None
-        paths = self.list_files()
+        paths, teams = self.list_files(), self._list_teams()
         self._check_lost(before, paths)
-        if not paths and table.default == "allow":
+        if not paths and not teams and table.default == "allow":
             return None
-        return self._load(table, paths)
+        return self._load(table, paths, teams)
 
     def load_all(self, table: PolicyTable) -> PolicySet:
         """The policies, also where they are switched off. Raises InvalidSettingError."""
-        return self._load(table, self.list_files())
+        return self._load(table, self.list_files(), self._list_teams())
 
-    def _load(self, table: PolicyTable, paths: Sequence[Path]) -> PolicySet:
-        check_library(paths)
+    def _load(self, table: PolicyTable, paths: Sequence[Path], teams: Mapping[Path, TeamScope]) -> PolicySet:
+        check_library([*paths, *teams])
         from retinue.policies.policy_set import load_policies
 
         groups: dict[str, Sequence[str]] = {}
@@ -126,7 +127,20 @@ class PolicyFiles:
                             remedy="rename it",
                         )
                     groups[name] = members
-        return load_policies(self._read_texts(paths), default=table.default, groups=groups)
+        return load_policies(
+            self._read_texts([*paths, *teams]),
+            default=table.default,
+            groups=groups,
+            teams={self.name_of(path): scope for path, scope in teams.items()},
+        )
+
+    def _list_teams(self) -> Mapping[Path, TeamScope]:
+        """The policies of the teams that the state runs, with what they bind."""
+        if not (self.state_folder / "teams" / "teams.json").exists():
+            return {}
+        from retinue.runtime.teams.policies import list_team_policies  # only states with teams load this
+
+        return list_team_policies(self.state_folder)
 
     def read_texts(self) -> dict[str, str]:
         """The texts of the files by their names. Raises InvalidSettingError."""
@@ -150,7 +164,8 @@ class PolicyFiles:
         """
 
         def find_roots(names: Sequence[Path]) -> set[str]:
-            policies = [name for name in names if name.suffix == ".cedar"]
+            teams = self.state_folder / "teams"  # these leave with their team
+            policies = [name for name in names if name.suffix == ".cedar" and not name.is_relative_to(teams)]
             return {
                 "the state folder" if name.is_relative_to(self.state_folder) else "the project"
                 for name in policies
