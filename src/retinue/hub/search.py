@@ -24,7 +24,7 @@ from retinue.mesh.entry import Entry
 from retinue.mesh.exams import ExamBook
 from retinue.mesh.history.learned_ranking import LearnedRanking
 from retinue.mesh.history.search_history import SearchHistory
-from retinue.mesh.permissions import Access, AgentView, is_listed, is_seen
+from retinue.mesh.permissions import Access, AgentView, decide_lists, is_listed, is_seen
 from retinue.mesh.search.agents import explain_place
 from retinue.mesh.search.ranking import Found, SkillSearch, rank_skills
 from retinue.mesh.search.words import stem_words
@@ -94,6 +94,7 @@ def add_search_skills(
                 offers, more = await finder.list_narrowed(agent, version, labels, view, scopes, limit)
             else:
                 offers, more = finder.list_first(scopes, limit)
+        await decide_lists(view, offers)
         offers = [(entry, offer) for entry, offer in offers if is_listed(view, entry, offer)]
         if query.strip() and skill is None:
             is_wish = not offers or not reply.get("fit", {}).get("likely", True)

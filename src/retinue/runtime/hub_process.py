@@ -165,6 +165,7 @@ async def open_hub(start: Start, chains: Chains | None = None) -> AsyncIterator[
         process = mesh.as_process("hub", start)
         process.add(LazyRuns, runs)
         runs.hold_artifacts(mesh.artifacts)
+        runs.share_reports(mesh.hub.starter.progress)
         process.add(SqliteAudit, audit)
         links = NetworkLinks()
         process.add(NetworkLinks, links)

@@ -156,7 +156,7 @@ class Agreement:
         self._of_leader = described
         self._compare()
         if self._loaded is not None and not self.is_reached:
-            self._loaded.reload()
+            self._loaded.look_soon()
 
     def _compare(self) -> None:
         self.is_reached = self._loaded is not None and self._loaded.describe() == self._of_leader
