@@ -218,6 +218,7 @@ class TimeoutTable(_Table):
     door_s: float = Field(60.0, gt=0)
     agent_call_s: float = Field(30.0, gt=0)
     drain_s: float = Field(30.0, ge=0)
+    leave_s: float = Field(0.0, ge=0)
     registry_s: float = Field(10.0, gt=0)
     probe_s: float = Field(2.0, gt=0)
 

@@ -17,6 +17,7 @@ from retinue.parts.process import Echo, Process
 from retinue.runtime.access import hub_access
 from retinue.runtime.launch import Address, Core, Launch, ProcessIdentity, SettingsSource, Start
 from retinue.runtime.lazy_runs import LazyRuns
+from retinue.runtime.many_hubs.part import ManyHubsPart
 from retinue.runtime.mesh import Chains, open_mesh
 from retinue.runtime.models import spending_reader
 from retinue.runtime.parts.artifacts import ArtifactsPart
@@ -122,6 +123,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         *list_parts_of("hub", settings.parts.off),
         DashboardPart(),
         UpkeepPart(),
+        ManyHubsPart(),
         FolderWatchPart(),
         HubLinesPart(options.next_step),
         LogsPart(),
@@ -163,6 +165,7 @@ async def open_hub(start: Start, chains: Chains | None = None) -> AsyncIterator[
         process = mesh.as_process("hub", start)
         process.add(LazyRuns, runs)
         runs.hold_artifacts(mesh.artifacts)
+        runs.share_reports(mesh.hub.starter.progress)
         process.add(SqliteAudit, audit)
         links = NetworkLinks()
         process.add(NetworkLinks, links)

@@ -198,7 +198,9 @@ async def test_limits_and_approvals_are_kept_by_the_leader_for_all_processes(hub
     assert refusal is not None
     assert refusal.count == two
     assert 3500 < refusal.wait_s <= 3600
+    assert (await led.find_refusal([two])) is not None
     await led.give_back([two])
+    assert await led.find_refusal([two]) is None
     assert await counts.take([two]) is None
 
     store = LedApprovals(hub.leader)

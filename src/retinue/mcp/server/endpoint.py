@@ -91,8 +91,9 @@ _SESSIONLESS = frozenset(version.encode() for version in MODERN_PROTOCOL_VERSION
 class McpEndpoint:
     """The endpoint as an ASGI app, behind a SecurityMiddleware.
 
-    ``ensure_fresh`` is awaited before each request, so that the offer is current. ``led`` are the sessions
-    of another process, which answers what the fast path leaves of them and calls of tools that are not here.
+    ``ensure_fresh`` is awaited before each request, so that the offer is current, and then `Offer.prepare`.
+    ``led`` are the sessions of another process, which answers what the fast path leaves of them and calls of
+    tools that are not here.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class McpEndpoint:
             await self._ensure_fresh()
         visitor = identity_of(scope)
         principal = as_mcp_client(visitor.principal)
+        await self._offer.prepare(principal)
         unanswered = await self._fast_path.answer(scope, receive, send, visitor, principal)
         if unanswered is None:
             return

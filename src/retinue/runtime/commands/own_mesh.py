@@ -30,6 +30,7 @@ async def open_own_mesh(settings: Settings, state: State) -> AsyncIterator[Proce
         process = mesh.as_process("command", start)
         process.add(LazyRuns, runs)
         runs.hold_artifacts(mesh.artifacts)
+        runs.share_reports(mesh.hub.starter.progress)
         parts = [PoliciesPart(), HistoryPart(), MessagesPart(), SchedulesPart(), ApprovalsPart()]
         # a process of agents keeps this mesh for long, so changed policies are loaded in it too
         async with open_parts(process, parts) as opened, opened.running():

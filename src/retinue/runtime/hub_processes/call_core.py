@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from retinue.approvals.records import ApprovalStore
 from retinue.authoring.agent import Agent
 from retinue.authoring.local import LocalFirst
 from retinue.core.record import HUB_NAME, Candidate, Health
@@ -31,6 +32,7 @@ from retinue.oci.layout.folder_registry import LayoutRegistry
 from retinue.parts.part import Opened, Part
 from retinue.parts.process import Process
 from retinue.parts.shown_agents import MeshAgents
+from retinue.policies.counts import CallCounts
 from retinue.rpc.server import health_route
 from retinue.runtime.endpoints.a2a import SharedTasks, open_a2a
 from retinue.runtime.endpoints.agent_mcp import McpEndpoints
@@ -111,9 +113,9 @@ async def open_call_process(start: Start, place: HubPlace, board: Board) -> Asyn
         )
         agreement = Agreement()
         follower.on_news[POLICIES] = agreement.note_leader
-        led = LedPolicies(
-            partial(_opened, LedApprovals(leader)), partial(_opened, LedCounts(leader)), leader.append_inputs
-        )
+        counts: CallCounts = LedCounts(leader)
+        approvals: ApprovalStore = LedApprovals(leader)
+        led = LedPolicies(partial(_opened, approvals), partial(_opened, counts), leader.append_inputs)
         reach = Reach(
             directory,
             dispatcher,
@@ -161,7 +163,7 @@ class Agreement:
         self._of_leader = described
         self._compare()
         if self._loaded is not None and not self.is_reached:
-            self._loaded.reload()
+            self._loaded.look_soon()
 
     @property
     def asks_people(self) -> bool:

@@ -35,12 +35,19 @@ class LedCounts:
 
     async def take(self, counts: Sequence[Count]) -> Refusal | None:
         """As `CallCounts.take`; raises BusyError while no process leads."""
-        answer = await _ask(self._leader, COUNTS_PATH, ["take", _render(counts)])
-        return None if answer is None else Refusal(counts[answer[0]], answer[1])
+        return await self._look("take", counts)
+
+    async def find_refusal(self, counts: Sequence[Count]) -> Refusal | None:
+        """As `CallCounts.find_refusal`."""
+        return await self._look("find_refusal", counts)
 
     async def give_back(self, counts: Sequence[Count]) -> None:
         """As `CallCounts.give_back`."""
         await _ask(self._leader, COUNTS_PATH, ["give_back", _render(counts)])
+
+    async def _look(self, method: str, counts: Sequence[Count]) -> Refusal | None:
+        answer = await _ask(self._leader, COUNTS_PATH, [method, _render(counts)])
+        return None if answer is None else Refusal(counts[answer[0]], answer[1])
 
 
 class LedApprovals:
@@ -95,7 +102,7 @@ def answer_policies(
         counts, kept = [Count(*row) for row in rows], await open_counts()
         if method == "give_back":
             return await kept.give_back(counts)
-        refusal = await kept.take(counts)
+        refusal = await (kept.find_refusal(counts) if method == "find_refusal" else kept.take(counts))
         return None if refusal is None else [counts.index(refusal.count), refusal.wait_s]
 
     async def answer_approvals(asked: Sequence[Any]) -> Any:
