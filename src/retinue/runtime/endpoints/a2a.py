@@ -82,8 +82,8 @@ class A2aEndpoints:
 class SharedTasks:
     """A product: how several processes of a hub keep their tasks in one file.
 
-    ``make_id`` makes the ids of this process's tasks, which ``owns`` knows again. The one that ``leads`` holds
-    the file.
+    ``make_id`` makes the ids of this process's tasks, which ``owns`` knows again. The one that ``leads``
+    holds the file.
     """
 
     make_id: Callable[[], str]

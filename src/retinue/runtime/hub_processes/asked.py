@@ -1,7 +1,8 @@
 """Pure: reads from a POST which process of a hub must answer it, before anything is checked.
 
 A request may name something that one process has: a chain of calls, a suspended call of MCP, or a task of
-A2A. The name tells the process (`place.owner_of`). Names from clients are claims; a wrong one reaches a process that refuses it.
+A2A. The name tells the process (`place.owner_of`). Names from clients are claims; a wrong one reaches a
+process that refuses it.
 """
 
 from __future__ import annotations
