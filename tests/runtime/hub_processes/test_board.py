@@ -12,6 +12,8 @@ from retinue.mesh.admission import LimitSettings, ProcessLimits
 from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.parent import count_processes
 from retinue.runtime.hub_processes.place import HubPlace, own_names, owner_of, take_place
+from retinue.storage.state import State
+from retinue.storage.task_store import StoredTask, TaskStore
 
 
 @pytest.fixture
@@ -84,3 +86,15 @@ def test_calls_in_flight_are_limited_over_all_processes(boards: list[Board]) -> 
     second.admit("a")
     boards[0].note_ended(1)
     first.admit("a")
+
+
+def test_the_tasks_of_all_processes_are_in_one_file_and_each_ends_its_own(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    leading, sharing = TaskStore.open(state, "retinue"), TaskStore.share(state, "retinue")
+    for store, task_id in ((leading, "a"), (sharing, "b")):
+        store.save(StoredTask(task_id, "web", "owner", "context", "working", False, {"id": task_id}))
+    assert {task["id"] for task in leading.list_page("web", "owner").tasks} == {"a", "b"}
+    assert sharing.end_unfinished(lambda task: ("failed", task), lambda task_id: task_id == "b") == ["b"]
+    assert leading.end_unfinished(lambda task: ("failed", task)) == ["a"]
+    sharing.close()
+    leading.close()

@@ -44,6 +44,7 @@ class Process:
         self.answered: list[str | int] = []
         self.is_current = True
         self.sessions = FollowedSessions()
+        self.asks_people = False
         self.directory = Directory(MemoryListings())
         lookup = cast(Any, self.directory)
         self.dispatcher = Dispatcher(agent="retinue", lookup=lookup, invoker_of=lambda listing: lookup)
@@ -58,6 +59,7 @@ class Process:
             lambda: ["find_skills"],
             exams_required=exams_required,
             sessions=self.sessions,
+            asks_people=lambda: self.asks_people,
         )
         self.front = Front(self._answer, reach, _Forwarded(place, self.answered), place, self.board)
 
@@ -194,4 +196,36 @@ async def test_a_suspended_call_and_a_chain_of_mcp_calls_are_found_by_their_name
         assert await process.post("/mcp", _tool_call(_meta=meta), modern) == 2
     process.board.note_ended(2)
     assert await process.post("/mcp", _tool_call(requestState=_IDS[2]), modern) == HERE
+    other.close()
+
+
+def _send(message_id: str, **message: object) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": 1, "method": "SendMessage"} | {
+        "params": {"message": {"messageId": message_id, "parts": [], **message}}
+    }
+
+
+async def test_a_message_of_a2a_is_answered_where_its_task_or_the_same_message_is(process: Process) -> None:
+    other = Board(process.board_path, 2)
+    for board in (process.board, other):
+        board.note_serving()
+    path = "/agents/plan-agent"
+    assert await process.post(path, _send("m-1"), {}) == HERE
+    assert other.claim("plan-agent\n\nm-1") == 1, "the same message at another process comes here"
+    assert other.claim("plan-agent\n\nm-2") == 2
+    assert await process.post(f"{path}/", _send("m-2"), {}) == 2
+    assert await process.post(path, _send("m-3", taskId=_IDS[2]), {}) == 2
+    for method in ("GetTask", "tasks/cancel", "SubscribeToTask"):
+        asked = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": _IDS[2]}}
+        assert await process.post(path, asked, {}) == 2
+        assert await process.post(path, {**asked, "params": {"id": _IDS[1]}}, {}) == HERE
+    assert await process.post("/", _send("m-4"), {}) == 0
+    assert await process.post("/agents/other-agent", _send("m-5"), {}) == 0
+    envelope = _send("m-6", parts=[{"data": {"performative": "request"}}])
+    assert await process.post(path, envelope, {}) == 0
+    process.asks_people = True
+    assert await process.post(path, _send("m-7"), {}) == 0
+    process.board.note_ended(2)
+    process.asks_people = False
+    assert await process.post(path, _send("m-2"), {}) == HERE
     other.close()

@@ -37,6 +37,7 @@ from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.hub_moments import FolderWatchPart, HubFilePart
 from retinue.runtime.parts.policies import PoliciesPart
 from retinue.runtime.parts.protocols import ExecutePart
+from retinue.runtime.parts.teams.rollouts import RolloutsPart
 from retinue.runtime.run_process import run_process
 from retinue.runtime.serving import HttpServer, Stop
 from retinue.settings import Settings
@@ -84,6 +85,7 @@ async def run_hub_process(
             ExecutePart(),
             HealthPart(),
             FollowPart(),
+            RolloutsPart(leads=False),
             CallsPart(),
         ]
     return await run_process(
