@@ -157,7 +157,7 @@ READS = frozenset(
         "policy remove",
     }
     | {"approvals", *(f"approvals {what}" for what in ("list", "show", "approve", "deny"))}
-    | {"history", "wishes"}
+    | {"history", "wishes", "receipts"}
     | {"imports logout", "context list", "docs", "workflows check"}
     | {"artifacts", "artifacts show", "artifacts delete", "artifacts gc"}
     | {"schedules", *(f"schedules {change}" for change in ("add", "pause", "resume", "remove", "run-now"))}

@@ -9,9 +9,18 @@ import orjson
 from tests.processes.commands import retinue, run_command
 from tests.processes.running import program, wait_until
 
+NOT_EVE = """
+@id("not-eve")
+forbid(principal, action == Retinue::Action::"call", resource)
+when { context.args has name && context.args.name == "Eve" };
+"""
+
 
 def test_pack_up_call_and_down_and_a_team_that_fails_its_check_leaves_the_old_one(tmp_path: Path) -> None:
     retinue("new", "--team", "editorial", cwd=tmp_path)
+    policies = tmp_path / "editorial" / "policies"
+    policies.mkdir()
+    (policies / "names.cedar").write_text(NOT_EVE)
     agent = tmp_path / "editorial" / "agents" / "greeter" / "agent.py"
     definition = tmp_path / "editorial" / "team.toml"
 
@@ -41,6 +50,8 @@ def test_pack_up_call_and_down_and_a_team_that_fails_its_check_leaves_the_old_on
 
         assert "editorial 0.1.0 serves" in retinue("up", first, "--yes", cwd=tmp_path)
         assert greet() == "Hello, Ada!"
+        denied = run_command("call", "greet", '{"name": "Eve"}', cwd=tmp_path)
+        assert (denied.returncode, "editorial/not-eve" in denied.stderr) == (4, True)
         listed = orjson.loads(retinue("workflows", "--json", cwd=tmp_path))["workflows"]
         assert "editorial-smoke" in [row["name"] for row in listed]
 

@@ -214,6 +214,7 @@ def test_a_config_that_pack_does_not_write_is_refused(change: object, problem: s
         ('[imports.f]\nnpm = "server@latest"', "team.toml: imports.f", "correct the file"),
         ('[[agents]]\ntarget = "agent.py"', "team.toml: agents.1", "correct the file"),
         ('[[agents]]\ntarget = "a/agent.py"\nenv = { K = "${NONE}" }', "team.toml", "[secrets]"),
+        ('[imports.f]\nurl = "http://f"\n[access.f]\nreceive = []', "team.toml", "policy"),
         ('[llm.m]\nmodel = "gpt-latest"', "team.toml", "correct the file"),
     ],
 )

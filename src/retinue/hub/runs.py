@@ -247,6 +247,8 @@ def _add_run_changes(agent: Agent, runs: Runs, access: RunAccess) -> None:
     ) -> Json:
         """Runs again from a step, as a new run with the results before it."""
         old = await access.get(run, ctx.principal)
+        # who may not start the workflow may not start it again; the run does not tell where it came from
+        access.check_start(ctx.principal, old.request.name, is_inline=False)
         if new_run is None:
             stored = uuid.uuid4().hex
         else:

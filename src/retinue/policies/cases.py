@@ -16,7 +16,7 @@ from retinue.core.call import Principal
 from retinue.core.errors import InvalidSettingError
 from retinue.core.record import Hints, Item, Prompt, Skill
 from retinue.core.record import Resource as ReadableResource
-from retinue.policies.decision import CallFacts, Engine, Verdict
+from retinue.policies.decision import CallFacts, Decision, Engine, Verdict
 from retinue.policies.entities import (
     CALL,
     GET_PROMPT,
@@ -132,6 +132,11 @@ def run_cases(policies: PolicySet, cases: Sequence[Case]) -> list[CaseResult]:
     """What the policies decide about each case."""
     engine = Engine(policies)
     return [CaseResult(case, _run(engine, case)) for case in cases]
+
+
+def decide_case(policies: PolicySet, case: Case) -> Decision:
+    """What the policies decide about the call of a case, whatever it expects."""
+    return Engine(policies).decide(_read_facts(case))
 
 
 def _run(engine: Engine, case: Case) -> str:

@@ -30,6 +30,7 @@ import orjson
 from retinue.mesh.permissions import matches
 from retinue.policies.entities import (
     ACTIONS,
+    AGENT,
     CALL,
     GROUP,
     LIST,
@@ -317,7 +318,7 @@ class Engine:
     """Decides by one set of policies; handles of the engine are kept for each skill and caller."""
 
     policies: PolicySet
-    _cuts: dict[tuple[Resource, EntityId], _SkillPolicies] = field(default_factory=dict)
+    _cuts: dict[tuple[Resource, EntityId, EntityId | None], _SkillPolicies] = field(default_factory=dict)
     _shared: dict[tuple[str, ...], _SkillPolicies] = field(default_factory=dict)
     _parts: dict[tuple[object, ...], _Cut] = field(default_factory=dict)
     _callers: dict[tuple[Caller, Caller | None], cedarpy.Entities] = field(default_factory=dict)
@@ -326,10 +327,13 @@ class Engine:
     """Whether some policy reads what chains of calls have taken in, so that it is recorded."""
     masks: bool = field(init=False)
     """Whether some policy masks values of calls."""
+    bound_agents: frozenset[str] = field(init=False)
+    """The agents of teams whose policies bind their calls."""
 
     def __post_init__(self) -> None:
         policies = self.policies.policies
         self.reads_sources = any(not policy.facts.isdisjoint(("sources", "foreign")) for policy in policies)
+        self.bound_agents = frozenset(name for policy in policies for name in policy.agents or ())
         self.masks = any(policy.effect == "redact" and not policy.is_watched for policy in policies)
 
     @property
@@ -341,7 +345,7 @@ class Engine:
 
     def decide(self, facts: CallFacts) -> Decision:
         """The decision about one call."""
-        cut = self._cut(facts.resource, facts.action)
+        cut = self._cut(facts.resource, facts.action, facts.caller.id)
         if cut.is_empty:
             return ALLOWED
         entities = self._render(facts)
@@ -366,26 +370,28 @@ class Engine:
             cut = self._parts[key] = _Cut.make(policies, permits=permits)
         return cut.decide(facts, self._render(facts))
 
-    def reads_of(self, resource: Resource, action: EntityId) -> frozenset[str]:
-        """The facts of the context, besides arguments, that policies about this skill read."""
-        return self._cut(resource, action).facts
+    def reads_of(self, resource: Resource, action: EntityId, caller: EntityId) -> frozenset[str]:
+        """The facts of the context, besides arguments, that policies about this skill and caller read."""
+        return self._cut(resource, action, caller).facts
 
-    def select(self, resource: Resource, action: EntityId) -> list[Policy]:
-        """The policies that may apply to a skill and an action."""
+    def select(self, resource: Resource, action: EntityId, caller: EntityId | None = None) -> list[Policy]:
+        """The policies that may apply to a skill and an action; those of a team also for its ``caller``."""
         containers = resource.list_containers(self.policies.groups)
         return [
             policy
             for policy in self.policies.policies
-            if policy.concerns_action(action.id) and policy.concerns(resource.id, containers)
+            if policy.concerns_action(action.id) and policy.concerns(resource.id, containers, caller)
         ]
 
-    def _cut(self, resource: Resource, action: EntityId) -> _SkillPolicies:
-        cut = self._cuts.get((resource, action))
+    def _cut(self, resource: Resource, action: EntityId, caller: EntityId) -> _SkillPolicies:
+        # only agents of teams have policies of their own
+        bound = caller if caller.type == AGENT and caller.id in self.bound_agents else None
+        cut = self._cuts.get((resource, action, bound))
         if cut is None:
             if len(self._cuts) >= _KEPT:
                 self._cuts.clear()
-            selected = self.select(resource, action)
-            cut = self._cuts[resource, action] = self._share(selected)
+            selected = self.select(resource, action, bound)
+            cut = self._cuts[resource, action, bound] = self._share(selected)
         return cut
 
     def _share(self, selected: Sequence[Policy]) -> _SkillPolicies:

@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import islice
 from typing import Any, Literal
 
 import cedarpy
 
 from retinue.core.errors import InvalidSettingError
 from retinue.guards.sensitive import KINDS
-from retinue.policies.entities import ACTION, NAMESPACE, OWNER_ACTIONS, Groups, normalize
+from retinue.policies.entities import (
+    ACTION,
+    AGENT,
+    GROUP,
+    NAMESPACE,
+    OWNER_ACTIONS,
+    Groups,
+    TeamScope,
+    normalize,
+)
 from retinue.policies.obligations import CallLimit, Redaction, read_limit, read_masks
 from retinue.policies.reads import EntityId, ReadError, Reads, find_reads
 from retinue.policies.schema import find_errors
@@ -45,8 +55,8 @@ _ANNOTATIONS = frozenset(
 _TYPES = frozenset(
     f"{NAMESPACE}::{kind}"
     for kind in (
-        *("Action", "Agent", "Approval", "Artifact", "Caller", "Group"),
-        *("Prompt", "Resource", "Skill", "Source", "Tag"),
+        *("Action", "Agent", "Approval", "Artifact", "Caller", "Group", "Import"),
+        *("Prompt", "Resource", "Skill", "Source", "Tag", "Workflow"),
     )
 )
 _ACTIONS = frozenset({"use", "call", "read", "prompt", "list"}) | OWNER_ACTIONS
@@ -55,6 +65,12 @@ _DURATION = re.compile(r"([0-9]{1,6})([smhd])")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 MAX_POLICIES = 5_000
+
+_PARSED_AT_ONCE = 25
+"""Policies that the parser gets at once, for about 3 ms."""
+
+_TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|;', re.DOTALL)
+"""The end of a policy, and what may have a semicolon within."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +97,8 @@ class Policy:
     named_arguments: frozenset[str] = frozenset()
     limit: CallLimit | None = None
     redaction: Redaction | None = None
+    agents: frozenset[str] | None = None
+    """The policy of a team binds calls to these agents and calls of them; None for one of the owner."""
 
     @property
     def facts(self) -> frozenset[str]:
@@ -91,13 +109,24 @@ class Policy:
     def concerns_action(self, action: str) -> bool:
         """Whether the policy may apply to this action."""
         names = _name_actions(self.body)
+        if self.agents is not None and action == "list":
+            return False  # a team hides nothing
         if not names:
             return action not in OWNER_ACTIONS
         within_use = "use" in names and self.body["action"]["op"] == "in" and action not in OWNER_ACTIONS
         return action in names or within_use
 
-    def concerns(self, skill: EntityId, containers: Sequence[EntityId]) -> bool:
-        """Whether the policy may apply to this skill, which is a member of ``containers``."""
+    def concerns(
+        self, skill: EntityId, containers: Sequence[EntityId], caller: EntityId | None = None
+    ) -> bool:
+        """Whether the policy may apply to this skill, which is a member of ``containers``.
+
+        The policies of a team also apply to skills of others, if one of its agents is the ``caller``.
+        """
+        if self.agents is not None:
+            bound = (*containers, *(() if caller is None else (caller,)))
+            if not any(entity.type == AGENT and entity.id in self.agents for entity in bound):
+                return False
         named = self.scope_entity
         if named is None:
             return True
@@ -130,9 +159,13 @@ class PolicySet:
 
 
 def load_policies(
-    files: Mapping[str, str], *, default: Default = "allow", groups: Groups | None = None
+    files: Mapping[str, str],
+    *,
+    default: Default = "allow",
+    groups: Groups | None = None,
+    teams: Mapping[str, TeamScope] | None = None,
 ) -> PolicySet:
-    """The policies of these texts, by the name of their file.
+    """The policies of these texts, by the name of their file; those of files in ``teams`` bind a team only.
 
     Raises InvalidSettingError, which names the file and the policy, for the first policy that is not valid.
     """
@@ -140,6 +173,8 @@ def load_policies(
     deciding: dict[str, str] = {}
     for name in sorted(files):
         loaded = _load_file(name, files[name])
+        if (scope := (teams or {}).get(name)) is not None:
+            loaded = [_bind(policy, scope) for policy in loaded]
         # a yes for similar calls leaves the questions about others as they are
         if not loaded or any(policy.effect != "approved" for policy in loaded):
             deciding[name] = files[name]
@@ -150,25 +185,61 @@ def load_policies(
             policies[policy.id] = policy
     if len(policies) > MAX_POLICIES:
         raise _refuse("policies", f"{len(policies):,} policies", f"write at most {MAX_POLICIES:,}")
-    facts = [
+    facts: list[Any] = [
         sorted(deciding.items()),
         default,
         sorted((name, list(globs)) for name, globs in (groups or {}).items()),
     ]
+    if teams:
+        facts.append(sorted((name, scope.name, sorted(scope.agents)) for name, scope in teams.items()))
     digest = "sha256:" + sha256(json.dumps(facts).encode("utf-8", "surrogatepass")).hexdigest()
     return PolicySet(tuple(policies.values()), default, groups or {}, digest)
 
 
+def _bind(policy: Policy, scope: TeamScope) -> Policy:
+    """The policy as one of a team. Raises InvalidSettingError for one that no team may have."""
+    where = f"{policy.file}: {policy.id}"
+    if policy.effect in ("permit", "approved"):
+        remedy = "write a forbid with unless: a team permits nothing that the owner does not"
+        raise _refuse(where, f"{policy.effect} in a team", remedy)
+    if names := sorted(_name_actions(policy.body) & (OWNER_ACTIONS | {"list"})):
+        raise _refuse(where, f"the action {names[0]!r} in a team", "write a policy of call, read or prompt")
+    if any(entity.type == GROUP for entity in policy.reads.entities):
+        raise _refuse(where, "a group in a team", "name agents: groups belong to the owner of the machine")
+    agents = frozenset(map(normalize, scope.agents))
+    return replace(policy, id=f"{scope.name}/{policy.id}", agents=agents)
+
+
 def _load_file(name: str, text: str) -> list[Policy]:
     try:
-        parsed = json.loads(cedarpy.policies_to_json_str(text))
-    except ValueError as error:
-        raise _refuse(name, f"not Cedar: {error}", "retinue policy check shows the place") from None
+        bodies = [body for part in _split(text) for body in _parse(name, part)]
+    except ValueError:
+        try:
+            # the error tells a place in the whole text
+            bodies = list(_parse(name, text))
+        except ValueError as error:
+            raise _refuse(name, f"not Cedar: {error}", "retinue policy check shows the place") from None
+    return [_load_policy(name, number, body) for number, body in enumerate(bodies, 1)]
+
+
+def _parse(name: str, text: str) -> Iterator[dict[str, Any]]:
+    """The policies of a text in their order; raises ValueError."""
+    parsed = json.loads(cedarpy.policies_to_json_str(text))
     if parsed["templates"]:
         raise _refuse(name, "a template (?principal, ?resource)", "write a policy with names")
     # policy2 before policy10, as they are in the file
-    static = sorted(parsed["staticPolicies"].items(), key=lambda item: (len(item[0]), item[0]))
-    return [_load_policy(name, number, body) for number, (_, body) in enumerate(static, 1)]
+    for _, body in sorted(parsed["staticPolicies"].items(), key=lambda item: (len(item[0]), item[0])):
+        yield body
+
+
+def _split(text: str) -> Iterator[str]:
+    """The text in parts of whole policies, because the parser holds up all threads."""
+    start = 0
+    ends = (token.end() for token in _TOKENS.finditer(text) if token[0] == ";")
+    for end in islice(ends, _PARSED_AT_ONCE - 1, None, _PARSED_AT_ONCE):
+        yield text[start:end]
+        start = end
+    yield text[start:]
 
 
 def _load_policy(file: str, number: int, body: dict[str, Any]) -> Policy:

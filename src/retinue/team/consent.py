@@ -26,6 +26,7 @@ class Consent:
     """Name, text for the person, and who gets the value."""
     access: tuple[str, ...]
     models: tuple[str, ...]
+    policies: tuple[str, ...]
     files: int
     size_bytes: int
     changes: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class Consent:
             ],
             "access": list(self.access),
             "models": list(self.models),
+            "policies": list(self.policies),
             "files": self.files,
             "size_bytes": self.size_bytes,
             "changes": list(self.changes),
@@ -62,6 +64,7 @@ class Consent:
             ("hosts", self.hosts),
             ("models", self.models),
             ("access", self.access),
+            ("policies", self.policies),
         ):
             lines += [f"  {heading if not index else '':<11} {row}" for index, row in enumerate(rows)]
         for index, (name, text, users) in enumerate(self.secrets):
@@ -87,6 +90,7 @@ def describe_consent(team: Team, signer: str, changes: Sequence[str] = ()) -> Co
         tuple((name, text, tuple(users.get(name, ()))) for name, text in sorted(definition.secrets.items())),
         tuple(list_access(team)),
         tuple(list_models(team)),
+        tuple(f"{path} (binds this team only)" for path in team.policies),
         len(team.files),
         team.size_bytes,
         tuple(changes),

@@ -231,6 +231,11 @@ class TeamDefinition(_Table):
                 raise ValueError(f"llm.{name}: command and folder belong to the machine, not to a team")
             if table.model is None or table.model.endswith("latest"):
                 raise ValueError(f"llm.{name}: name the exact model, because a provider has no hash of it")
+        if imported := sorted({*self.access} & {*self.imports}):
+            raise ValueError(
+                f"access.{imported[0]} is an import, and access lists bind agents; "
+                f"write send in the tables of its callers, or a policy in policies/"
+            )
         for user, texts in self._list_texts():
             if any("$" in _PLACEHOLDER.sub("", text) for text in texts):
                 raise ValueError(

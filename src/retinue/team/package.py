@@ -46,6 +46,16 @@ class Team:
         return self.definition.version
 
     @property
+    def names(self) -> frozenset[str]:
+        """The names of its agents and imports, by which the mesh calls them."""
+        return list_names(self.definition, self.lock)
+
+    @property
+    def policies(self) -> list[str]:
+        """The paths of the files of policies."""
+        return [row.path for row in self.files if row.layer == "policies" and row.path.endswith(".cedar")]
+
+    @property
     def size_bytes(self) -> int:
         """The bytes of all files."""
         return sum(row.size_bytes for row in self.files)
@@ -55,6 +65,11 @@ class Team:
         """The paths of the workflows by their names, which are those of their files."""
         paths = [row.path for row in self.files if row.layer == "workflows"]
         return {path.rpartition("/")[2].rpartition(".")[0]: path for path in paths}
+
+
+def list_names(definition: TeamDefinition, lock: TeamLock) -> frozenset[str]:
+    """The names of the agents and imports of a team, by which the mesh calls them."""
+    return frozenset({*(locked.name for locked in lock.agents.values()), *definition.imports})
 
 
 def layer_type(layer: str) -> str:

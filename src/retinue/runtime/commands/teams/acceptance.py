@@ -13,11 +13,6 @@ from retinue.runtime.teams.store import TeamRow
 from retinue.team.package import Team
 
 
-def names_of(team: Team) -> set[str]:
-    """The names of the agents and imports of a team, by which the mesh calls them."""
-    return {locked.name for locked in team.lock.agents.values()} | {*team.definition.imports}
-
-
 def check_version(team: Team, row: TeamRow) -> None:
     """Raise TeamRefusedError for an older version, and for another digest of the version that runs."""
     version = semver.Version.parse(team.version)

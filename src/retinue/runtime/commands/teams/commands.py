@@ -25,12 +25,16 @@ from retinue.runtime.commands.teams.acceptance import (
     check_programs,
     check_requires,
     check_version,
-    names_of,
 )
 from retinue.runtime.commands.teams.entrance import pass_check, wait_until_ready
 from retinue.runtime.commands.teams.import_tools import check_tools, read_tools
 from retinue.runtime.commands.teams.installed import check_files, make_environments, verify_signature
 from retinue.runtime.commands.teams.places import PulledTeam, TeamPlace, parse_team_reference, pull_team
+from retinue.runtime.commands.teams.policies import (
+    check_installed_policies,
+    check_team_policies,
+    compare_policies,
+)
 from retinue.runtime.commands.teams.secret_values import read_credentials, read_secrets_file
 from retinue.runtime.commands.teams.source import read_source
 from retinue.runtime.factories import card_keys, card_signer, configured_registry
@@ -54,7 +58,7 @@ from retinue.team.consent import Consent, describe_consent
 from retinue.team.definition import DATA
 from retinue.team.difference import Change, TeamContent, compare_teams, exit_status
 from retinue.team.layout_file import render_layout
-from retinue.team.package import Team, open_team, pack_team, team_repository
+from retinue.team.package import Team, list_names, open_team, pack_team, team_repository
 from retinue.team.signature import pack_signatures, sign_team, signature_tag
 from retinue.web.http_client import HttpClient
 
@@ -142,6 +146,7 @@ class TeamCommands:
         source = read_source(folder)
         lock = source.read_lock()
         source.check_secrets(os.environ)
+        check_team_policies(source.definition.name, list_names(source.definition, lock), source.files)
         package = pack_team(source.definition, lock, source.files)
         config = package.blobs[package.manifest.config.digest]
         team = open_team(package.manifest, config, digest=package.digest, where=source.definition.name)
@@ -197,7 +202,7 @@ class TeamCommands:
     async def compare(self, old: str, new: str) -> Comparison:
         """The differences of two teams by ability. Their files are checked, and nothing is run."""
         before, after = [await _read_content(await self.pull(text)) for text in (old, new)]
-        return Comparison(before.team, after.team, compare_teams(before, after))
+        return Comparison(before.team, after.team, _compare(before, after))
 
     async def up(self, text: str, options: UpOptions, ask: Ask, echo: Echo) -> StartedTeam:
         """Verify, show, install, start and check a team; one that fails leaves what ran before.
@@ -221,7 +226,7 @@ class TeamCommands:
             if row.active == team.digest:
                 await self._install(pulled, team, echo)
                 return StartedTeam(team, 0, 0, was_running=True)
-            with self._store.starting(row, names_of(team)):
+            with self._store.starting(row, team.names):
                 await self._check_mesh(team, row)
                 is_agreed = options.is_agreed or team.digest in row.signers
                 if not is_agreed and not ask(
@@ -262,7 +267,7 @@ class TeamCommands:
             check_programs(team)
             values = self._find_secrets(team, None)
             self._check_import_names(team)
-            with self._store.starting(row, names_of(team)):
+            with self._store.starting(row, team.names):
                 await self._check_mesh(team, row)
                 make_environments(self._store, team, os.environ)
                 started = replace(
@@ -327,7 +332,7 @@ class TeamCommands:
             return []
         folder = self._store.folder_of(active.name, active.digest) / FILES
         files = {file.path: (folder / file.path).read_bytes() for file in active.files}
-        changes = compare_teams(TeamContent(active, files), await _read_content(pulled))
+        changes = _compare(TeamContent(active, files), await _read_content(pulled))
         return [line for change in changes for line in change.render()]
 
     def _read_active(self, row: TeamRow) -> Team | None:
@@ -355,7 +360,7 @@ class TeamCommands:
 
     def _check_import_names(self, team: Team) -> None:
         """Raise TeamRefusedError for a name that an import of the settings or of this state has."""
-        own = names_of(team)
+        own = team.names
         for place, tables in (
             ("retinue.toml", self._settings.imports.servers),
             ("this state", read_kept_imports(self._state)),
@@ -367,7 +372,7 @@ class TeamCommands:
     async def _check_mesh(self, team: Team, row: TeamRow) -> None:
         """Raise TeamRefusedError for a name of an agent that answers in the mesh and is not of this team."""
         active = self._read_active(row)
-        own = names_of(team) - (set() if active is None else names_of(active))
+        own = team.names - (frozenset() if active is None else active.names)
         if not own or self._state.read_hub() is None:
             return
         async with open_client(self._settings, self._state) as client:
@@ -410,6 +415,7 @@ class TeamCommands:
 
         Where that raises, ``starting`` of the store puts back what ran before.
         """
+        check_installed_policies(self._store, team)
         await self._check_imports(team, values)
         self._store.write_secrets(team.name, values)
         unsettled = self._store.read_rows()[team.name]
@@ -419,7 +425,7 @@ class TeamCommands:
             programs = await wait_until_ready(self._store, team, client)
             echo(f"programs that answer: {programs}")
             checks = await pass_check(team, client, echo)
-        self._store.settle(started, names_of(team))
+        self._store.settle(started, team.names)
         return StartedTeam(team, programs, checks, before=row.active)
 
 
@@ -427,6 +433,10 @@ def _refuse_existing(path: Path) -> None:
     if path.exists():
         remedy = "overwrite it with --force, or choose another name with -o"
         raise InvalidSettingError("output", f"{path} exists", remedy=remedy)
+
+
+def _compare(old: TeamContent, new: TeamContent) -> list[Change]:
+    return [*compare_teams(old, new), *compare_policies(old, new)]
 
 
 async def _read_content(pulled: PulledTeam) -> TeamContent:

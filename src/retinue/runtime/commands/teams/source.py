@@ -103,6 +103,9 @@ def _read_all(folder: Path, definition: TeamDefinition) -> Iterator[TeamFile]:
     for glob in definition.workflows.files:
         for path in _find(folder, glob, "workflows.files"):
             yield TeamFile(path, "workflows", _read_file(folder, path))
+    for glob in ("policies/*.cedar", "policies/tests/*.yaml"):
+        for path in _find(folder, glob, "policies"):
+            yield TeamFile(path, "policies", _read_file(folder, path))
     for name, table in definition.imports.items():
         if table.openapi is not None:
             document = _read_file(folder, table.openapi, f"imports.{name}.openapi")
