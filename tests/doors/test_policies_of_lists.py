@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
+import pytest
+
 from retinue.authoring.agent import Agent
+from retinue.policies.lists import ListDecisions
 from retinue.web.issued_tokens import TokenFile
 from tests.doors.test_policies import Bank, open_bank
 from tests.mcp.clients import connect, sessionless
@@ -114,3 +118,27 @@ async def test_published_cards_are_shown_whole_or_not_at_all(system: System, wir
             assert (await wire.get(url, authorization=token)).status == (200 if name == "bob" else 404)
     assert manifests["ann"] == []
     assert {"agents/bank", "agents/clerk"} <= set(manifests["bob"])
+
+
+async def test_lists_of_tools_are_decided_before_they_are_made(
+    system: System, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making: list[str] = []
+    ask = ListDecisions._ask
+
+    def note(self: ListDecisions, *facts: Any) -> bool:
+        making.append(
+            "made" if any("_make" in frame.name for frame in traceback.extract_stack()) else "before"
+        )
+        return ask(self, *facts)
+
+    monkeypatch.setattr(ListDecisions, "_ask", note)
+    text = '@id("writes") forbid(principal, action == Retinue::Action::"list", resource) '
+    bank = await open_bank(system, wire, text + 'when { resource.name == "refund" };')
+    await wire.call(bank.hub.url, "refresh_agents", {})
+    token = TokenFile(system.state.keys).issue(("mesh",), name="ann")[1]
+    asked, headers = sessionless("tools/list", {})
+    reply = await wire.post(f"{bank.hub.url}/mcp", asked, **headers, authorization=f"Bearer {token}")
+    assert b"bank__balance" in reply.body
+    assert b"bank__refund" not in reply.body
+    assert set(making) == {"before"}

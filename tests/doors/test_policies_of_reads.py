@@ -200,3 +200,34 @@ async def test_guards_look_at_what_is_read(system: System, wire: Wire) -> None:
         reply = await desk.ask(url, method, **params)
         assert KEY.encode() not in reply.body
         assert b"[key]" in reply.body, (kind, reply.body)
+
+
+async def test_a_prompt_whose_name_looks_like_a_uri_is_completed_as_a_prompt(
+    system: System, wire: Wire
+) -> None:
+    write_policies(
+        system, '@id("no-prompts") forbid(principal, action == Retinue::Action::"prompt", resource);'
+    )
+    notes, seen = Agent("notes", version="1.0.0"), list[str]()
+
+    @notes.prompt("daily:sum/up", expose=True)
+    async def sum_up(day: str) -> str:
+        return day
+
+    @notes.completes("daily:sum/up", "day")
+    async def complete_day(value: str) -> list[str]:
+        seen.append(value)
+        return ["monday"]
+
+    served = await system.start_agent(notes)
+    replies = {}
+    for kind, key in (("prompt", "name"), ("resource", "uri")):
+        ref = {"type": f"ref/{kind}", key: "daily:sum/up"}
+        asked, headers = sessionless(
+            "completion/complete", {"ref": ref, "argument": {"name": "day", "value": "m"}}
+        )
+        replies[kind] = (await wire.post(f"{served.url}/mcp", asked, **headers)).body
+    assert b"is denied: no-prompts" in replies["prompt"]
+    # nothing else of this name is completed instead
+    assert b"monday" not in replies["resource"]
+    assert seen == []

@@ -13,7 +13,7 @@ from retinue.cards.rows import render_version, status_of
 from retinue.core.call import Answer, Call, Outcome
 from retinue.core.errors import InvalidParametersError, NotAllowedError, Problem
 from retinue.core.record import Listing, Stats
-from retinue.hub.resources import keep_listed, open_listed, render_agent
+from retinue.hub.resources import decide_and_keep, open_listed, render_agent
 from retinue.hub.search import list_missing
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.dispatch import AskedSkill
@@ -136,7 +136,7 @@ def add_agent_skills(
         seen: list[Entry] = []
         async for page in directory.iterate_pages():
             seen += [entry for entry in page if is_seen(view, entry.name)]
-        for entry in keep_listed(directory, seen, view, ctx.principal.scopes):
+        for entry in await decide_and_keep(directory, seen, view, ctx.principal.scopes):
             if directory.represents_agent(entry):
                 row = {"name": entry.name, "status": status_of(entry), "source": entry.source}
                 rows.append({**row, "reason": entry.last_error} if entry.last_error else row)

@@ -24,7 +24,7 @@ from retinue.mesh.entry import Entry
 from retinue.mesh.exams import ExamBook
 from retinue.mesh.history.learned_ranking import LearnedRanking
 from retinue.mesh.history.search_history import SearchHistory
-from retinue.mesh.permissions import Access, AgentView, is_listed, is_seen
+from retinue.mesh.permissions import Access, AgentView, decide_lists, is_listed, is_seen
 from retinue.mesh.search.agents import explain_place
 from retinue.mesh.search.ranking import Found, SkillSearch, rank_skills
 from retinue.mesh.search.words import stem_words
@@ -94,6 +94,7 @@ def add_search_skills(
                 offers, more = await finder.list_narrowed(agent, version, labels, view, scopes, limit)
             else:
                 offers, more = finder.list_first(scopes, limit)
+        await decide_lists(view, offers)
         offers = [(entry, offer) for entry, offer in offers if is_listed(view, entry, offer)]
         if query.strip() and skill is None:
             is_wish = not offers or not reply.get("fit", {}).get("likely", True)
@@ -271,9 +272,10 @@ def _render_learned(learn: LearnedRanking, listing: Listing, skill_id: str) -> s
         return None
     if parts.is_tried:
         return f"{skill_id} has the first place in this hour because it fits equally and is unproven"
+    others = f", {parts.receipts:+.2f} for failures that other hubs measured" if parts.receipts else ""
     return (
         f"the score of {skill_id} is {parts.total:.2f}: {parts.card:.2f} for its card, "
-        f"{parts.history:+.2f} for {parts.calls:.1f} earlier calls; what came of similar requests is "
+        f"{parts.history:+.2f} for {parts.calls:.1f} earlier calls{others}; what came of similar requests is "
         f"{round(parts.neighbours, 2) + 0.0:+.2f}, from -1 to 1"
     )
 

@@ -86,6 +86,7 @@ async def open_worker(start: Start) -> AsyncIterator[Process]:
         process = mesh.as_process("worker", start)
         process.add(LazyRuns, runs)
         runs.hold_artifacts(mesh.artifacts)
+        runs.share_reports(mesh.hub.starter.progress)
         try:
             yield process
         finally:

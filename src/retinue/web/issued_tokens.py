@@ -135,6 +135,14 @@ class TokenFile:
         now = time.time()
         return any(token.principal.id == caller and not token.is_expired(now) for token in self.list_all())
 
+    def find_scopes(self, caller: str) -> frozenset[str] | None:
+        """The scopes of the newest valid token of a caller; None without one. Raises StateDamagedError."""
+        now = time.time()
+        valid = [
+            token for token in self.list_all() if token.principal.id == caller and not token.is_expired(now)
+        ]
+        return frozenset(valid[-1].scopes) if valid else None
+
     def revoke(self, token_id: str) -> IssuedToken:
         """Revoke a token. Raises UnknownTokenError with similar ids."""
         with self._editing() as held:

@@ -7,7 +7,8 @@ form of its list while agents join. Only the cards of listed agents are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -41,7 +42,15 @@ from retinue.mcp.upstream.imports.server import ImportedServer
 from retinue.mesh.directory.directory import Directory
 from retinue.mesh.directory.listing_cache import ListingChange
 from retinue.mesh.entry import Entry
-from retinue.mesh.permissions import Access, AgentView, is_agent_listed, is_listed, is_seen, note_skill
+from retinue.mesh.permissions import (
+    Access,
+    AgentView,
+    decide_listings,
+    is_agent_listed,
+    is_listed,
+    is_seen,
+    note_skill,
+)
 from retinue.mesh.reading import Change, ChangeObserver, Changes
 
 ListingMode = Literal["all", "search", "auto"]
@@ -58,6 +67,7 @@ TOO_MANY = 1_000
 Shape = Callable[[Sequence[Skill], frozenset[str], AgentView | None], Sequence[Skill]]
 """Gives the hub's own skills as they are listed to a caller."""
 
+_OPENED_AT_ONCE = 50
 _MAX_SESSIONS = 10_000
 _MAX_KEYS = 64
 
@@ -75,6 +85,7 @@ class _Survey:
 class _View:
     """The offer for callers with one visibility key; each part is made on demand."""
 
+    is_decided: bool = False
     is_many: bool | None = None
     survey: _Survey | None = None
     resources: tuple[Resource, ...] | None = None
@@ -142,6 +153,26 @@ class HubOffer:
 
     def visibility_key_of(self, principal: Principal) -> VisibilityKey:
         return VisibilityKey(principal.scopes, self._access.view_of(principal))
+
+    async def prepare(self, principal: Principal) -> None:
+        key = self.visibility_key_of(principal)
+        if key.view is None or (key.view.lists is None and key.view.notes is None):
+            return
+        view = self._view(key)
+        if view.is_decided:
+            return
+        await decide_listings(key.view, [self._own])
+        entries = self._survey(key).entries if self._listing != "search" else []
+        for start in range(0, len(entries), _OPENED_AT_ONCE):
+            await decide_listings(
+                key.view, self._directory.open_all(entries[start : start + _OPENED_AT_ONCE])
+            )
+            await asyncio.sleep(0)
+        if self._imported is not None:
+            servers = [server for _, server in self._imported.list_seen(key.view, key.scopes)]
+            listings = map(self._imported.find_listing, servers)
+            await decide_listings(key.view, [one for one in listings if one is not None])
+        view.is_decided = True
 
     def tools(self, principal: Principal, session: str | None = None) -> ToolCatalog:
         key = self.visibility_key_of(principal)
@@ -225,23 +256,30 @@ class HubOffer:
 
     def _list_within(self, key: VisibilityKey) -> list[Entry] | None:
         """The agents with a visible skill that a limited view sees; None = the view is not limited."""
-        if key.view is None or not (key.view.closed or key.view.globs):
-            return None
-        find, represents_agent = self._directory.find_entry, self._directory.represents_agent
-        entries = [entry for i in self._directory.select_now(key.view) if (entry := find(i)) is not None]
-        return [entry for entry in entries if key.count_skills(entry) and represents_agent(entry)]
+        return list(self._iterate_within(key)) if _is_limited(key.view) else None
+
+    def _iterate_within(self, key: VisibilityKey) -> Iterator[Entry]:
+        assert key.view is not None
+        for listing_id in self._directory.select_now(key.view):
+            entry = self._directory.find_entry(listing_id)
+            if entry is not None and key.count_skills(entry) and self._directory.represents_agent(entry):
+                yield entry
 
     def _count(self, key: VisibilityKey) -> tuple[int, int]:
         survey = self._survey(key)
         return survey.tools, survey.agents
 
     def _has_over(self, limit: int, key: VisibilityKey) -> bool:
-        """Whether more tools than this are visible."""
-        seen = self._list_within(key)
-        if seen is not None:
-            return sum(map(key.count_listed, seen)) > limit
-        _, listed, _ = self._directory.count_skills(key.scopes)
-        return listed > limit
+        """Whether more tools than this are visible; stops counting as soon as it knows."""
+        if not _is_limited(key.view):
+            _, listed, _ = self._directory.count_skills(key.scopes)
+            return listed > limit
+        tools = 0
+        for entry in self._iterate_within(key):
+            tools += key.count_listed(entry)
+            if tools > limit:
+                return True
+        return False
 
     def _is_short(self, key: VisibilityKey, view: _View, session: str | None) -> bool:
         if self._listing != "auto":
@@ -311,6 +349,10 @@ class HubOffer:
         for listed, server in self._imported.list_all():
             if server.spec.name == name:
                 self._changes.notify(Change("resource", resource_prefix(listed) + uri))
+
+
+def _is_limited(view: AgentView | None) -> bool:
+    return view is not None and bool(view.closed or view.globs)
 
 
 def _as_listed(key: VisibilityKey, agent: Listing, skill: Skill) -> Skill:
