@@ -128,7 +128,7 @@ class ApprovedCall(NamedTuple):
     keep: Callable[[Answer], Awaitable[None]] | None = None
 
 
-class CallLimits(Protocol):
+class PolicyLimits(Protocol):
     """The limits of policies that count one call; raises BusyError where one of them is reached."""
 
     async def check(self) -> None:
@@ -141,7 +141,7 @@ class CallLimits(Protocol):
         """Take back the count of a call that does not run."""
 
 
-Approve = Callable[[Channel, CallLimits | None], Awaitable[ApprovedCall]]
+Approve = Callable[[Channel, PolicyLimits | None], Awaitable[ApprovedCall]]
 """Uses the yes of a person for one call, who may be asked through the channel.
 
 The call is counted in its limits after the answer, and before the yes is used. So a limit that is reached
@@ -161,7 +161,7 @@ class PermittedCall(NamedTuple):
     note: Mapping[str, Any] | None = None
     approve: Approve | None = None
     add_guards: Callable[[Guards | None], Guards] | None = None
-    limits: CallLimits | None = None
+    limits: PolicyLimits | None = None
 
 
 _UNCHECKED = PermittedCall()
@@ -243,7 +243,7 @@ class _CallState:
     policy: Mapping[str, Any] | None = None
     is_repeated: bool = False
     """Whether the answer is that of an earlier call, which was kept."""
-    counted: CallLimits | None = None
+    counted: PolicyLimits | None = None
     """The limits that have counted the call at the agent that was tried last."""
 
     @property
