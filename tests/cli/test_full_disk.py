@@ -156,8 +156,8 @@ READS = frozenset(
         "policy profiles",
         "policy remove",
     }
-    | {"approvals", "approvals show", "approvals approve", "approvals deny"}
-    | {"history", "wishes"}
+    | {"approvals", *(f"approvals {what}" for what in ("list", "show", "approve", "deny"))}
+    | {"history", "wishes", "receipts"}
     | {"imports logout", "context list", "docs", "workflows check"}
     | {"artifacts", "artifacts show", "artifacts delete", "artifacts gc"}
     | {"schedules", *(f"schedules {change}" for change in ("add", "pause", "resume", "remove", "run-now"))}

@@ -272,9 +272,10 @@ def _render_learned(learn: LearnedRanking, listing: Listing, skill_id: str) -> s
         return None
     if parts.is_tried:
         return f"{skill_id} has the first place in this hour because it fits equally and is unproven"
+    others = f", {parts.receipts:+.2f} for failures that other hubs measured" if parts.receipts else ""
     return (
         f"the score of {skill_id} is {parts.total:.2f}: {parts.card:.2f} for its card, "
-        f"{parts.history:+.2f} for {parts.calls:.1f} earlier calls; what came of similar requests is "
+        f"{parts.history:+.2f} for {parts.calls:.1f} earlier calls{others}; what came of similar requests is "
         f"{round(parts.neighbours, 2) + 0.0:+.2f}, from -1 to 1"
     )
 

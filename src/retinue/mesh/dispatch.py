@@ -12,15 +12,16 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from retinue.core.call import Answer, Attempt, Call, Hop, Outcome, TraceExtension
+from retinue.core.call import EXAM, Answer, Attempt, Call, Hop, Outcome, TraceExtension
 from retinue.core.errors import (
     AgentUnreachableError,
     CallCancelledError,
     CallTimedOutError,
     ExecutionFailedError,
     GuardError,
+    LookupFailedError,
     PolicyDeniedError,
     RetinueError,
     UnknownSkillError,
@@ -51,6 +52,9 @@ from retinue.mesh.observing.events import CallEndedEvent, OpenSpan, Span, ToolCa
 from retinue.mesh.permissions import Access, AgentView, check_scopes, is_seen
 from retinue.mesh.schema.checks import check_input, check_output
 from retinue.mesh.time_limit import TimeLimit
+
+if TYPE_CHECKING:  # only a process that takes part in a rollout has one
+    from retinue.mesh.directory.rollouts import Rollouts
 
 _NULL_CHANNEL = NullChannel()
 
@@ -124,7 +128,7 @@ class ApprovedCall(NamedTuple):
     keep: Callable[[Answer], Awaitable[None]] | None = None
 
 
-class CallLimits(Protocol):
+class PolicyLimits(Protocol):
     """The limits of policies that count one call; raises BusyError where one of them is reached."""
 
     async def check(self) -> None:
@@ -137,7 +141,7 @@ class CallLimits(Protocol):
         """Take back the count of a call that does not run."""
 
 
-Approve = Callable[[Channel, CallLimits | None], Awaitable[ApprovedCall]]
+Approve = Callable[[Channel, PolicyLimits | None], Awaitable[ApprovedCall]]
 """Uses the yes of a person for one call, who may be asked through the channel.
 
 The call is counted in its limits after the answer, and before the yes is used. So a limit that is reached
@@ -157,7 +161,7 @@ class PermittedCall(NamedTuple):
     note: Mapping[str, Any] | None = None
     approve: Approve | None = None
     add_guards: Callable[[Guards | None], Guards] | None = None
-    limits: CallLimits | None = None
+    limits: PolicyLimits | None = None
 
 
 _UNCHECKED = PermittedCall()
@@ -239,7 +243,7 @@ class _CallState:
     policy: Mapping[str, Any] | None = None
     is_repeated: bool = False
     """Whether the answer is that of an earlier call, which was kept."""
-    counted: CallLimits | None = None
+    counted: PolicyLimits | None = None
     """The limits that have counted the call at the agent that was tried last."""
 
     @property
@@ -276,6 +280,8 @@ class Dispatcher:
     redacts: Callable[[str], bool] | None = None
     select: Callable[[tuple[Candidate, ...], str], tuple[Candidate, ...]] | None = None
     """Which candidates may take a call that names no agent; None = all."""
+    rollouts: Rollouts | None = None
+    """The teams that change their digest; None while there are none."""
 
     def is_guarded(self, agent: str) -> bool:
         """Whether values of calls of an agent are looked at, so that its bytes cannot be handed on."""
@@ -295,21 +301,33 @@ class Dispatcher:
                 if span is not None:
                     admitted.trace = span.carry(admitted.trace)
                 call = _with_trace(call, admitted)
+                if self.rollouts is not None:
+                    admitted.trace = self.rollouts.mark(call)
+                    call = _with_trace(call, admitted)
                 candidates: tuple[Candidate, ...] = ()
                 if call.listing is not None:
                     chosen = await self.lookup.find_offering(
                         call.listing, call.skill, call.principal.scopes, view=state.view
                     )
                     candidates = () if chosen is None else (chosen,)
-                candidates = candidates or await self.lookup.resolve_skill(
-                    call.skill,
-                    call.principal.scopes,
-                    version_range=call.version_range,
-                    agent=call.agent,
-                    view=state.view,
-                )
+                try:
+                    candidates = candidates or await self.lookup.resolve_skill(
+                        call.skill,
+                        call.principal.scopes,
+                        version_range=call.version_range,
+                        agent=call.agent,
+                        view=state.view,
+                    )
+                except LookupFailedError:
+                    if self.rollouts is None:
+                        raise
+                    candidates = self.rollouts.find_members(call, state.view)
+                    if not candidates:
+                        raise
                 if self.select is not None and call.agent is None and call.listing is None:
                     candidates = self.select(candidates, call.skill)
+                if self.rollouts is not None:
+                    candidates = self.rollouts.choose(candidates, call, state.view)
                 state.listing = candidates[0]
                 answer = await self._run(candidates, call, admitted, channel, state)
             finally:
@@ -395,7 +413,7 @@ class Dispatcher:
             except PolicyDeniedError as refusal:
                 last_error = last_error or refusal  # another agent is another resource
                 continue
-            stats = self.agent_stats.of(listing)
+            stats = self._stats_of(listing, call)
             try:
                 stats.breaker.enter(listing.record.name)
             except GuardError as error:
@@ -421,6 +439,9 @@ class Dispatcher:
                         stats.breaker.abandoned()
                         state.is_repeated = True
                         return approved.answer
+            if self.rollouts is not None:
+                admitted.trace = self.rollouts.follow(admitted.trace, listing)
+                call = _with_trace(call, admitted)
             tried_at = time.perf_counter()
             stats.call_started()
             try:
@@ -431,7 +452,7 @@ class Dispatcher:
                     await guards.clean_error(call, listing, skill, error)
                 state.attempts.append(Attempt(listing.record.name, spent_s * 1000, error.message))
                 record_failure(stats, call.skill, spent_s, error)
-                self._report_health(stats, listing)
+                self._report_health(stats, listing, call)
                 if is_stale_input(error) and listing.id not in reread:
                     reread.add(listing.id)
                     newer = await self.lookup.reread(listing)
@@ -448,14 +469,14 @@ class Dispatcher:
                 spent_s = time.perf_counter() - tried_at
                 if self._is_overdue(skill, call, spent_s):
                     stats.timed_out(call.skill, spent_s)
-                    self._report_health(stats, listing)
+                    self._report_health(stats, listing, call)
                 else:
                     stats.abandoned()
                 raise
             spent_s = time.perf_counter() - tried_at
             stats.answered(call.skill, spent_s)
             state.attempts.append(Attempt(listing.record.name, spent_s * 1000))
-            self._report_health(stats, listing)
+            self._report_health(stats, listing, call)
             if skill.output_schema is not None:
                 check_output(skill, answer.value)
             if guards is not None:
@@ -548,8 +569,12 @@ class Dispatcher:
             left_s = min(left_s, call.deadline - asyncio.get_running_loop().time())
         return left_s < _ALMOST_S
 
-    def _report_health(self, stats: AgentStats, listing: Listing) -> None:
-        if self.health_sink is not None:
+    def _stats_of(self, listing: Listing, call: Call) -> AgentStats:
+        """The statistics that a call counts in: those of the agent, or none that stay for an exam."""
+        return AgentStats(time.monotonic) if call.endpoint == EXAM else self.agent_stats.of(listing)
+
+    def _report_health(self, stats: AgentStats, listing: Listing, call: Call) -> None:
+        if self.health_sink is not None and call.endpoint != EXAM:
             report_health(stats, listing, self.health_sink)
 
     def _announce(self, call: Call) -> None:

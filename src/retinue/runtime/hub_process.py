@@ -26,6 +26,7 @@ from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.children import LogsPart, ModelsPart, SupervisorPart
 from retinue.runtime.parts.finding.exam import ExamPart
 from retinue.runtime.parts.finding.history import HistoryPart
+from retinue.runtime.parts.finding.receipts import ReceiptsPart
 from retinue.runtime.parts.hub_moments import FirstReadingPart, FolderWatchPart, HubFilePart, HubLinesPart
 from retinue.runtime.parts.hub_protocols import DashboardPart, DiscoveryPart, HubMcpPart, RegistryPart
 from retinue.runtime.parts.imports import ImportsPart
@@ -42,6 +43,7 @@ from retinue.runtime.parts.protocols import (
 from retinue.runtime.parts.runs import ApprovalsPart, RunsPart
 from retinue.runtime.parts.schedules import SchedulesPart
 from retinue.runtime.parts.storage import StoragePart
+from retinue.runtime.parts.teams.rollouts import RolloutsPart
 from retinue.runtime.parts.upkeep import MeshMapPart, UpkeepPart
 from retinue.runtime.parts.workflow_hints import WorkflowHintsPart
 from retinue.runtime.run_process import own_state, run_process
@@ -107,6 +109,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         AuditPart(),
         HistoryPart(),
         ExamPart(),
+        ReceiptsPart(),
         MeshMapPart(),
         MessagesPart(),
         HubMcpPart(),
@@ -127,6 +130,7 @@ def hub_parts(options: HubOptions, settings: Settings) -> Sequence[Part]:
         FolderWatchPart(),
         HubLinesPart(options.next_step),
         LogsPart(),
+        RolloutsPart(leads=True),
         SupervisorPart(bare=bare),
         WorkflowHintsPart(),
         RunsPart(starts_early=not bare),

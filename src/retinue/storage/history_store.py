@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from retinue.core.errors import StateDamagedError, StateError, StorageFullError
 from retinue.mesh.history.records import Experience, SkillKey, Verdict, Wish
-from retinue.storage.files import create_database, is_for_want_of_room, is_no_room, make_folder, refuse_gone
+from retinue.storage.files import (
+    create_database,
+    is_for_want_of_room,
+    is_no_room,
+    make_folder,
+    refuse_gone,
+    use_write_ahead_log,
+)
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -171,7 +178,7 @@ class FileDatabase(_Database):
             create_database(self._path)
             with closing(sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S)) as connection:
                 if is_new:
-                    connection.execute("PRAGMA journal_mode = WAL")
+                    use_write_ahead_log(connection)
                 connection.execute("PRAGMA synchronous = NORMAL")
                 # what is forgotten leaves no trace in the file
                 connection.execute("PRAGMA secure_delete = ON")
@@ -196,9 +203,10 @@ class FileDatabase(_Database):
 
 
 class ServerDatabase(_Database):
-    """The Postgres database at ``url``, which hubs share."""
+    """The Postgres database at ``url``, which hubs share; ``tables`` are created at the first use."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tables: str = _TABLES) -> None:
+        self._tables = tables
         self._url = url.replace("postgresql+psycopg://", "postgresql://", 1)
         self._is_prepared = False
 
@@ -229,7 +237,7 @@ class ServerDatabase(_Database):
             return
         # two hubs that start at once would both create the tables
         connection.execute("SELECT pg_advisory_xact_lock(7412031)")
-        for statement in _TABLES.replace("BYTES", "BYTEA").split(";"):
+        for statement in self._tables.replace("BYTES", "BYTEA").split(";"):
             if statement.strip():
                 connection.execute(cast(Any, statement))
         connection.commit()

@@ -8,7 +8,7 @@ form of its list while agents join. Only the cards of listed agents are read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -256,23 +256,30 @@ class HubOffer:
 
     def _list_within(self, key: VisibilityKey) -> list[Entry] | None:
         """The agents with a visible skill that a limited view sees; None = the view is not limited."""
-        if key.view is None or not (key.view.closed or key.view.globs):
-            return None
-        find, represents_agent = self._directory.find_entry, self._directory.represents_agent
-        entries = [entry for i in self._directory.select_now(key.view) if (entry := find(i)) is not None]
-        return [entry for entry in entries if key.count_skills(entry) and represents_agent(entry)]
+        return list(self._iterate_within(key)) if _is_limited(key.view) else None
+
+    def _iterate_within(self, key: VisibilityKey) -> Iterator[Entry]:
+        assert key.view is not None
+        for listing_id in self._directory.select_now(key.view):
+            entry = self._directory.find_entry(listing_id)
+            if entry is not None and key.count_skills(entry) and self._directory.represents_agent(entry):
+                yield entry
 
     def _count(self, key: VisibilityKey) -> tuple[int, int]:
         survey = self._survey(key)
         return survey.tools, survey.agents
 
     def _has_over(self, limit: int, key: VisibilityKey) -> bool:
-        """Whether more tools than this are visible."""
-        seen = self._list_within(key)
-        if seen is not None:
-            return sum(map(key.count_listed, seen)) > limit
-        _, listed, _ = self._directory.count_skills(key.scopes)
-        return listed > limit
+        """Whether more tools than this are visible; stops counting as soon as it knows."""
+        if not _is_limited(key.view):
+            _, listed, _ = self._directory.count_skills(key.scopes)
+            return listed > limit
+        tools = 0
+        for entry in self._iterate_within(key):
+            tools += key.count_listed(entry)
+            if tools > limit:
+                return True
+        return False
 
     def _is_short(self, key: VisibilityKey, view: _View, session: str | None) -> bool:
         if self._listing != "auto":
@@ -342,6 +349,10 @@ class HubOffer:
         for listed, server in self._imported.list_all():
             if server.spec.name == name:
                 self._changes.notify(Change("resource", resource_prefix(listed) + uri))
+
+
+def _is_limited(view: AgentView | None) -> bool:
+    return view is not None and bool(view.closed or view.globs)
 
 
 def _as_listed(key: VisibilityKey, agent: Listing, skill: Skill) -> Skill:

@@ -21,19 +21,23 @@ from retinue.runtime.hub_processes.board import Board
 from retinue.runtime.hub_processes.call_core import (
     FollowPart,
     HealthPart,
+    LedA2aPart,
+    LedMcpPart,
     figures_app,
     open_call_process,
 )
 from retinue.runtime.hub_processes.forwarding import Forwarder, restored
-from retinue.runtime.hub_processes.front import Front, Reach, own_trace_ids
-from retinue.runtime.hub_processes.leader import LeaderExchange, LeaderPart, inner_app
-from retinue.runtime.hub_processes.place import HubPlace
+from retinue.runtime.hub_processes.front import Front, Reach
+from retinue.runtime.hub_processes.leader import LeaderExchange, inner_app
+from retinue.runtime.hub_processes.leader_part import LeaderPart
+from retinue.runtime.hub_processes.place import HubPlace, own_names
 from retinue.runtime.launch import Core, Launch, ProcessIdentity, SettingsSource
 from retinue.runtime.mesh import Chains
 from retinue.runtime.parts.calls import CallsPart
 from retinue.runtime.parts.hub_moments import FolderWatchPart, HubFilePart
 from retinue.runtime.parts.policies import PoliciesPart
 from retinue.runtime.parts.protocols import ExecutePart
+from retinue.runtime.parts.teams.rollouts import RolloutsPart
 from retinue.runtime.run_process import run_process
 from retinue.runtime.serving import HttpServer, Stop
 from retinue.settings import Settings
@@ -56,11 +60,11 @@ async def run_hub_process(
     reread: Callable[[], Settings] | None = None,
 ) -> int:
     """Run until asked to stop; returns the exit code. Raises what `run_process` raises."""
-    board = Board(place.board, place.index)
+    board = Board(place.board, place.index, place.count)
     address = replace(options.address, listen=place.take_listener)
     parts: list[Part]
     if place.is_leader:
-        chains = Chains(place.hub_id, own_trace_ids(place), board.take)
+        chains = Chains(place.hub_id, own_names(place), board.take, board.note_in_flight)
         core = Core(
             hold_state=partial(state.lead, LEADS_WITHIN_S),
             open=lambda start: open_hub(start, chains),
@@ -74,7 +78,16 @@ async def run_hub_process(
             open=lambda start: open_call_process(start, place, board),
             access_of=hub_access,
         )
-        parts = [PoliciesPart(), ExecutePart(), HealthPart(), FollowPart(), CallsPart()]
+        parts = [
+            PoliciesPart(),
+            LedMcpPart(),
+            LedA2aPart(),
+            ExecutePart(),
+            HealthPart(),
+            FollowPart(),
+            RolloutsPart(leads=False),
+            CallsPart(),
+        ]
     return await run_process(
         Launch(
             identity=ProcessIdentity("hub", HUB_NAME, HUB_NAME),
