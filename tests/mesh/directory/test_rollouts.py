@@ -91,8 +91,9 @@ class Mesh:
         self, chain: str = "", *, skill: str = "count", agent: str | None = None, **fields: object
     ) -> object:
         principal = fields.pop("principal", ANONYMOUS)
+        listing_id = fields.pop("listing", None)
         trace = fields.pop("trace", None) or TraceContext(id=chain, trusted=True, **fields)  # type: ignore[arg-type]
-        call = Call("1", skill, {}, principal, "execute", trace, agent)  # type: ignore[arg-type]
+        call = Call("1", skill, {}, principal, "execute", trace, agent, listing=listing_id)  # type: ignore[arg-type]
         return (await self.dispatcher.dispatch(call)).get()
 
 
@@ -150,6 +151,8 @@ async def test_a_chain_keeps_its_digest_by_its_trace_while_the_weight_rises(mesh
 async def test_a_run_of_before_the_rollout_keeps_the_old_digest(mesh: Mesh) -> None:
     mesh.roll(100)
     assert await mesh.call("5", principal=RUN, depth=1) == OLD_MARK
+    listing_id = agent("word", NEW).id
+    assert await mesh.call("8", principal=RUN, depth=0, listing=listing_id) == NEW_MARK, "an exam"
     chosen = TraceExtension(None, {CHOSEN: {"words": NEW_MARK}})
     assert await mesh.call("6", principal=RUN, depth=1, extension=chosen) == NEW_MARK
 

@@ -148,12 +148,19 @@ class Rollouts:
     def digest_of(self, rollout: Rollout, call: Call) -> str:
         """The mark of the digest that the chain of a call has chosen, or chooses now.
 
-        A run without a choice was started before the rollout and keeps the old digest.
+        A run without a choice was started before the rollout and keeps the old digest. An exam asks the very
+        agent that it has chosen.
         """
         trace = call.trace
         mark = self._find_choice(rollout, trace)
         if mark is None:
-            mark = rollout.old if call.principal.kind == "run" else rollout.choose(trace.id)
+            asked = "" if call.listing is None else read_mark(call.listing.tag)
+            if call.principal.kind != "run":
+                mark = rollout.choose(trace.id)
+            elif not trace.depth and asked in (rollout.old, rollout.new):
+                mark = asked
+            else:
+                mark = rollout.old
         return rollout.old if rollout.has_failed else mark
 
     def find_members(self, call: Call, view: AgentView | None) -> tuple[Entry, ...]:
