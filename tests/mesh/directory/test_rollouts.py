@@ -102,6 +102,7 @@ def mesh() -> Mesh:
     directory, agents = Directory(MemoryListings()), Agents()
     rollouts = Rollouts(directory.set_enabled)
     directory.subscribe(rollouts.note)
+    directory.find_hidden = rollouts.find_hidden
     dispatcher = Dispatcher("retinue", directory, lambda listing: agents, Admission(), rollouts=rollouts)
     made = Mesh(directory, dispatcher, rollouts, agents)
     directory.upsert(agent("word", OLD))
@@ -176,6 +177,10 @@ async def test_an_agent_that_only_the_new_digest_has_is_there_for_its_chains(mes
     mesh.roll(50)
     rollout = mesh.rollouts.rollouts[0]
     assert await mesh.call(chain_of(rollout, NEW_MARK), skill="edit", agent="editor") == NEW_MARK
+    # a step of a run chooses before it calls
+    assert (await mesh.directory.resolve_skill("edit", MESH))[0].name == "editor"
+    assert mesh.directory.find_by_skill("edit", MESH) == ()
+    mesh.roll(0)
     with pytest.raises(UnknownAgentError):
         await mesh.call(chain_of(rollout, OLD_MARK), skill="edit", agent="editor")
 

@@ -76,6 +76,7 @@ class FollowedRollouts:
         calls = [rollout.for_calls(team) for team, rollout in sorted(stored.items())]
         self.rollouts.configure(calls, list(self._directory.list_held()))
         self._process.dispatcher.rollouts = self.rollouts
+        self._directory.find_hidden = self.rollouts.find_hidden
         if (starter := self._find_starter()) is not None and starter.chains is None:
             starter.chains = _choose_for_runs(starter, self.rollouts)
 
@@ -101,7 +102,7 @@ class FollowedRollouts:
     def _end(self) -> None:
         if self.rollouts is not None and (starter := self._find_starter()) is not None:
             starter.chains = None
-        self._process.dispatcher.rollouts = self.rollouts = None
+        self._process.dispatcher.rollouts = self.rollouts = self._directory.find_hidden = None
         if self._unsubscribe is not None:
             self._unsubscribe()
             self._unsubscribe = None
